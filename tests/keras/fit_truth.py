@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -205,48 +203,6 @@ def recorded_fit(model, log_dir, *, callbacks=(), after=(), **arguments):
     model.fit(callbacks=[*callbacks, ours, *after], **arguments)
     (recording,) = [r for r in read_recordings(log_dir) if r.id not in before]
     return recording
-
-
-def once_more(attempt) -> None:
-    """Run a timing test again if a run was disturbed.
-
-    Args:
-        attempt: makes a run and returns what was wrong with it, if anything.
-    """
-    with timed():
-        problems = attempt() and attempt() and attempt()
-        assert not problems, problems
-
-
-TOO_BUSY = 0.6
-
-
-@contextmanager
-def timed():
-    """Skip what fails in here where the machine was too busy to time anything on it.
-
-    That is no fault of what is timed. It shows in how long this process' threads waited for a
-    processor, all together, for each second. Serves as a decorator, too.
-    """
-    start, queued = time.perf_counter(), _queued_s()
-    try:
-        yield
-    except AssertionError as error:
-        share = (_queued_s() - queued) / (time.perf_counter() - start)
-        if share < TOO_BUSY:
-            raise
-        pytest.skip(f"too busy a machine: {share:.1f} threads waited for it all the time: {error}")
-
-
-def _queued_s() -> float:
-    """How long this process' threads have waited for a processor, added up."""
-    waited = 0.0
-    for task in Path("/proc/self/task").glob("*/schedstat"):
-        try:
-            waited += int(task.read_text().split()[1]) / 1e9
-        except (OSError, IndexError):  # a thread that has ended; a kernel that does not tell
-            pass
-    return waited
 
 
 def ms(recording, column: str) -> np.ndarray:

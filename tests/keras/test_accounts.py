@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, given, ms, recorded_fit, small_model, timed
+from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, given, ms, recorded_fit, small_model
 from fork_server import python
 from programs import ran
 
@@ -70,7 +70,6 @@ def sums_up(recording) -> None:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("steps_per_execution", [1, 8])
-@timed()
 def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     # Keras 3.6 drops an execution that the batches do not suffice for.
     whole = UNROLLED and steps_per_execution > 1
@@ -220,7 +219,6 @@ def test_waiting_for_the_device_is_not_a_callback(tmp_path, monkeypatch):
 
 
 @pytest.mark.timed
-@timed()
 def test_a_healthy_run_has_little_unexplained(tmp_path):
     model = small_model(size=512)
     model.compile("sgd", "mse")
@@ -354,11 +352,11 @@ STOPPED = """
     class Stops(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 5:
-                holds_the_lock(1_500_000)
+                holds_the_lock(800_000)
             if batch == 15:
-                stop = f"sleep 0.5; kill -STOP {os.getpid()}; sleep 2; kill -CONT {os.getpid()}"
+                stop = f"sleep 0.3; kill -STOP {os.getpid()}; sleep 1.2; kill -CONT {os.getpid()}"
                 subprocess.Popen(["sh", "-c", stop])
-            time.sleep(0.05)
+            time.sleep(0.03)
 
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -368,18 +366,18 @@ STOPPED = """
 """
 
 
-@pytest.mark.real_clock("a process is stopped for two seconds")
+@pytest.mark.real_clock("a process is stopped for a second")
 @pytest.mark.skipif(sys.platform != "linux", reason="the waits of a thread are Linux's to count")
 def test_a_stopped_process_is_a_gap_of_its_own_and_no_callback(tmp_path):
     """A callback that holds Python's lock stops every thread as well: that is its own time."""
     ran(*python("keras"), "-c", textwrap.dedent(STOPPED), tmp_path, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
     (recording,) = read_recordings(tmp_path)
     account = recording.account
-    assert account["stopped_s"] == pytest.approx(2, abs=0.4)
-    assert account["time_s"]["callbacks"] == pytest.approx(1.5 + 40 * 0.05, abs=1)
+    assert account["stopped_s"] == pytest.approx(1.2, abs=0.3)
+    assert account["time_s"]["callbacks"] == pytest.approx(0.8 + 40 * 0.03, abs=0.7)
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], abs=0.001)
     span_s = (recording.end_ns - recording.start_ns) / 1e9
     assert account["wall_s"] + account["stopped_s"] == pytest.approx(span_s, abs=0.001)
     run = run_report(recording)
     lost = [one["lost_s"] for one in run["spans"] if one["cause"] == "host_stall"]
-    assert sum(lost) < 4
+    assert sum(lost) < 2.6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import threading
@@ -11,7 +10,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, Raise, compiled, traced
+from fit_truth import BATCH, WIDTH, Raise, traced
 from waiting import flush_often, newest
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -40,10 +39,10 @@ class TakeTurns(keras.callbacks.Callback):
         self.ended = time.perf_counter()
 
 
-def fit(callback, *others, model=None) -> float:
+def fit(callback, *others) -> float:
     """Return how long the end of the fit took, in seconds: our own, which comes last."""
     turns = TakeTurns()
-    (model or traced()).fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[turns, *others, callback])
+    traced().fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[turns, *others, callback])
     return time.perf_counter() - turns.ended
 
 
@@ -186,33 +185,6 @@ def test_verdict_and_summary_come_from_memory(tmp_path, monkeypatch, capsys, blo
     assert summary["verdict"] in capsys.readouterr().out
     account = [summary[f"{name}_pct"] for name in HOST_TIME]
     assert sum(account) == pytest.approx(100, abs=0.1)
-
-
-# ---- fits within fits, and fits left by an error ----------------------------------------------
-
-
-class Inner(keras.callbacks.Callback):
-    """Fits another model at the end of an epoch, with the same recording callback."""
-
-    def __init__(self, callback):
-        super().__init__()
-        self.callback, self.summaries = callback, []
-
-    def on_epoch_end(self, epoch, logs=None):
-        with contextlib.suppress(ZeroDivisionError):
-            compiled().fit(
-                X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[Raise(ZeroDivisionError(), 9), self.callback]
-            )
-        self.summaries.append(self.callback.summary())
-
-
-def test_an_inner_fit_left_by_an_error_leaves_the_outer_one_as_it_is(tmp_path):
-    callback = GpuUtilCallback(str(tmp_path), report=False)
-    inner = Inner(callback)
-    compiled().fit(X, X[:, :1], batch_size=BATCH, epochs=2, verbose=0, callbacks=[inner, callback])
-    assert [one.status for one in read_recordings(tmp_path)] == ["ended"]
-    assert [one["status"] for one in inner.summaries] == ["live", "live"], "the outer fit's"
-    assert callback.summary()["status"] == "ended" and callback.summary()["steps"] == 2 * STEPS
 
 
 def test_a_summary_where_an_error_is_handled(tmp_path):

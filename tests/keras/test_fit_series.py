@@ -59,7 +59,7 @@ def test_short_fits_are_one_recording(tmp_path, monkeypatch, capsys):
     for number in range(12):
         if number == 3:  # from here on all is there
             started = threading.enumerate()
-        fit(model, callback)
+        fit(model, callback, initial_epoch=number, epochs=number + 1)
         time.sleep(0.05)
     assert {one for one in threading.enumerate() if "gpu-util" in one.name} <= set(started)
     (recording,) = ended(tmp_path)
@@ -69,6 +69,8 @@ def test_short_fits_are_one_recording(tmp_path, monkeypatch, capsys):
     fits, pauses = of_kind(recording, "fit"), of_kind(recording, "between_fits")
     assert fits["name"].tolist() == [f"fit {number}" for number in range(1, 13)]
     assert fits["step"].tolist() == list(range(STEPS, 13 * STEPS, STEPS)), "of each fit, its steps"
+    epochs = of_kind(recording, "epoch")["name"].tolist()
+    assert epochs == [f"epoch {number}" for number in range(1, 13)]
     assert pauses["start_ns"].tolist() == fits["end_ns"][:-1].tolist()
     assert pauses["end_ns"].tolist() == fits["start_ns"][1:].tolist()
     check_account(recording)

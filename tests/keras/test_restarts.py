@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis.total_time import total
 
 pytestmark = pytest.mark.real_clock("what was flushed when a process is killed")
 
-EPOCHS, STEPS = 6, 30
+EPOCHS, STEPS = 4, 30
 PROGRAM = f"""
 import os, signal, sys, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -48,11 +48,11 @@ model.fit(x, x[:, :1], batch_size=4, epochs={EPOCHS}, verbose=0, callbacks=[
 """
 
 
-def test_a_fit_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
+def test_a_fit_killed_and_resumed_twice_counts_each_step_once(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(PROGRAM))
     # In epochs of 30 steps: each start is killed in its second, and does that one again.
-    deaths = [40, 50, 45, 0]
+    deaths = [40, 50, 0]
     for dies_at in deaths:
         done = subprocess.run(
             [*python("keras"), str(program), str(tmp_path), str(dies_at)], capture_output=True, text=True, timeout=200
@@ -61,12 +61,12 @@ def test_a_fit_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
     recordings = read_recordings(tmp_path / "logs")
     counts = [one.step_count for one in recordings]
     # The last steps before a kill may not have been drained yet.
-    assert all(STEPS <= count <= most for count, most in zip(counts[:3], deaths, strict=False))
-    assert counts[3] == 3 * STEPS
+    assert all(STEPS <= count <= most for count, most in zip(counts[:2], deaths, strict=False))
+    assert counts[2] == 2 * STEPS
     found = total(survey([str(Path(tmp_path, "logs"))]))
     [training] = found["runs"]
     assert training["steps"] == EPOCHS * STEPS
-    assert [one["begins"] for one in training["restarts"]] == [30, 60, 90]
+    assert [one["begins"] for one in training["restarts"]] == [30, 60]
     assert found["restarts"]["steps_done_again"] == sum(counts) - EPOCHS * STEPS
     assert training["status"] == "ended"
     assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -9,7 +9,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, Raise, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.functions import unwrapped
@@ -86,15 +86,26 @@ def test_copies_made_in_the_middle_of_a_fit_are_callbacks_of_their_own(first, mo
     assert found_in(tmp_path) == [(0, "ended", 12), (1, "ended", 12), (2, "ended", 12)]
 
 
-def test_one_callback_in_a_fit_and_in_a_fit_within_it_records_the_outer_one(models, ours, tmp_path, caplog):
+def test_a_fit_within_a_fit_has_a_callback_of_its_own_or_is_not_recorded(models, ours, tmp_path, caplog):
+    """Whichever way it is left, the outer one's recording stays as it is."""
     outer, inner = models
+    during = []
 
     class Within(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            trained(inner, ours)
+            if epoch == 0:
+                with pytest.raises(ZeroDivisionError):
+                    trained(inner, Raise(ZeroDivisionError(), 9), ours)
+            else:
+                trained(inner, ours, GpuUtilCallback(str(tmp_path / "inner"), report=False))
+            during.append(ours.summary()["status"])
 
     trained(outer, ours, Within(), epochs=2)
-    assert found_in(tmp_path) == [(0, "ended", 24)]
+    assert during == ["live", "live"], "the outer fit's"
+    assert found_in(tmp_path / "inner") == [(0, "ended", 12)]
+    outermost = [one for one in read_recordings(tmp_path) if one.run != "inner"]
+    assert [(one.status, one.step_count) for one in outermost] == [("ended", 24)]
+    assert (ours.summary()["status"], ours.summary()["steps"]) == ("ended", 24)
     assert "records another one; give each fit its own" in caplog.text
     assert all(m.train_function is unwrapped(m.train_function) for m in models)
     assert not hooks_left(ours)
