@@ -99,11 +99,17 @@ INPUTS = {
 }
 
 
+@functools.cache
+def model() -> keras.Model:
+    """One model for all tests, since none is about it: its functions are traced once."""
+    made = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    return made
+
+
 def recorded(folder, given, **arguments):
-    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
     callback = GpuUtilCallback(folder, report=False, trace="off")
-    model.fit(given, verbose=0, callbacks=[callback], **arguments)
+    model().fit(given, verbose=0, callbacks=[callback], **arguments)
     return read_recordings(folder)[0].facts["fit"]
 
 
@@ -154,10 +160,7 @@ def test_an_object_that_is_called_and_functions_of_one_name(tmp_path):
     data = mapped(Loaded(), tf.numpy_function)
     for make in (sleeps, other()):
         data = data.concatenate(mapped(make, tf.numpy_function))
-    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.fit(data, verbose=0, callbacks=[GpuUtilCallback(tmp_path, report=False, trace="off")])
-    calls = read_recordings(tmp_path)[0].facts["fit"]["input_calls"]
+    calls = recorded(tmp_path, data)["input_calls"]
     assert {(one["name"], one["calls"]) for one in calls} == {("Loaded.__call__", CALLS), ("sleeps", CALLS)}
     assert len(calls) == 3
 
@@ -168,6 +171,6 @@ def test_items_that_are_made_in_processes_are_left_alone(tmp_path):
 
 
 def test_arrays_and_graphs_call_no_python(tmp_path):
-    assert "input_calls" not in recorded(tmp_path / "arrays", np.ones((160, 8)), y=np.ones(160))
+    assert "input_calls" not in recorded(tmp_path / "arrays", np.ones((160, 8)), y=np.ones((160, 1)))
     data = tf.data.Dataset.from_tensors(ROWS).repeat(CALLS)
     assert "input_calls" not in recorded(tmp_path / "graph", data)

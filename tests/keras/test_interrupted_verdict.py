@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pynvml
 import pytest
-from fit_truth import BATCH, WIDTH, Raise, small_model
+from fit_truth import BATCH, WIDTH, Raise, traced
+from waiting import newest, wait_for_recorders
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
 from gpu_util_callback.gpus import _gate
@@ -32,15 +33,13 @@ def no_gpu(monkeypatch):
 
 def slow_batches():
     while True:
-        time.sleep(0.03)
+        time.sleep(0.02)
         yield np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32)
 
 
 def interrupted_fit(log_dir):
-    model = small_model()
-    model.compile("sgd", "mse")
     with pytest.raises(KeyboardInterrupt):
-        model.fit(
+        traced().fit(
             slow_batches(),
             steps_per_epoch=100 * STEPS,
             verbose=0,
@@ -54,20 +53,14 @@ def interrupted_loop(log_dir):
             1 / (STEPS - step)
 
 
-def printed(capsys, wanted, within_s=30.0):
-    text = ""
-    until = time.monotonic() + within_s
-    while wanted not in text and time.monotonic() < until:
-        time.sleep(0.1)
-        text += capsys.readouterr().out
-    return text
-
-
 @pytest.mark.parametrize("training", [interrupted_fit, interrupted_loop])
 def test_the_verdict_comes_by_itself(training, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(messages, "_SHORT_S", 0.1)
     training(tmp_path)
-    text = printed(capsys, "Ask first")
+    newest(tmp_path, "interrupted")
+    wait_for_recorders()
+    messages.drain(5)
+    text = capsys.readouterr().out
     assert text.count("gpu-util: Training waits for its input") == 1, text
     assert "Ask first: The generator slow_batches makes" in text, text
 
@@ -77,4 +70,7 @@ def test_not_of_seconds_in_which_nothing_was_found(tmp_path, capsys):
         with monitor.step(input_wait_s=0.0):
             time.sleep(0.01)
         raise ZeroDivisionError
-    assert printed(capsys, "gpu-util", within_s=1.0) == ""
+    newest(tmp_path, "interrupted")
+    wait_for_recorders()
+    messages.drain(5)
+    assert "gpu-util" not in capsys.readouterr().out

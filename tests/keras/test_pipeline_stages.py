@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+from fit_truth import BATCH, WIDTH, recorded_fit, traced
 
 from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
 from gpu_util_callback.backends.tensorflow.written_stages import Reader, function_name, word
@@ -180,26 +180,22 @@ def test_words(op, name):
 def test_autotune_off_is_said(tmp_path):
     dataset = tf.data.Dataset.from_tensors(
         (np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32))
-    ).repeat(400)
+    ).repeat(60)
     options = tf.data.Options()
     options.autotune.enabled = False
-    model = small_model()
-    model.compile("sgd", "mse")
-    recording = recorded_fit(model, tmp_path / "logs", x=dataset.with_options(options))
+    recording = recorded_fit(traced(), tmp_path / "logs", x=dataset.with_options(options))
     (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
     assert "autotune" in missing["cure"]
-    assert len(recording.steps["step"]) == 400
+    assert len(recording.steps["step"]) == 60
 
 
 def test_a_reading_that_hangs_does_not_hold_the_recording(tmp_path, monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(intake, "DEADLINE_S", 0.2)
     monkeypatch.setattr(TensorFlowAdapter, "pipeline", lambda self: release.wait(60) and [])
-    model = small_model()
-    model.compile("sgd", "mse")
     x = np.zeros((BATCH * 20, WIDTH), np.float32)
     try:
-        recording = recorded_fit(model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=BATCH)
+        recording = recorded_fit(traced(), tmp_path / "logs", x=x, y=x[:, :1], batch_size=BATCH)
     finally:
         release.set()
     assert recording.status == "ended" and len(recording.steps["step"]) == 20
@@ -213,11 +209,9 @@ def test_the_workers_of_a_pydataset_have_no_stages_and_nobody_is_warned(tmp_path
             return 20
 
         def __getitem__(self, index):
-            return np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
+            return np.ones((4, WIDTH), np.float32), np.ones((4, 1), np.float32)
 
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    recording = recorded_fit(model, tmp_path, x=Made(workers=2))
+    recording = recorded_fit(traced(), tmp_path, x=Made(workers=2))
     (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
     assert "PyDataset" in missing["reason"] and not missing["cure"]
     assert "autotune" not in caplog.text
