@@ -20,6 +20,27 @@ def report(name: str, **values) -> None:
     print(f"RESULT {name} {json.dumps(values)}", flush=True)
 
 
+def summary(recording) -> dict:
+    """What tests ask of any recording."""
+    steps = recording.steps
+    parts = sum(
+        np.maximum(steps[name], 0) for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+    )
+    return {
+        "steps": len(steps["step"]),
+        "in_order": bool((steps["step"] == np.arange(len(steps["step"]))).all()),
+        "fits": bool((parts <= steps["duration_ns"] + 1000).all()),
+        "estimated": int((steps["estimated"] == 1).sum()),
+        "compiled": np.flatnonzero(steps["compile_ns"] > 0).tolist(),
+        "account": recording.account,
+        "status": recording.status,
+        "framework": recording.facts["framework"],
+        "fit": recording.facts["fit"],
+        "overhead": recording.facts["overhead"],
+        "unavailable": [u["source"] for u in recording.facts["unavailable"]],
+    }
+
+
 class Truth:
     """When each batch was asked for and ready, and when each step's work was over.
 

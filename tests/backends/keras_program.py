@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from device_reads import counted_reads
-from injected import BATCH, PER_DELAY, WIDTH, Truth, close, mapped, medians, report
+from injected import BATCH, PER_DELAY, WIDTH, Truth, close, mapped, medians, report, summary
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import recorder
@@ -139,23 +139,6 @@ def fit(model, name: str, *, callbacks=(), ours=True, **arguments):
     model.fit(callbacks=[*callbacks, *mine], **{"verbose": 0, **arguments})
     found = [r for r in read_recordings(folder) if r.id not in before] if ours else [None]
     return found[0]
-
-
-def summary(recording) -> dict:
-    steps = recording.steps
-    parts = sum(
-        np.maximum(steps[name], 0) for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
-    )
-    return {
-        "steps": len(steps["step"]),
-        "in_order": bool((steps["step"] == np.arange(len(steps["step"]))).all()),
-        "fits": bool((parts <= steps["duration_ns"] + 1000).all()),
-        "estimated": int((steps["estimated"] == 1).sum()),
-        "account": recording.account,
-        "status": recording.status,
-        "fit": recording.facts["fit"],
-        "unavailable": [u["source"] for u in recording.facts["unavailable"]],
-    }
 
 
 # ---- what is tried; each prints its own results ------------------------------------------------
@@ -354,7 +337,6 @@ def parallel() -> None:
             truth=medians(wait),
             measured=medians(measured),
             good=good,
-            compiled=int((recording.steps["compile_ns"] > 0).sum()),
             shards=sorted({str(shard.data.shape) for shard in kernel.addressable_shards}),
             finite=bool(np.isfinite(np.asarray(jax.device_get(kernel))).all()),
         )

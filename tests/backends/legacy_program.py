@@ -7,7 +7,7 @@ import tempfile
 
 import numpy as np
 import tf_keras
-from injected import WIDTH, Truth, close, mapped, medians, report
+from injected import WIDTH, Truth, close, mapped, medians, report, summary
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 
@@ -33,17 +33,12 @@ if __name__ == "__main__":
                 break
         report(
             f"executions/{executions}",
+            **summary(recording),
             good=good,
             measured=medians(wait),
             truth=medians(made),
-            steps=len(recording.steps["step"]),
-            status=recording.status,
-            account=recording.account,
-            framework=recording.facts["framework"],
-            timing=recording.facts["fit"]["timing"],
             validations=int((recording.phases["kind"] == "validation").sum()),
             validation_ms=(recording.validation_steps["input_wait_ns"] / 1e6).tolist(),
-            input=recording.facts["fit"]["input_kind"],
         )
     data = mapped(Truth([0.0] * 4))
     model.fit(data, validation_data=data, verbose=0)  # without us

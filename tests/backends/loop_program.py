@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from injected import PER_DELAY, Truth, close, medians, report
+from injected import PER_DELAY, Truth, close, medians, report, summary
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 
@@ -78,22 +78,7 @@ def given(kind: str, truth: Truth):
 
 def recorded(name: str):
     (recording,) = read_recordings(FOLDER / name)
-    steps = recording.steps
-    parts = sum(
-        np.maximum(steps[column], 0)
-        for column in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
-    )
-    return recording, {
-        "steps": len(steps["step"]),
-        "in_order": bool((steps["step"] == np.arange(len(steps["step"]))).all()),
-        "fits": bool((parts <= steps["duration_ns"] + 1000).all()),
-        "account": recording.account,
-        "status": recording.status,
-        "framework": recording.facts["framework"],
-        "fit": recording.facts["fit"],
-        "overhead": recording.facts["overhead"],
-        "compiled": np.flatnonzero(steps["compile_ns"] > 0).tolist(),
-    }
+    return recording, summary(recording)
 
 
 def monitor(name: str, **arguments) -> GpuUtilMonitor:

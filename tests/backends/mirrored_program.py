@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from injected import Truth, close, mapped, medians, report
+from injected import Truth, close, mapped, medians, report, summary
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import recorder
@@ -62,16 +62,10 @@ def fits() -> None:
                 break
         report(
             name,
+            **summary(recording),
             good=good,
             measured=medians(wait),
             left=medians(left),
-            steps=len(wait),
-            timing=recording.facts["fit"]["timing"],
-            strategy=recording.facts["fit"]["strategy"],
-            replicas=recording.facts["fit"]["replicas"],
-            traced=int((recording.steps["compile_ns"] > 0).sum()),
-            account=recording.account,
-            unavailable=[u["source"] for u in recording.facts["unavailable"]],
             stages=sorted(set(recording.pipeline.get("stage", ()))),
         )
 

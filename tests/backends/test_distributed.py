@@ -172,7 +172,7 @@ def test_keras_on_jax_over_forced_devices(strategy):
     summed_up(one)
     assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
     assert one["steps"] == 24 and one["status"] == "ended" and one["finite"]
-    assert one["compiled"] == 1
+    assert one["compiled"] == [0]
     assert "input wait" not in one["unavailable"]
     assert one["fit"]["strategy"] == strategy
     replicas = one["fit"]["replicas"]
@@ -234,13 +234,12 @@ def test_mirrored_strategy(length):
     one = mirrored("fits")[length]
     assert one["good"], f"measured {one['measured']}, left of making a batch {one['left']} ms"
     assert one["steps"] == 24
-    assert one["traced"] == 1, "the train function was traced more than once"
-    assert one["timing"] == "graph" and one["strategy"] == "MirroredStrategy"
-    assert [r["device"] for r in one["replicas"]] == ["CPU:0", "CPU:1"]
+    assert len(one["compiled"]) == 1, "the train function was traced more than once"
+    assert one["fit"]["timing"] == "graph" and one["fit"]["strategy"] == "MirroredStrategy"
+    assert [r["device"] for r in one["fit"]["replicas"]] == ["CPU:0", "CPU:1"]
     assert "input wait" not in one["unavailable"]
     assert "pipeline" in one["unavailable"] and not one["stages"]
-    account = one["account"]
-    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
+    summed_up(one)
 
 
 def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them():
