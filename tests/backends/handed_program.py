@@ -21,9 +21,9 @@ from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 
 FOLDER = Path(tempfile.mkdtemp(prefix="handed-"))
 COUNT = 32  # each of so many is looked at
-permits = multiprocessing.get_context("fork").Semaphore(0)
+permits = None  # of a run
 way = ""
-take = Batches._next_data
+take, shut_down = Batches._next_data, Batches._shutdown_workers
 
 
 class Made(Dataset):
@@ -54,13 +54,24 @@ def next_data(iterator):
     return data
 
 
+def let_go(iterator):
+    """A worker that waits with the next epoch's batches would be waited for, five seconds."""
+    for _ in range(COUNT):
+        permits.release()
+    shut_down(iterator)
+
+
 def run(name, workers):
+    global permits
+    permits = multiprocessing.get_context("fork").Semaphore(0)
     loader = DataLoader(
         Made(), batch_size=None, num_workers=workers, multiprocessing_context="fork" if workers else None
     )
     if name.startswith("fit"):
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
+        # Else Keras builds the model from a batch of workers of its own, which take permits, too.
+        model.fit(np.ones((1, 8), "float32"), np.ones((1, 1), "float32"), verbose=0)
         batches = DataLoader(Made(), batch_size=1, num_workers=workers, multiprocessing_context="fork")
         model.fit(batches, verbose=0, callbacks=[GpuUtilCallback(FOLDER / name, report=False)])
     else:
@@ -73,7 +84,7 @@ def run(name, workers):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    Batches._next_data = next_data
+    Batches._next_data, Batches._shutdown_workers = next_data, let_go
     for way, workers in (("late", 1), ("ready", 1), ("turns", 2)):
         run(f"loop/{way}", workers)
     for way, workers in (("late", 1), ("ready", 1)):

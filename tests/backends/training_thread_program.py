@@ -23,7 +23,7 @@ BACKEND = keras.backend.backend()
 OURS = str(Path(gpu_util_callback.__file__).parent)
 # Steps with a window that is long enough for what is done now and then, in a fit or loop; fewer in
 # eager fits, whose steps take up to 20 ms.
-STEPS, EAGER = 400, 100
+STEPS, EAGER = 400, 70
 FIRST, BEHIND = 20, 20
 X, Y = np.zeros((8 * STEPS, 4), np.float32), np.zeros((8 * STEPS, 1), np.float32)
 

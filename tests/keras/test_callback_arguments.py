@@ -114,11 +114,6 @@ def test_old_samples_say_nothing():
 # ---- the job's name -------------------------------------------------------------------------
 
 
-def test_a_process_on_its_own():
-    facts = job_facts(environ={})
-    assert facts["job"] is None and facts["rank"] == 0 and facts["world_size"] == 1
-
-
 def test_workers_of_one_job_agree():
     cluster = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
 

@@ -181,22 +181,3 @@ def test_killed_in_mid_training(kill, tmp_path):
         assert recording.status == "interrupted"
         assert steps - len(recorded["step"]) <= 2
     assert 0 < len(recorded["step"]) <= steps + 1
-
-
-def test_a_recording_deleted_while_it_is_written(tmp_path, caplog, monkeypatch):
-    import shutil
-
-    flush_often(monkeypatch)
-
-    class Delete(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                shutil.rmtree(tmp_path / "logs", ignore_errors=True)
-            time.sleep(0.15)
-
-    recorder_free = traced()
-    history = recorder_free.fit(
-        X, X[:, :1], epochs=4, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "logs"), report=False), Delete()]
-    )
-    assert len(history.history["loss"]) == 4
-    assert len([line for line in ours_lines(caplog) if "logs" in line]) <= 2
