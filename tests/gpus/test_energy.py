@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from made_up_rows import step_table
 from nvml import Scenario
 
 from gpu_util_callback.cli import main
@@ -25,22 +26,13 @@ def curve(gpu, *, wrap=None, start=0):
     return gpu.curve("power_mw", CURVE)
 
 
-def record(stepped, seconds, log_dir, *, steps=True, batch_size=32):
+def record(stepped, seconds, log_dir, *, steps=True):
     """A recording of 60 s: ten steps of 6 s, half of each a wait for input."""
     blocks = stepped.at(*seconds)
-    start, at = stepped.library.start_us * 1000, np.arange(10 if steps else 0)
-    half = np.full(len(at), TURN_S * SECOND)
-    rows = {
-        "step": at,
-        "start_ns": start + at * 2 * TURN_S * SECOND,
-        "duration_ns": 2 * half,
-        "input_wait_ns": half,
-        "body_ns": half,
-    }
+    start, half = stepped.library.start_us * 1000, np.full(10, TURN_S * SECOND)
+    tables = {"steps": step_table(start, input_wait_ns=half, body_ns=half)} if steps else {}
     ended = start + 60 * SECOND
-    return run_report(
-        stepped.recording(log_dir, blocks, {"steps": rows}, ended_ns=ended, fit={"batch_size": batch_size})
-    )
+    return run_report(stepped.recording(log_dir, blocks, tables, ended_ns=ended, fit={"batch_size": 32}))
 
 
 TICKS = np.arange(0, 60.01, 0.2)

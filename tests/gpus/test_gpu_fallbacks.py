@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from made_up_rows import step_table
 from nvml import Scenario, build_standin, environment
 from test_gpu_readings import BATCH, WAYS
 
@@ -82,14 +83,7 @@ def make_throttled(step, tmp_path):
         gpu.counter(269, [(0, 0), (20, 1e9)]).counter(83, 500_000)
         stepped = step(scenario)
         blocks = stepped.at(*np.arange(0, 40, 0.2))
-        steps, length = np.arange(400), np.full(400, 10**8)
-        rows = {
-            "step": steps,
-            "start_ns": stepped.library.start_us * 1000 + steps * 10**8,
-            "duration_ns": length,
-            "input_wait_ns": 0 * length,
-            "body_ns": length,
-        }
+        rows = step_table(stepped.library.start_us * 1000, body_ns=np.full(400, 10**8))
         recording = stepped.recording(tmp_path, blocks, {"steps": rows})
         return {"found": diagnose(recording), "report": run_report(recording)}
 

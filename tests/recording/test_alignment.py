@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made_up_rows import step_table
 from scripted_runs import MS, ScriptedTime
 
 from gpu_util_callback.recording import RecordingWriter, alignment, read_recordings, session_clocks
@@ -40,16 +41,7 @@ def write(folder, ends, rank, workers, offset_ms=0.0, drift=0.0, steps=None, **f
     writer = RecordingWriter(folder, facts, clock=scripted.clock())
     for begin in range(0, count, 50_000):
         at = slice(begin, min(begin + 50_000, count))
-        rows = {
-            "step": np.arange(at.start, at.stop),
-            "start_ns": START + starts[at].astype(np.int64),
-            "duration_ns": (ends[at] - starts[at]).astype(np.int64),
-        }
-        rows |= dict.fromkeys(
-            ("input_get_ns", "input_wait_ns", "compile_ns", "callbacks_ns", "gpu_wait_ns"),
-            np.zeros(at.stop - at.start, np.int64),
-        )
-        rows["body_ns"] = rows["duration_ns"]
+        rows = step_table(START + round(starts[begin]), begin, body_ns=np.rint(ends[at] - starts[at]))
         writer.append("steps", rows)
         writer.flush()
         scripted.advance(61)
