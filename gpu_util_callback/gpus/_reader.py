@@ -716,7 +716,8 @@ class Processes(_Source):
         self._reads += 1
         self._listed = self._listed or self._names_us(memory_by_pid)
         sampled = self._utilization()
-        self._sampled |= self._own_pid in sampled
+        if self._own_pid in sampled:
+            self._sampled = self._sampled or self._names_us({**memory_by_pid, **sampled})
         return [*self._of_lists(memory_by_pid), *self._of_samples(sampled, memory_by_pid)]
 
     def _names_us(self, pids: Mapping[int, float]) -> bool:

@@ -42,6 +42,7 @@ def test_the_hosts_ids_in_a_container_are_nobodys(step, container):
     assert math.isnan(row["memory_process_bytes"])
     assert math.isnan(row["memory_other_bytes"])
     assert math.isnan(row["processes_other"])
+    assert math.isnan(row["utilization_process_pct"])
     assert "container" in reasons["gpu0 process ids"]
 
 
