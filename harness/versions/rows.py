@@ -36,15 +36,14 @@ SUITES = {
         *(
             f"tests/keras/test_fit_ways.py::test_{name}"
             for name in (
-                "a_second_fit_reuses_the_trace",
+                "another_fit_reuses_the_trace_also_after_one_without_us",
                 "the_end_of_data_is_no_step",
                 "steps_inside_a_call_have_their_own_ends",
-                "facts",
+                "facts_and_a_validation_in_every_epoch",
                 "a_stale_wrapper_ends_with_the_next_fit",
-                "validation_is_timed_in_every_epoch",
             )
         ),
-        "tests/keras/test_thirds.py::test_the_slow_third_is_one_span_with_its_stage",
+        "tests/keras/test_thirds.py::test_the_slow_part_is_one_span_with_its_stage",
         "tests/backends/test_loops.py",
         *(
             f"tests/windows/test_tensorflow_windows.py::test_{name}"
