@@ -1,6 +1,10 @@
 """Input that is set up anew in each epoch: how often, how long, and the line that fits the run."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+from advised import apply
 from advised_runs import DATALOADER, PYDATASET, TORCH, found, phases, run_of
 
 
@@ -76,6 +80,56 @@ def test_what_was_seen_to_gain_is_asked_for_and_nothing_promised(facts, code):
     assert code in advice["code"] and bool(code) == bool(advice["code"]) == advice["question"]
     assert finding["saves_s"] == 0
     assert "shuffle" not in code or advice["changes"].startswith("the order of the samples")
+
+
+def short_epochs(epochs: int = 400, setup_s: float = 0.05, **facts):
+    """Epochs of two steps, whose set-up takes most of the time."""
+    run = run_of(**{"epochs": epochs, "steps_per_epoch": 2} | facts)
+    for _ in range(epochs):
+        with run.epoch():
+            run.phase("input_setup", setup_s, name="iterator")
+            run.steps(2, step_ms=5)
+    return run
+
+
+SMALL = ARRAYS | {"input_first": [{"rows": 64, "bytes": 2048, "min": 0.0, "max": 1.0}, {"rows": 64, "bytes": 256}]}
+MACHINE = {"cpus": 8, "cpus_allowed": 8, "memory_total_bytes": 10**10}
+
+
+@pytest.mark.parametrize(
+    "facts, passes",
+    [
+        # 400 epochs of two batches of arrays took 29 s, 9 of 41 passes each 3.4 s.
+        (SMALL, 45),
+        (SMALL | {"epochs": 40}, 10),  # some ends of epochs remain
+    ],
+)
+def test_epochs_that_mostly_begin_may_make_several_passes(facts, passes):
+    run = short_epochs(machine=MACHINE, **facts)
+    finding = found(run, "input_bound")
+    advice = finding["advice"]
+    assert f"come after every {passes} passes" in advice["text"] and advice["question"]
+    x, y = np.arange(64 * 8).reshape(64, 8), np.arange(64)
+    fitted = []
+    model = SimpleNamespace(fit=lambda *arrays, epochs: fitted.append((*arrays, epochs)))
+    apply(advice["code"].replace("..., ", ""), x=x, y=y, np=np, model=model)
+    [(of_x, of_y, epochs)] = fitted
+    assert len(of_x) == len(of_y) == 64 * passes and (of_y == of_x[:, 0] // 8).all()
+    assert epochs == round(run.facts["fit"]["epochs"] / passes)
+
+
+@pytest.mark.parametrize(
+    "run, code",
+    [
+        (short_epochs(setup_s=0.008, machine=MACHINE, **SMALL), ".shuffle(len(x))"),  # not half of the time
+        (short_epochs(epochs=7, setup_s=0.5, machine=MACHINE, **SMALL), ".shuffle(len(x))"),  # no two would remain
+        (short_epochs(machine=MACHINE | {"memory_total_bytes": 10**6}, **SMALL), ".shuffle(len(x))"),
+        (short_epochs(machine=MACHINE, **ARRAYS), ".shuffle(len(x))"),  # how large they are is not known
+        (short_epochs(input_kind="tf.data"), "ds = ds.repeat(45)\nmodel.fit(ds, ..., epochs=9)"),
+    ],
+)
+def test_passes_are_no_more_than_fit(run, code):
+    assert code in found(run, "input_bound")["advice"]["code"]
 
 
 def two_epochs(stall_s: float, at: int, before_s: float = 0.3):

@@ -215,14 +215,15 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     if most_s > UNEVEN * each_s:
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
     observation = f"Setting the input up again {each}, and training waits."
-    set_up = SetUp(run, observation, 1 - 1 / max(2, often))  # the first one is needed
+    share = occurrences.self_ns / span_ns
+    set_up = SetUp(run, observation, share, 1 - 1 / max(2, often))  # the first one is needed
     return InputBound.finding(
         title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
         evidence={
-            "wait_pct": round(100 * occurrences.self_ns / span_ns, 1),
+            "wait_pct": round(100 * share, 1),
             "times": often,
             "seconds_each": round(each_s, 3),
             "longest_s": round(most_s, 3),
