@@ -1,5 +1,6 @@
-"""What a driver answered can be recorded and replayed: the sampler then measures the same."""
+"""The stand-in has the layout of the binding; what a driver answered can be recorded, and measures the same."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -96,3 +97,29 @@ def test_what_an_h200_answered_is_sampled(step):
     assert 600_000 < np.nanmean(gauges["power_mw"]) < 720_000
     assert np.nanmean(gauges["throttle_power_pct"]) > 50
     assert 75 < np.nanmean(gpm["sm_active_pct"]) < 95
+
+
+class _Layout(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_char_p),
+        ("field", ctypes.c_char_p),
+        ("size", ctypes.c_long),
+        ("offset", ctypes.c_long),
+    )
+
+
+def test_structures_have_the_layout_of_the_installed_binding(play):
+    library = play(Scenario()).lib
+    library.standin_layout.restype = ctypes.POINTER(_Layout)
+    compared = 0
+    while row := library.standin_layout(compared):
+        layout = row.contents
+        structure, field = getattr(pynvml, layout.type.decode()), layout.field.decode()
+        if not field:
+            assert ctypes.sizeof(structure) == layout.size, structure
+        else:
+            member = getattr(structure, field)
+            assert member.offset == layout.offset, (structure, field)
+            assert layout.size in (-1, member.size), (structure, field)
+        compared += 1
+    assert compared > 30

@@ -1,10 +1,13 @@
-"""Whose fault it is: pipelines of several GPUs, GPUs beside the training, what the host does."""
+"""Whose fault it is: pipelines of several GPUs, GPUs beside the training, what the host does; in whose words."""
+
+from types import SimpleNamespace
 
 import pytest
 from test_kineto_layouts import event, kernel, launch, write
 from xspace_builder import FETCH, NEXT, Gpu, Kernel, On, Space, repeated
 
 from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.hostside import wording
 from gpu_util_callback.traces.imported import analyse
 
 STEPS, STEP_US = 20, 10_000
@@ -132,3 +135,19 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
     assert finding["evidence"]["wait_pct"] == pytest.approx(63, abs=1), "of the worst"
     text = finding["advice"]["text"]
     assert "by few workers?" in text, "these loaders have workers: more of them"
+
+
+@pytest.mark.parametrize(
+    "format, names, framework",
+    [
+        ("kineto", ["aten::conv2d", "ProfilerStep#5"], "torch"),
+        ("kineto", ["PjitFunction(step)"], "jax"),  # JAX's trace for the trace viewer
+        ("xplane", ["PjitFunction(step)", "jit_step:XLA GPU module"], "jax"),
+        ("xplane", ["ExecutorState::Process", "IteratorGetNextOp::DoCompute"], "tensorflow"),
+        ("xplane", ["IteratorGetNextOp::DoCompute", "PjitFunction(step)"], "jax"),
+        ("nsys", ["cudaLaunchKernel"], ""),
+    ],
+)
+def test_the_framework_is_known_by_its_calls(format, names, framework):
+    trace = SimpleNamespace(format=format, names=SimpleNamespace(strings=names))
+    assert wording(trace).framework == framework
