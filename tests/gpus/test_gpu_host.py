@@ -158,53 +158,35 @@ def test_what_the_cpu_is_and_computes(tmp_path, text, name, float16):
     assert (facts["cpu"], facts["cpu_float16"]) == (name, float16)
 
 
+OWN_GROUP = "../../../proc/self/cgroup"
+
+
+def version_1(quota_us: int, limit: int, cpu: str = "cpu", group: str = "") -> dict[str, str]:
+    """A tree for each controller, and numbers that mean "none"."""
+    period = {f"{cpu}{group}/cpu.cfs_quota_us": str(quota_us), f"{cpu}{group}/cpu.cfs_period_us": "100000"}
+    return period | {f"memory{group}/memory.limit_in_bytes": str(limit)}
+
+
+# A job's own group below the mount: the tightest limit on the way holds.
+NESTED = {"jobs/cpu.max": "400000 100000", "jobs/7/cpu.max": "max 100000"}
+NESTED |= {"jobs/7/memory.max": "2048", "jobs/memory.max": "9999"}
+
+
 @pytest.mark.parametrize(
     ("files", "quota", "limit"),
     [
         ({"cpu.max": "150000 100000", "memory.max": "4096"}, 1.5, 4096),
         ({"cpu.max": "max 100000", "memory.max": "max"}, None, None),
-        # Version 1: a tree for each controller, and numbers that mean "none".
+        (version_1(250_000, 8192), 2.5, 8192),
+        (version_1(-1, 9223372036854771712, "cpu,cpuacct"), None, None),
+        (NESTED | {OWN_GROUP: "0::/jobs/7\n"}, 4.0, 2048),
         (
-            {
-                "cpu/cpu.cfs_quota_us": "250000",
-                "cpu/cpu.cfs_period_us": "100000",
-                "memory/memory.limit_in_bytes": "8192",
-            },
-            2.5,
-            8192,
-        ),
-        (
-            {
-                "cpu,cpuacct/cpu.cfs_quota_us": "-1",
-                "cpu,cpuacct/cpu.cfs_period_us": "100000",
-                "memory/memory.limit_in_bytes": "9223372036854771712",
-            },
-            None,
-            None,
-        ),
-        # A job's own group below the mount: the tightest limit on the way holds.
-        (
-            {
-                "../../../proc/self/cgroup": "0::/jobs/7\n",
-                "jobs/cpu.max": "400000 100000",
-                "jobs/7/cpu.max": "max 100000",
-                "jobs/7/memory.max": "2048",
-                "jobs/memory.max": "9999",
-            },
-            4.0,
-            2048,
-        ),
-        (
-            {
-                "../../../proc/self/cgroup": "4:memory:/slurm/9\n3:cpu,cpuacct:/slurm/9\n",
-                "memory/slurm/9/memory.limit_in_bytes": "1024",
-                "cpu,cpuacct/slurm/9/cpu.cfs_quota_us": "50000",
-                "cpu,cpuacct/slurm/9/cpu.cfs_period_us": "100000",
-            },
+            version_1(50_000, 1024, "cpu,cpuacct", "/slurm/9")
+            | {OWN_GROUP: "4:memory:/slurm/9\n3:cpu,cpuacct:/slurm/9\n"},
             0.5,
             1024,
         ),
-        ({"../../../proc/self/cgroup": "garbage\n"}, None, None),
+        ({OWN_GROUP: "garbage\n"}, None, None),
         ({}, None, None),
     ],
 )
