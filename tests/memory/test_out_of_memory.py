@@ -264,6 +264,7 @@ def test_the_post_mortem_of_a_gpu_names_what_fits():
     evidence = finding["evidence"]
     assert finding["title"] == ("Out of GPU memory in the train function, at step 300 with a batch of 256")
     assert (evidence["asked_for_mib"], evidence["free_mib"]) == (2048, 1024)
+    assert evidence["allocator_limit_gib"] == 72
     # 10 GiB stay, 64 GiB for 256 samples: 0.25 GiB each, of 0.95 * 72 GiB.
     assert evidence["room_for_batch"] == int((0.95 * 72 - 10) / 0.25)
     assert evidence["per_sample_mib"] == 256

@@ -1,7 +1,7 @@
 """Made-up jobs with nothing to mend: healthy or borderline, however they look."""
 
 from job_case import collect
-from simulated_boards import A100, A100_MIG, B200, LAPTOP, RTX2080, T4, V100
+from simulated_boards import A100, B200, LAPTOP, RTX2080, T4, V100
 from simulated_noise import lognormal, wandering
 
 HEALTHY, case = collect()
@@ -32,12 +32,6 @@ def _(job, vary):
 def _(job, vary):
     job.set(throttle_power_pct=99, power_w=69.5, sm_clock_mhz=vary(1180, 0.05))
     job.train(600, gpu=150)
-
-
-@case("a laptop's power cap, always", board=LAPTOP, framework="torch")
-def _(job, vary):
-    job.set(throttle_power_pct=100, power_w=79, sm_clock_mhz=vary(1650, 0.05))
-    job.train(900, gpu=60)
 
 
 @case("thirty steps", board=T4, hz=1)
@@ -105,13 +99,6 @@ def _(job, vary):
         job.train(1, gpu=40, compile=vary(2000))
 
 
-@case("a validation of one epoch at the end", board=A100)
-def _(job, vary):
-    with job.epoch():
-        job.train(900, gpu=40)
-        job.validate(200, 20)
-
-
 @case("noisy waiting around five percent", board=V100)
 def _(job, vary):
     job.train(3000, gpu=wandering(40, 0.2), wait=lognormal(2.0, 1.2))
@@ -163,20 +150,3 @@ def _(job, vary):
     job.train(1, gpu=50, wait=vary(900_000))
     job.absent.append((began + 30_000_000, job.now - 30_000_000))
     job.train(700, gpu=50)
-
-
-@case("a tutorial: three epochs of a second", board=T4, hz=10)
-def _(job, vary):
-    job.train(1, gpu=4, compile=vary(2500))
-    for _ in range(3):
-        with job.epoch():
-            job.train(230, gpu=4)
-            job.validate(40, 2)
-
-
-@case("MIG: all is well, with validations", board=A100_MIG)
-def _(job, vary):
-    for _ in range(5):
-        with job.epoch():
-            job.train(300, gpu=50)
-            job.validate(30, 25)

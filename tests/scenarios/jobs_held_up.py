@@ -60,13 +60,6 @@ def _(job, vary):
     return {"host_stall": [span]}
 
 
-@case("JAX compiles for each length, start", board=A100, framework="jax")
-def _(job, vary):
-    span = job.train(600, gpu=40, compile=bursts(15, vary(800)))
-    job.train(1200, gpu=40)
-    return {"recompilation": [span]}
-
-
 @case("XLA compiles behind the scenes, middle", board=V100)
 def _(job, vary):
     job.train(500, gpu=20, shape=0)
@@ -83,16 +76,6 @@ def _(job, vary):
 def _(job, vary):
     job.set(utilization_other_pct=vary(55, 0.1), utilization_process_pct=38, processes_other=1, utilization_pct=96)
     return {"input_bound": [job.train(900, gpu=20, wait=lognormal(vary(30)))]}
-
-
-@case("two thirds of a second of checkpoint in every five", board=H100)
-def _(job, vary):
-    first = job.step
-    for _ in range(20):
-        with job.epoch():
-            job.train(150, gpu=30)
-            job.phase("checkpoint", vary(0.65, 0.1), "BackupAndRestore.on_epoch_end")
-    return {"host_stall": [(first, job.step)]}
 
 
 @case("six hours of short epochs: validation, a save, plots", board=A100, hz=1, without=("ring",))
@@ -120,16 +103,6 @@ def _(job, vary):
 def _(job, vary):
     job.train(350_000, gpu=1.5)
     return {"input_bound": [job.train(150_000, gpu=1.5, wait=lognormal(vary(1.0), 0.3))]}
-
-
-@case("validation as long as training", board=RTX2080, framework="torch")
-def _(job, vary):
-    first = job.step
-    for _ in range(4):
-        with job.epoch():
-            job.train(400, gpu=25)
-            job.validate(300, 8, wait=vary(22))
-    return {"host_stall": [(first, job.step)]}
 
 
 @case("asleep in the middle, starved afterwards", board=LAPTOP, framework="torch", hz=5)

@@ -58,14 +58,6 @@ def _(job, vary):
     return {"launch_bound": None, "sync_bound": None}
 
 
-@case("pair: starved and shared, one after the other", board=V100, hz=5)
-def _(job, vary):
-    starved = job.train(700, gpu=30, wait=lognormal(vary(30)))
-    job.train(300, gpu=30)
-    job.set(utilization_other_pct=vary(45), processes_other=1)
-    return {"input_bound": [starved], "contention": [job.train(700, gpu=55, share=0.99)]}
-
-
 @case("starved, then compiling, then hot", board=V100, framework="torch", hz=5)
 def _(job, vary):
     starved = job.train(500, gpu=40, wait=lognormal(vary(30)))

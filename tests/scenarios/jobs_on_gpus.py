@@ -1,15 +1,10 @@
 """Made-up jobs whose GPUs are held back: hot, shared, unequal, unused, lost, full."""
 
 from job_case import collect
-from simulated_boards import A100, B200, H100, L4, RTX2080, T4, V100
+from simulated_boards import A100, H100, L4, RTX2080, V100
 
 ON_GPUS, case = collect()
 GB = 1e9
-
-
-def _check(reason):
-    check = {"reason": reason, "cure": "pip install tensorflow[and-cuda]"}
-    return {"gpu_check": [check]}
 
 
 @case("the power limit is lowered in the middle", board=V100)
@@ -33,12 +28,6 @@ def _(job, vary):
         gpu["power_limit_mw"] = 220_000
     job.train(1500, gpu=60)
     return {"throttled": [(0, job.step)]}
-
-
-@case("pipeline stages of unequal size", board=H100, gpus=8, framework="torch", hz=5)
-def _(job, vary):
-    job.train(500, gpu=120, share=[0.97] * 5 + [vary(0.6, 0.1)] * 3)
-    return {"imbalance": [(0, job.step)]}
 
 
 @case("one of four GPUs works", board=V100, gpus=4)
@@ -68,39 +57,6 @@ def _(job, vary):
     return {"gpu_ecc_errors": None}
 
 
-@case(
-    "a GPU is lost for good",
-    board=V100,
-    status="interrupted",
-    unavailable=[
-        {
-            "source": "gpu0",
-            "cure": "see `dmesg | grep -i xid`",
-            "reason": "the GPU is lost: it fell off the bus or is not reachable: no values from it since then",
-        }
-    ],
-)
-def _(job, vary):
-    job.train(900, gpu=30)
-    job.mark("gpu0/xid", 79)
-    spans = []
-    job.lose(lambda: spans.append(job.train(vary.count(120), gpu=30)))
-    return {"gpu_lost": spans}
-
-
-@case(
-    "the CPU build on a T4 machine",
-    board=T4,
-    used=False,
-    hz=1,
-    framework="tensorflow",
-    **_check("this framework was built without CUDA"),
-)
-def _(job, vary):
-    job.train(vary.count(200), gpu=900, share=0.0)
-    return {"cpu_fallback": None}
-
-
 @case("torch sees the GPU, and the model was never moved to it", board=L4, framework="torch")
 def _(job, vary):
     job.set(memory_used_bytes=0.4 * GB, memory_process_bytes=0, power_w=17)
@@ -118,19 +74,6 @@ def _(job, vary):
     )
     job.train(vary.count(800), gpu=60)
     return {"memory_pressure": None}
-
-
-@case("a third of the memory by a fraction", board=A100, framework="torch")
-def _(job, vary):
-    limit = vary(0.33, 0.1) * 40 * GB
-    job.set(
-        allocator_used_bytes=0.97 * limit,
-        allocator_reserved_bytes=0.995 * limit,
-        allocator_peak_bytes=0.995 * limit,
-        allocator_limit_bytes=limit,
-    )
-    job.train(900, gpu=45)
-    return {"memory_limit": None}
 
 
 @case("losses kept with their graphs", board=A100, framework="torch")
@@ -152,28 +95,6 @@ def _(job, vary):
 
 
 @case(
-    "batch too large in the ninth minute",
-    board=A100,
-    status="interrupted",
-    framework="torch",
-    memory={
-        "out_of_memory": {
-            "error": "OutOfMemoryError",
-            "gpu": 0,
-            "step": 600,
-            "where": "the train function",
-            "asked_bytes": int(2 * GB),
-            "free_bytes": int(GB / 2),
-        }
-    },
-)
-def _(job, vary):
-    job.set(allocator_used_bytes=11 * GB, allocator_peak_bytes=30 * GB, allocator_limit_bytes=40 * GB)
-    job.train(600, gpu=45)
-    return {"out_of_memory": None}
-
-
-@case(
     "killed with the host's memory full", board=V100, status="lost", hz=2, machine={"memory_total_bytes": int(64 * GB)}
 )
 def _(job, vary):
@@ -188,15 +109,6 @@ def _(job, vary):
     job.set(gpu=0, utilization_pct=3.3, utilization_other_pct=3, processes_other=3)
     job.train(900, gpu=40, share=[0, 0.97])
     return {"gpus_unused": None}
-
-
-@case("only Xid 79 tells", board=A100, status="interrupted")
-def _(job, vary):
-    job.train(700, gpu=50)
-    job.mark("gpu0/xid", 79)
-    began, span = job.now, job.train(vary.count(100), gpu=50)
-    job.missed.append((began, job.now))
-    return {"gpu_lost": [span]}
 
 
 @case("Xid 79 with what else the driver has to say at once", board=A100, status="interrupted")
@@ -218,14 +130,6 @@ def _(job, vary):
     job.set(sm_clock_mhz=1950, throttle_other_pct=0)
     job.train(500, gpu=40)
     return {"throttled": [span]}
-
-
-@case("contention, mild", board=B200, hz=5)
-def _(job, vary):
-    job.train(900, gpu=50)
-    job.set(utilization_other_pct=vary(18, 0.1))
-    span = job.train(1200, gpu=60, share=0.99)
-    return {"contention": [span]}
 
 
 @case("two of three GPUs get less, end", board=V100, gpus=3, hz=5)

@@ -71,13 +71,6 @@ def _(job, vary):
     return {"sync_bound": None}
 
 
-@case("a tiny model with huge batches", model={"parameters": 40_000}, fit={"batch_size": 16384})
-def _(job, vary):
-    job.set(sm_active_pct=vary(8), allocator_peak_bytes=1 * GB)
-    job.train(3000, gpu=8)
-    return {"small_model": None}
-
-
 @case("float32 on a V100", board=V100, fit=FP32)
 def _(job, vary):
     around(job, 250, 80)
