@@ -357,6 +357,15 @@ def executions() -> None:
     )
 
 
+def logs() -> None:
+    """The epoch's numbers among Keras' own, and a summary of the fit."""
+    x = np.ones((96, WIDTH), "f")
+    ours = GpuUtilCallback(str(FOLDER / "logs"), report=False, logs=True)
+    fitted = {"batch_size": 8, "epochs": 3, "validation_split": 0.25, "verbose": 0}
+    history = model().fit(x, x[:, :1], **fitted, callbacks=[ours]).history
+    report("logs", history=history, summary=ours.summary())
+
+
 class OneByOne(keras.callbacks.Callback):
     """From the second epoch on a call takes one batch."""
 

@@ -14,7 +14,7 @@ from processes import shared, summed_up
 # What holds measured waits against injected ones, alone on the machine; and what counts, in another
 # process beside other tests.
 MEASURED = {"jax": ("waits", "hidden", "executions", "epochs"), "torch": ("waits", "epochs")}
-COUNTED_BOTH = ("nests", "interrupted", "remade", "on_batch", "synchronizations", "calls")
+COUNTED_BOTH = ("nests", "logs", "interrupted", "remade", "on_batch", "synchronizations", "calls")
 COUNTED = {"jax": ("stages", "behind", "regrouped", "shapes", *COUNTED_BOTH), "torch": COUNTED_BOTH}
 BACKENDS = tuple(MEASURED)
 
@@ -182,6 +182,14 @@ def test_second_fit_and_what_is_left_behind(measured):
     summed_up(one)
     assert one["steps"] == 10 and one["compile_ms"] == 0
     assert all(module.startswith("keras.") for module in one["left"]), "our wrapper is still there"
+
+
+def test_epochs_logs_have_our_numbers(counted):
+    """And on TensorFlow: `keras/test_epoch_logs.py`."""
+    history, summary = counted["logs"]["history"], counted["logs"]["summary"]
+    assert all(len(history[name]) == 3 for name in ("loss", "val_loss", "input_wait_pct", "samples_per_s"))
+    assert all(rate > 0 for rate in history["samples_per_s"])
+    assert summary["steps"] == 27 and summary["status"] == "ended"
 
 
 def test_an_interrupted_fit_is_closed(counted):

@@ -5,11 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
-import subprocess
-import textwrap
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import keras
@@ -17,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, Made, Truth, compiled, given, traced
-from fork_server import python
 from waiting import flush_often
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -240,44 +235,6 @@ def test_many_epochs_of_two_fits_in_a_series(tmp_path):
     assert recording.facts["fits"] == 3 and summary["steps"] == 3 * STEPS
     for logs, truly in zip(seen.logs, expected(recording), strict=True):
         assert logs["samples_per_s"] == pytest.approx(truly["samples_per_s"], rel=1e-6)
-
-
-PROGRAM = """
-    import json, sys
-    import keras, numpy as np
-    from gpu_util_callback import GpuUtilCallback
-    x = np.ones((96, 8), "float32")
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    ours = GpuUtilCallback(sys.argv[1], report=False, logs=True)
-    history = model.fit(x, x[:, :1], batch_size=8, epochs=3, verbose=0,
-                        validation_split=0.25, callbacks=[ours]).history
-    print(json.dumps({"history": history, "summary": ours.summary()}))
-"""
-
-
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends(backend, tmp_path):
-    if find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed: make test BACKENDS=1")
-    ran = subprocess.run(
-        [*python("keras"), "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
-        env={
-            **os.environ,
-            "KERAS_BACKEND": backend,
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
-    )
-    found = json.loads(ran.stdout.splitlines()[-1])
-    history = found["history"]
-    assert all(len(history[name]) == 3 for name in ("loss", "val_loss", *NAMES))
-    assert all(rate > 0 for rate in history["samples_per_s"])
-    assert found["summary"]["steps"] == 27 and found["summary"]["status"] == "ended"
 
 
 # ---- the summary ----------------------------------------------------------------------------

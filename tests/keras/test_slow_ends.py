@@ -323,7 +323,7 @@ def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
     assert faults == {"_turn": 2, "open": 1, "_take_rows": 2}
 
 
-PROGRAM = """
+SLOW = """
 import sys, time
 from gpu_util_callback import GpuUtilMonitor
 from gpu_util_callback.recorder import recorder
@@ -332,24 +332,31 @@ from gpu_util_callback.recording.storage import LocalStorage
 write = LocalStorage.write
 
 def slow(self, path, data):
-    if "segment-" in path:
-        time.sleep(0.6)
+    if "segment-" in path or sys.argv[2] == "60":
+        time.sleep(float(sys.argv[2]))
     write(self, path, data)
 
 LocalStorage.write = slow
 recorder.Recorder.end.__defaults__ = (0.2,)
+recorder._patience_s = recorder.ANSWER_S = 0.5
 with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
     for _ in monitor.batches(range(20)):
         pass
-print("over", flush=True)
+    print(time.time(), flush=True)
 """
 
 
 def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
-    done = ran(sys.executable, "-c", PROGRAM, tmp_path, timeout=60)
-    assert "over" in done.stdout, done.stderr
+    done = ran(sys.executable, "-c", SLOW, tmp_path, 0.4, timeout=60)
     (recording,) = read_recordings(tmp_path)
-    assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
+    assert recording.status == "ended" and len(recording.steps["step"]) == STEPS, done.stderr
+
+
+def test_the_end_of_the_process_does_not_wait_again_for_storage_that_hangs(tmp_path):
+    done = ran(sys.executable, "-c", SLOW, tmp_path, 60, timeout=60)
+    took_s = time.time() - float(done.stdout)
+    assert 0.2 <= took_s < 5, took_s
+    assert "it is missing" in done.stderr, done.stderr
 
 
 def test_rows_do_not_wait_for_the_diagnosis(tmp_path, monkeypatch):
@@ -365,29 +372,6 @@ def test_rows_do_not_wait_for_the_diagnosis(tmp_path, monkeypatch):
             released.set()
     finally:
         released.set()
-
-
-SILENT = """
-import sys, time
-from gpu_util_callback import GpuUtilMonitor
-from gpu_util_callback.recorder import recorder
-from gpu_util_callback.recording.storage import LocalStorage
-
-LocalStorage.write = lambda *_: time.sleep(60)
-recorder.Recorder.end.__defaults__ = (0.5,)
-recorder._patience_s = recorder.ANSWER_S = 0.5
-with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
-    for _ in monitor.batches(range(20)):
-        pass
-    print(time.time(), flush=True)
-"""
-
-
-def test_the_end_of_the_process_does_not_wait_again_for_storage_that_hangs(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    took_s = time.time() - float(done.stdout)
-    assert 0.5 <= took_s < 5, took_s
-    assert "it is missing" in done.stderr, done.stderr
 
 
 IMPORTED = """
