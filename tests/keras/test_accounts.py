@@ -232,19 +232,21 @@ def test_a_healthy_run_has_little_unexplained(tmp_path):
     assert recording.stored["findings"] == [] or account["wall_s"] < 3
 
 
-def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
-    """XLA compiles for each input shape without a new trace: only the shape gives it away."""
+def of_any_length(lengths):
+    """A model under XLA, which compiles for each input shape without a new trace, and batches of these lengths."""
     model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=True)
-    lengths = [10] * 12 + [11] * 3 + [10] * 4 + [13] * 3 + [11] * 3
-
-    def batches():
-        for length in lengths:
-            yield np.zeros((4, length), np.int32), np.zeros((4, 1), np.float32)
-
     dataset = tf.data.Dataset.from_generator(
-        batches, output_signature=(tf.TensorSpec((4, None), tf.int32), tf.TensorSpec((4, 1), tf.float32))
+        lambda: ((np.zeros((4, n), np.int32), np.zeros((4, 1), np.float32)) for n in lengths),
+        output_signature=(tf.TensorSpec((4, None), tf.int32), tf.TensorSpec((4, 1), tf.float32)),
     )
+    return model, dataset
+
+
+def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
+    """Only the shape gives it away."""
+    lengths = [10] * 12 + [11] * 3 + [10] * 4 + [13] * 3 + [11] * 3
+    model, dataset = of_any_length(lengths)
     recording = recorded_fit(model, tmp_path / "logs", x=dataset)
     assert recording.steps["shape_id"].tolist() == [[10, 11, 13].index(n) for n in lengths]
     compiled = np.flatnonzero(recording.steps["compile_ns"] > 0).tolist()
@@ -258,14 +260,7 @@ def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
 
 def test_new_shapes_under_xla_are_compilations_from_the_first_step_on(tmp_path):
     """Every step its own length: there is no usual step to hold them against."""
-    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=True)
-    lengths = [10, 11, 12, 13, 10, 11, 12, 13]
-    signature = (tf.TensorSpec((4, None), tf.int32), tf.TensorSpec((4, 1), tf.float32))
-    dataset = tf.data.Dataset.from_generator(
-        lambda: ((np.zeros((4, n), np.int32), np.zeros((4, 1), np.float32)) for n in lengths),
-        output_signature=signature,
-    )
+    model, dataset = of_any_length([10, 11, 12, 13, 10, 11, 12, 13])
     recording = recorded_fit(model, tmp_path / "logs", x=dataset)
     assert np.flatnonzero(recording.steps["compile_ns"]).tolist() == [0, 1, 2, 3]
     sums_up(recording)
