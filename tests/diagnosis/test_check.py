@@ -113,14 +113,6 @@ def test_a_worker_that_holds_the_others_back_fails_the_check(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--forbid", "throttled"]) == 0
 
 
-def test_a_gpu_that_is_not_used_has_no_utilization_to_check(tmp_path, capsys):
-    run = Generated(seed=1, gpus=[GPU | {"used_by_framework": False}])
-    run.steps(300, step_ms=10)
-    write(run, tmp_path)
-    assert main(["report", str(tmp_path), "--min-utilization", "50"]) == 1
-    assert "no GPU was in use" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "limits, code",
     [

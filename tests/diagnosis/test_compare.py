@@ -170,11 +170,14 @@ def test_the_log_directory_named_first_is_what_others_are_held_against(before_an
         assert since["before"] is None and since["after"], "what came first in time stays so"
 
 
-def test_what_was_not_measured_fails_the_check(tmp_path, capsys):
-    run = Generated(seed=1)
+@pytest.mark.parametrize(
+    "gpus, said", [([], "not measured"), ([GPU | {"used_by_framework": False}], "no GPU was in use")]
+)
+def test_what_was_not_measured_fails_the_check(tmp_path, capsys, gpus, said):
+    run = Generated(seed=1, gpus=gpus)
     run.steps(300, step_ms=10)
     write(run, tmp_path)
     assert main(["report", str(tmp_path), "--min-utilization", "50"]) == 1
-    assert "not measured" in capsys.readouterr().out
-    assert main(["report", str(tmp_path), "--check"]) == 0
+    assert said in capsys.readouterr().out
+    assert main(["report", str(tmp_path), "--check"]) == bool(gpus)  # which is cause enough
     assert main(["report", str(tmp_path), "--forbid", "input"]) == 2

@@ -169,18 +169,6 @@ def test_other_waits_at_the_beginning_of_an_epoch_are_not(stall_s, at, ended):
     assert not result["spans"] and not result["findings"]
 
 
-def test_one_long_change_of_many_epochs_is_told():
-    run = run_of(epochs=12, steps_per_epoch=200)
-    for epoch in range(12):
-        with run.epoch():
-            seconds = 6 if epoch == 7 else 0.02
-            run.phase("input_setup", seconds, name="iterator")
-            run.steps(200, step_ms=10)
-    finding = found(run, "input_bound")
-    assert "Seen once in 12 epochs" in finding["advice"]["text"]
-    assert finding["lost_s"] == pytest.approx(6, rel=0.1)
-
-
 @pytest.mark.parametrize(
     "facts, code, question",
     [

@@ -67,9 +67,3 @@ def milliseconds(**part: float) -> Generated:
 )
 def test_a_part_of_a_second_is_told_where_it_is_a_state(run, cause):
     assert run.causes() == {cause} - {""}
-
-
-def test_the_least_can_be_set():
-    run = epochs(5, steps=5, callback=0.05)
-    found = run.diagnose(thresholds={"host_stall.least_s": 0.1})
-    assert [span["cause"] for span in found["spans"]] == ["host_stall"]

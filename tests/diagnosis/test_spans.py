@@ -54,14 +54,6 @@ def test_bursts_are_one_span(period):
     assert abs(span["end_step"] - end) <= period
 
 
-def test_a_run_that_flickers_all_day_gives_tens_of_spans():
-    run = Generated(seed=3)
-    for _ in range(300):
-        run.steps(200, step_ms=8)
-        run.steps(100, step_ms=8, wait_ms=20)
-    assert 1 <= len(input_spans(run)) <= 24
-
-
 @pytest.mark.parametrize("outliers", [1, 3])
 def test_single_outliers_are_no_span(outliers):
     """One alone that costs much is named, where it is."""
@@ -71,7 +63,7 @@ def test_single_outliers_are_no_span(outliers):
     run.steps(1000, step_ms=8, wait_ms=waits)
     spans = input_spans(run)
     assert [span["title"] for span in spans] == ["Input-bound: one batch took 2.0 s"] * (outliers == 1)
-    assert all(span["end_step"] - span["start_step"] < 16 for span in spans)
+    assert all(span["end_step"] - span["start_step"] < 16 and span["saves_s"] == 0 for span in spans)
 
 
 @pytest.mark.parametrize("seed", range(20))

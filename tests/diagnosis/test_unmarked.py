@@ -22,14 +22,11 @@ def unnamed(run: Generated, ms: float, busy: float = 0.0) -> None:
     run.now += round(ms * MS)
 
 
-def epochs(run: Generated, count: int, ms: float, *, marked: str = "", busy: float = 0.0) -> None:
+def epochs(run: Generated, count: int, ms: float, *, busy: float = 0.0) -> None:
     for _ in range(count):
         with run.epoch():
             run.steps(60, step_ms=20)
-        if marked:
-            run.phase(marked, ms / 1e3)
-        else:
-            unnamed(run, ms, busy)
+        unnamed(run, ms, busy)
 
 
 def test_work_after_each_epoch_is_a_question_and_no_fix():
@@ -96,12 +93,6 @@ def test_time_without_a_name_alone_is_never_fixed_first(tmp_path):
     said = two_lines(run_report(*read_recordings(tmp_path)))
     assert "Fix first" not in said
     assert 'To see what it is: with monitor.phase("validation")' in said
-
-
-def test_what_is_marked_is_not_told_again():
-    run = loop()
-    epochs(run, 5, 2400, marked="validation")
-    assert [span["title"] for span in run.findings("host_stall")] == ["Validation stalls training"]
 
 
 @pytest.mark.parametrize(

@@ -289,15 +289,3 @@ def test_a_single_cause_is_promised_by_itself(tmp_path):
     run.slow_map(600, 40)
     found = reported(run, tmp_path / "run")
     assert re.search(r"s\. Fixing it could make this run 1.5 to 2× faster\.$", found["verdict"])
-
-
-def test_one_long_fetch_is_named_with_its_step():
-    run = Generated(seed=3)
-    run.steps(150, step_ms=20)
-    run.steps(1, step_ms=20, wait_ms=5000)
-    run.steps(150, step_ms=20)
-    found = run.diagnose()
-    [fetch] = findings_of(found)
-    assert fetch["title"] == "Input-bound: one batch took 5.0 s" and fetch["saves_s"] == 0
-    assert fetch["start_step"] <= 150 < fetch["end_step"] <= 153
-    assert found["verdict"].startswith("Training waits for its input: 5.0 s of 11 s")
