@@ -95,6 +95,19 @@ class Raise(keras.callbacks.Callback):
             raise self.error
 
 
+class Inside(keras.callbacks.Callback):
+    """Hands all that Keras calls on to another callback."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def __getattribute__(self, name):
+        if name.startswith(("on_", "set_")):
+            return getattr(object.__getattribute__(self, "inner"), name)
+        return super().__getattribute__(name)
+
+
 class Worker(keras.Sequential):
     """A model whose steps take as long as they are told, inside the compiled function."""
 

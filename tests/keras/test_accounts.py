@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, given, ms, recorded_fit, small_model
+from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, compiled, given, ms, recorded_fit, small_model
 from fork_server import python
 from programs import ran
 
@@ -135,8 +135,7 @@ def test_callbacks_are_told_apart_by_name(tmp_path):
     class Quick(Slow):
         pass
 
-    model = small_model()
-    model.compile("sgd", "mse")
+    model = compiled()
     slow = Slow(on_train_batch_end=3.0, on_train_batch_begin=1.0, on_epoch_end=30.0)
     quick = Quick(on_epoch_begin=15.0, on_train_batch_end=25.0)
     x = np.zeros((BATCH * 20, WIDTH), np.float32)
@@ -173,8 +172,7 @@ def test_callbacks_are_told_apart_by_name(tmp_path):
 
 
 def test_checkpoints_are_named(tmp_path):
-    model = small_model()
-    model.compile("sgd", "mse")
+    model = compiled()
     x = np.zeros((BATCH * 10, WIDTH), np.float32)
     checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
     recording = recorded_fit(model, tmp_path / "logs", callbacks=[checkpoint], x=x, y=x[:, :1], epochs=2)
@@ -189,8 +187,7 @@ def test_checkpoints_are_named(tmp_path):
 @pytest.mark.timed
 def test_waiting_for_the_device_is_not_a_callback(tmp_path, monkeypatch):
     """Keras reads the logs before the first callback: what takes time there is the device."""
-    model = small_model()
-    model.compile("sgd", "mse")
+    model = compiled()
     x = np.zeros((BATCH * 30, WIDTH), np.float32)
     from keras.src.callbacks import callback_list
 
@@ -272,8 +269,7 @@ def test_a_retrace_is_a_compilation(tmp_path):
             if epoch == 1:  # somebody wants the function made anew in mid fit
                 self.model.make_train_function(force=True)
 
-    model = small_model()
-    model.compile("sgd", "mse")
+    model = compiled()
     x = np.zeros((BATCH * 10, WIDTH), np.float32)
     recording = recorded_fit(
         model, tmp_path / "logs", callbacks=[Unfreeze()], x=x, y=x[:, :1], batch_size=BATCH, epochs=3
@@ -306,8 +302,7 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
             slept.append(1e3 * (time.perf_counter() - start))
 
     slept: list[float] = []
-    model = small_model()
-    model.compile("sgd", "mse")
+    model = compiled()
     recording = recorded_fit(model, tmp_path / "logs", x=LateStart(), epochs=3)
     phases = recording.phases
     begins = phases["self_ns"][[n.endswith(": iterator") for n in phases["name"]]] / 1e6

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Raise, compiled, ours, recorded_fit, small_model, traced, untouched
+from fit_truth import BATCH, UNROLLED, WIDTH, Inside, Raise, compiled, ours, recorded_fit, traced, untouched
 from waiting import newest, wait_until
 
 from gpu_util_callback import read_recordings
@@ -62,8 +62,7 @@ def test_steps_per_epoch_over_an_endless_dataset(model, tmp_path):
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_the_end_of_data_is_no_step(steps_per_execution, tmp_path):
     """Keras begins a batch more than there are where it does not know how many there are."""
-    model = small_model()
-    model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+    model = compiled(steps_per_execution=steps_per_execution)
 
     count = 12 if UNROLLED else 10  # 10: the last call has half its steps
 
@@ -108,8 +107,7 @@ def test_gradient_accumulation_and_mixed_precision_and_own_train_step(tmp_path):
 @pytest.mark.parametrize("jit", [False, True])
 def test_steps_inside_a_call_have_their_own_ends(jit, tmp_path):
     """On a CPU the end of each step of a loop is seen, compiled by XLA or not."""
-    model = small_model()
-    model.compile("sgd", "mse", steps_per_execution=4, jit_compile=jit)
+    model = compiled(steps_per_execution=4, jit_compile=jit)
     seen = []
 
     class Look(keras.callbacks.Callback):
@@ -282,24 +280,7 @@ def test_one_callback_listed_twice_records_once(model, tmp_path, caplog):
 
 def test_inside_another_callback_it_still_records(model, tmp_path):
     """Where the list of callbacks cannot be reached, what needs it is missing and named."""
-
-    class Wrapper(keras.callbacks.Callback):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def set_model(self, model):
-            self.inner.set_model(model)
-
-        def set_params(self, params):
-            self.inner.set_params(params)
-
-        def __getattribute__(self, name):
-            if name.startswith("on_"):
-                return getattr(object.__getattribute__(self, "inner"), name)
-            return object.__getattribute__(self, name)
-
-    fit(model, Wrapper(ours(tmp_path)), epochs=2, validation_data=(X, Y))
+    fit(model, Inside(ours(tmp_path)), epochs=2, validation_data=(X, Y))
     (recording,) = recordings(tmp_path)
     assert recording.status == "ended"
     assert recording.steps["step"].tolist() == list(range(24))

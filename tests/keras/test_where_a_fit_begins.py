@@ -6,7 +6,7 @@ import socket
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, small_model, traced
+from fit_truth import BATCH, WIDTH, compiled, traced
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.job import scheduler_facts, user_name
@@ -23,8 +23,7 @@ def fit(model, log_dir, **options):
 
 
 def test_the_epoch_and_the_iteration_that_a_fit_begins_at(tmp_path):
-    model = small_model()
-    model.compile("sgd", "mse")
+    model = compiled()
     first = fit(model, tmp_path / "first", epochs=2)["fit"]
     second = fit(model, tmp_path / "second", epochs=5, initial_epoch=4)["fit"]
     assert (first["first_epoch"], first["first_iteration"]) == (0, 0)
@@ -33,8 +32,7 @@ def test_the_epoch_and_the_iteration_that_a_fit_begins_at(tmp_path):
 
 def test_a_fit_restored_by_keras_begins_where_its_backup_was_made(tmp_path):
     def restored(log_dir, epochs):
-        model = small_model()
-        model.compile("sgd", "mse")
+        model = compiled()
         backup = keras.callbacks.BackupAndRestore(tmp_path / "kept", delete_checkpoint=False)
         callback = GpuUtilCallback(str(log_dir), report=False)
         # Ours comes first: the backup is restored after our own beginning.
