@@ -1,5 +1,6 @@
 """Keras is quiet here, and nothing of one fit is left for the next test."""
 
+import logging
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,3 +25,14 @@ def fresh():
     yield
     recorder.close_left_over()
     keras.utils.clear_session(free_memory=False)
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """Messages come out, whatever earlier tests of this process did to the log and the printer."""
+    from gpu_util_callback.recorder import messages
+
+    monkeypatch.setattr(messages, "_printer", messages._Printer())
+    for name, value in (("propagate", True), ("disabled", False), ("level", logging.NOTSET)):
+        monkeypatch.setattr(messages.log, name, value)
+    messages.log.manager._clear_cache()  # of the levels that are on

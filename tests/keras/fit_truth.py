@@ -218,6 +218,11 @@ def recorded_fit(model, log_dir, *, callbacks=(), after=(), **arguments):
     return recording
 
 
+def recordings(folder) -> list:
+    """The recordings in a folder, in the order of their fits."""
+    return sorted(read_recordings(folder), key=lambda one: one.facts.get("fit_index", -1))
+
+
 def ms(recording, column: str) -> np.ndarray:
     return recording.steps[column] / 1e6
 
@@ -229,7 +234,7 @@ def ended(folder: Path, steps: int = 0, within_s: float = 30) -> list:
         for idle in list(recorder._active.values()):
             idle._idle_until = 0.0  # the moment is over in which the next fit of a series may come
             idle._retire()  # at once, and not with its next flush
-        found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+        found = recordings(folder)
         counts = [one.step_count for one in found]
         if all(one.status != "live" for one in found) and sum(counts) >= steps:
             return found

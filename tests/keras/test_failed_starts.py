@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, compiled, untouched
+from fit_truth import BATCH, WIDTH, compiled, recordings, untouched
 from waiting import newest
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import GpuUtilCallback
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
@@ -54,10 +54,6 @@ def fit(model, folder, x=lambda: X, y=lambda: Y, callbacks=list):
         shuffle=False,
         callbacks=[GpuUtilCallback(str(folder), report=False), *callbacks()],
     )
-
-
-def recordings(folder):
-    return sorted(read_recordings(folder), key=lambda one: one.facts.get("fit_index", -1))
 
 
 @pytest.mark.parametrize("failure", FAILURES)

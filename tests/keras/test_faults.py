@@ -47,13 +47,8 @@ def fit(callback, *others) -> float:
 
 
 @pytest.fixture(autouse=True)
-def heard(monkeypatch):
-    """Messages come out, whatever earlier tests of this process did to the log and the printer."""
+def often(heard, monkeypatch):
     flush_often(monkeypatch)
-    monkeypatch.setattr(messages, "_printer", messages._Printer())
-    for name, value in (("propagate", True), ("disabled", False), ("level", logging.NOTSET)):
-        monkeypatch.setattr(messages.log, name, value)
-    messages.log.manager._clear_cache()  # of the levels that are on
 
 
 # ---- messages -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, compiled, ended, ours, small_model
+from fit_truth import BATCH, WIDTH, compiled, ended, ours, recordings, small_model
 from waiting import wait_for_recorders
 
 from gpu_util_callback import read_recordings
@@ -30,7 +30,7 @@ def check(folder, caplog, *steps: int, hidden: tuple[str, ...] = ()):
 
     `hidden`: sources that this kind of fit does not let us read.
     """
-    found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+    found = recordings(folder)
     assert [one.status for one in found] == ["ended"] * len(steps)
     for one, count in zip(found, steps, strict=True):
         assert one.steps["step"].tolist() == list(range(count))

@@ -8,10 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Inside, Raise, compiled, ours, recorded_fit, traced, untouched
+from fit_truth import BATCH, UNROLLED, WIDTH, Inside, Raise, compiled, ours, recorded_fit, recordings, traced, untouched
 from waiting import newest, wait_until
-
-from gpu_util_callback import read_recordings
 
 pytestmark = pytest.mark.real_clock("what came between steps within a share of the time")
 
@@ -28,10 +26,6 @@ def fit(model, *callbacks, **arguments):
 @pytest.fixture
 def model():
     return traced()
-
-
-def recordings(folder):
-    return sorted(read_recordings(folder), key=lambda r: r.facts["fit_index"])
 
 
 def test_another_fit_reuses_the_trace_also_after_one_without_us(tmp_path):

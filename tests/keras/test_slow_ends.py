@@ -6,7 +6,6 @@ import contextlib
 import errno
 import functools
 import itertools
-import logging
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.timeline import Timeline
 
-pytestmark = pytest.mark.real_clock("ends and hangs within seconds")
+pytestmark = [pytest.mark.real_clock("ends and hangs within seconds"), pytest.mark.usefixtures("heard")]
 
 STEPS = 20
 
@@ -43,15 +42,6 @@ def recorded_loop(folder: Path) -> float:
             pass
         start = time.perf_counter()
     return time.perf_counter() - start
-
-
-@pytest.fixture(autouse=True)
-def heard(monkeypatch):
-    """Messages come out, whatever earlier tests of this process did to the log and the printer."""
-    monkeypatch.setattr(messages, "_printer", messages._Printer())
-    for name, value in (("propagate", True), ("disabled", False), ("level", logging.NOTSET)):
-        monkeypatch.setattr(messages.log, name, value)
-    messages.log.manager._clear_cache()  # of the levels that are on
 
 
 @pytest.fixture
