@@ -249,13 +249,13 @@ class Spun(Truth):
 
 def calls() -> None:
     """Python functions that make the input: some sleep, some compute."""
-    kinds = ["generator", "PyDataset", "PyDataset workers"]
+    kinds, trained = ["generator", "PyDataset", "PyDataset workers"], model()
     for kind in kinds + ["DataLoader", "DataLoader workers"] * (BACKEND == "torch"):
         for way in (Truth, Spun):
             truth = way([3.0] * 40)
             inputs = given(kind, truth)
             before = vars(inputs["x"]).copy() if kind != "generator" else {}
-            recording = fit(model(), f"calls {kind} {way.__name__}", **inputs)
+            recording = fit(trained, f"calls {kind} {way.__name__}", **inputs)
             report(
                 f"calls/{kind}/{way.__name__}".replace(" ", "_"),
                 calls=recording.facts["fit"].get("input_calls"),
