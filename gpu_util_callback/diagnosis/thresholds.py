@@ -71,7 +71,7 @@ MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; tw
 MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")
 MIN_SAMPLES = Threshold(20, "of fewer samples one more or less is 5 %")
 BUSY_PCT = Threshold(80, "a GPU that idles has another problem first")
-MANY_TIMES = Count(MIN_STEPS.default, "at ends of epochs: a state of the run however short that was")
+MANY_TIMES = MIN_STEPS.default  # at ends of epochs: a state of the run however short that was
 ALWAYS_S = Threshold(60, "a lost minute is worth reporting however long the run is")
 LEAST_S = Threshold(
     0.5,

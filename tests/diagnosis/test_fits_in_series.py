@@ -110,6 +110,22 @@ def test_the_set_up_of_predict_between_fits_is_what_its_cure_saves():
     assert "make this script 1.5 to 2.7× faster" in found["verdict"], found["verdict"]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "outside_s", "code"),
+    [
+        (1, 20.0, f"model.fit(..., epochs={FITS}, validation_data=...)"),
+        (5, 20.0, ""),  # a fit of its own begins there
+        (1, 0.1, ""),  # the fits set nothing up
+    ],
+)
+def test_a_loop_of_fit_and_evaluate_may_be_one_fit(epochs, outside_s, code):
+    whole = {**BETWEEN, "between_s": {"evaluate": 24.0, "fit outside its callbacks": outside_s}}
+    found, _ = judged(*series(busy_pct=97), process=whole, fit={"input_kind": "numpy", "epochs": epochs})
+    [finding] = findings_of(found, "between_fits")
+    assert finding["advice"]["code"].partition("  #")[0] == code and finding["advice"]["question"] == bool(code)
+    assert finding["saves_s"] == 0  # nobody said yes
+
+
 @pytest.mark.parametrize("between", [{"predict": 5.0}, {"predict": 0.3}, {}])
 def test_fits_that_are_most_of_a_script_have_no_finding_about_the_rest(between):
     fits_s = 6.0 if sum(between.values()) > 1 else 0.2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from advised import Given, apply
 from advised_runs import DATALOADER, LOOP, PYDATASET, cases, check_line, found, hooks, phases, run_of
-from generated_runs import MS, Generated
+from generated_runs import GPU, MS, Generated
 
 from gpu_util_callback.diagnosis import Evidence, Run
 from gpu_util_callback.diagnosis.advice.host import Validations, advise_validations
@@ -119,7 +119,9 @@ def test_what_other_callbacks_take_is_not_promised():
     assert finding["saves_s"] == pytest.approx(400 * 0.012, rel=0.01)
 
 
-def validated(waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, **facts) -> Advice:
+def validated(
+    waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, gpus=(), **facts
+) -> Advice:
     """The advice for a run that spends `pct` % of its time in validations.
 
     Args:
@@ -127,7 +129,7 @@ def validated(waited: float = 0.0, pct: float = 50, count: int = 6, batches: int
         cache: whether the validation's pipeline has a cache; None = it was not read.
     """
     facts = {"epochs": count, "input_kind": "tf.data", "validation_kind": "numpy"} | facts
-    run = run_of(gpus=[], **facts)
+    run = run_of(gpus=list(gpus), **facts)
     run.steps(50, step_ms=10)
     if cache is not None:
         stage = ("cache", "MemoryCache", 1.0, 1.0, "") if cache else ("batch", "Batch", 1.0, 1.0, "")
@@ -177,16 +179,34 @@ def test_what_the_first_validation_takes_longer_is_saved_by_nothing():
 
 
 def test_a_validation_less_often_names_the_callbacks_that_see_fewer():
-    assert validated(pct=20, **MONITOR).code == "model.fit(..., validation_freq=2)"
-    assert "EarlyStopping see fewer of them" in validated(pct=20, **MONITOR).changes
-    assert "EarlyStopping" not in validated(pct=20).changes
+    few = {"pct": 20, "batches": 5}
+    assert validated(**few, **MONITOR).code == "model.fit(..., validation_freq=2)"
+    assert "EarlyStopping see fewer of them" in validated(**few, **MONITOR).changes
+    assert "EarlyStopping" not in validated(**few).changes
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({}, "validation_batch_size=256"),
+        ({"batches": 8}, "validation_batch_size=64"),
+        ({"batches": 5}, "validation_freq"),
+        ({"batch_size": None}, "validation_freq"),
+        ({"validation_kind": "PyDataset"}, "validation_freq"),
+        ({"gpus": [GPU]}, "validation_freq"),  # what its memory holds was not measured
+    ],
+)
+def test_a_validation_of_arrays_is_asked_for_larger_batches_before_it_is_cut(facts, code):
+    advice = validated(pct=20, **facts)
+    assert code in advice.code and advice.question == (code.startswith("validation_batch"))
+    assert not advice.question or not advice.changes
 
 
 @pytest.mark.parametrize(
     "facts, there",
     [
-        ({}, True),
-        (MONITOR, False),  # the metric that it stops by would be another
+        ({"batches": 5}, True),
+        ({"batches": 5} | MONITOR, False),  # the metric that it stops by would be another
         ({"validation_kind": "tf.data", "cache": True}, False),  # which would never be complete
         ({"validation_kind": "tf.data", "cache": None}, False),  # nobody knows
         ({"validation_kind": "tf.data", "cache": False}, True),

@@ -35,7 +35,6 @@ from gpu_util_callback.diagnosis.rule import (
 )
 from gpu_util_callback.diagnosis.thresholds import (
     A_FEW,
-    A_FIFTH_PCT,
     A_TENTH,
     A_TWENTIETH,
     ALWAYS_S,
@@ -200,6 +199,9 @@ def _outside(run: Run, epochs: Occurrences) -> float:
 # Backends on which Keras runs end hooks on other threads: their cost is no callback's time.
 _DISPATCHED = frozenset({"jax", "torch"})
 LONG = "long_steps"
+UNNAMED_PCT = Threshold(
+    20, "a loop of one's own keeps its books in a few percent; a fifth without a name hides what costs most"
+)
 
 
 class HostStall(Rule):
@@ -229,10 +231,8 @@ class HostStall(Rule):
             "time, as it does in one of 20 % that keeps it half busy",
         ),
         "callback_pct": MATTERS_PCT,
-        "unmarked_pct": Threshold(
-            20, "a loop of one's own keeps its books in a few percent; a fifth without a name hides what costs most"
-        ),
-        "long_steps_pct": A_FIFTH_PCT,
+        "unmarked_pct": UNNAMED_PCT,
+        "long_steps_pct": UNNAMED_PCT,
         "ms_per_step": Threshold(
             0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
         ),
