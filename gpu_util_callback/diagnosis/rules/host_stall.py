@@ -207,6 +207,9 @@ UNNAMED_PCT = Threshold(
 class HostStall(Rule):
     """Validation, a checkpoint or a callback takes a good part of the time, again and again.
 
+    So may what a loop of one's own does without a name: between its steps, or within some of them,
+    which take many times as long as the others.
+
     The GPU's work meanwhile is not lost: if its utilization was sampled, only its idle time counts.
     Without a GPU the time training stood still counts, and the evidence says so.
     """

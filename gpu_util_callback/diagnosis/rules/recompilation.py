@@ -229,6 +229,9 @@ class Recompilation(Rule):
 
     Every run compiles once for training, often once more for the last, smaller batch, and once for
     validation: this number of compilations is excluded.
+
+    Why a loop's `tf.function` is traced again is read from its traces: new shapes, a Python number
+    among its arguments, or a function that is made in each step.
     """
 
     cause = "recompilation"
