@@ -185,3 +185,27 @@ def stopped(run):
     if not run.does("none"):
         other.wait()
     return model
+
+
+@program(
+    "validation runs in small batches of arrays, as many as it has",
+    "without:larger",
+    VALIDATION,
+    cures={"larger": r"validation_batch_size=(\d+)", "seldom": FREQ, "steps": STEPS},
+)
+def validation_small_batches(run):
+    x, y = rows(20_000, 8)
+    model = mlp(8)
+    model.fit(
+        x[:3000],
+        y[:3000],
+        batch_size=32,
+        epochs=6,
+        validation_data=(x[3000:], y[3000:]),
+        validation_batch_size=run.number(256) if run.does("larger") else None,
+        validation_freq=run.number(2) if run.does("seldom") else 1,
+        validation_steps=run.number(40) if run.does("steps") else None,
+        verbose=0,
+        callbacks=run.callbacks,
+    )
+    return model

@@ -94,6 +94,26 @@ def char_rnn(run):
     return model
 
 
+@program(
+    "fit of one epoch and evaluate in a loop: each call sets itself up",
+    "without:one",
+    r"between_fits|one call of fit",
+    cures={"one": r"epochs=(\d+), validation_data"},
+)
+def fits_and_evaluates(run):
+    x, y = rows(4000, 8)
+    model = mlp(8)
+    trained, held_out = (x[:3000], y[:3000]), (x[3000:], y[3000:])
+    if run.does("one"):
+        epochs = run.number(30)
+        model.fit(*trained, batch_size=64, epochs=epochs, validation_data=held_out, verbose=0, callbacks=run.callbacks)
+        return model
+    for _ in range(30):
+        model.fit(*trained, batch_size=64, verbose=0, callbacks=run.callbacks)
+        model.evaluate(*held_out, verbose=0)
+    return model
+
+
 @program("each of twelve short fits compiles a model of its own", "without:one", r"compil", harmful=r"pad|bucket")
 def grid_search(run):
     x, y = rows(640, 8)

@@ -225,3 +225,21 @@ def dqn_loop(run):
             with monitor.step():
                 step(np.repeat(state, 16, 0), np.zeros((16, 2), "float32"))
     return model
+
+
+@program(
+    "the loop evaluates in every fiftieth step, unmarked",
+    "without:seldom",
+    r"Long steps",
+    harmful=r"cache|\.map\(|compile",
+)
+def evaluates_in_steps(run):
+    model, data = mlp(8, layers=4, units=256), _in_memory(9600)
+    x, y = rows(12_000, 8)
+    step = _tape_step(model)
+    with run.monitor() as monitor:
+        for number, batch in enumerate(monitor.batches(data)):
+            step(*batch)
+            if number % (600 if run.does("seldom") else 50) == 49:
+                model.evaluate(x, y, batch_size=64, verbose=0)
+    return model
