@@ -3,9 +3,9 @@
 The code runs as it was printed, with the user's own names around it (`ds`, `decode`, `model`, …;
 see `advised.py`). Times are made by waiting, not by computing, wherever the cause allows: what two
 busy cores decide is no truth. Stalls are executed in `test_advice_stalls`, what GPUs do over the
-stand-in driver in `test_advice_gpus`. Of all other remedies `tests/diagnosis` runs the printed code, and
-`gauntlet`, whose 79 programs train as they are and with the printed cure, measures whether the gain is
-what was promised.
+stand-in driver in `test_advice_gpus`, a PyDataset's workers in `test_promise_and_ceilings`. Of all other
+remedies `tests/diagnosis` runs the printed code, and `gauntlet`, whose 79 programs train as they are and
+with the printed cure, measures whether the gain is what was promised.
 """
 
 import pytest
