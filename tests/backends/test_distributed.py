@@ -211,7 +211,7 @@ def test_uneven_gpus_of_one_process(tmp_path):
     variables = environment(scenario, tmp_path)
     keep = ("LD_LIBRARY_PATH", "NVML_STANDIN_SCENARIO")
     told = {name: variables[name] for name in keep} | {"CUDA_VISIBLE_DEVICES": "0,1"}
-    results(start("uneven_program.py", str(tmp_path / "logs"), "100", **told))
+    results(start("uneven_program.py", str(tmp_path / "logs"), "180", **told))
     recordings = read_recordings(tmp_path / "logs")
     (run,) = logdir_report(recordings)["runs"]
     assert [gpu["used_by_framework"] for gpu in run["gpus"]] == [True, True]

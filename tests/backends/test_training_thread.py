@@ -25,7 +25,6 @@ KERAS_OWN = (
     "__main__:",
     "torch.utils.data.",
     "tensorflow.python.data.ops.iterator_ops:OwnedIterator.get_next",
-    "jax._src.lib:_xla_gc_callback",  # the garbage collector's, wherever that runs
 )
 # What a framework keeps in plain memory, read where nothing else says it: 0.1 µs each.
 READ = {
