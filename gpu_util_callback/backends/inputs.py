@@ -69,6 +69,9 @@ def describe_input(dataset: Any) -> dict[str, object]:
     return facts
 
 
+KERAS_BATCH = 32  # of arrays, where `fit` is given no size
+
+
 def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
@@ -95,6 +98,9 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     if dims is not None:
         facts["input_dims"] = dims
     facts.update(describe_validation(frame.f_locals.get("validation_data")))
+    if facts.get("validation_kind") == "numpy":
+        given = (frame.f_locals.get(argument) for argument in ("validation_batch_size", "batch_size"))
+        facts["validation_batch_size"] = next(filter(None, given), KERAS_BATCH)
     if kind == "numpy":
         beside = ("y", "sample_weight")
         facts["input_beside"] = [argument for argument in beside if frame.f_locals.get(argument) is not None]

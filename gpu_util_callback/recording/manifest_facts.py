@@ -226,6 +226,7 @@ class Fit(TypedDict, total=False):
     validation_workers: Count
     validation_processes: bool
     validation_split: Share
+    validation_batch_size: Count  # of arrays
     variables: dict[str, str]
     callbacks: dict[str, OwnCallback]
     dispatch: Dispatch

@@ -128,7 +128,7 @@ def validated(
         waited: share of them in which they wait for data.
         cache: whether the validation's pipeline has a cache; None = it was not read.
     """
-    facts = {"epochs": count, "input_kind": "tf.data", "validation_kind": "numpy"} | facts
+    facts = {"epochs": count, "input_kind": "tf.data", "validation_kind": "numpy", "validation_batch_size": 32} | facts
     run = run_of(gpus=list(gpus), **facts)
     run.steps(50, step_ms=10)
     if cache is not None:
@@ -191,7 +191,8 @@ def test_a_validation_less_often_names_the_callbacks_that_see_fewer():
         ({}, "validation_batch_size=256"),
         ({"batches": 8}, "validation_batch_size=64"),
         ({"batches": 5}, "validation_freq"),
-        ({"batch_size": None}, "validation_freq"),
+        ({"validation_batch_size": 128}, "validation_batch_size=1024"),
+        ({"validation_batch_size": None}, "validation_freq"),
         ({"validation_kind": "PyDataset"}, "validation_freq"),
         ({"gpus": [GPU]}, "validation_freq"),  # what its memory holds was not measured
     ],

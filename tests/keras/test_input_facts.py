@@ -71,6 +71,9 @@ def test_arrays():
     assert found["tensorflow"] == found["jax"] == facts
     split = described(x=x, y=y, sample_weight=y[:, 0], validation_split=0.25)["tensorflow"]
     assert (split["input_beside"], split["validation_split"]) == (["y", "sample_weight"], 0.25)
+    assert split["validation_batch_size"] == 32, "Keras' own"
+    beside = described(x=x, y=y, validation_data=(x, y), validation_batch_size=4)["tensorflow"]
+    assert (beside["validation_kind"], beside["validation_batch_size"]) == ("numpy", 4)
 
 
 def test_tf_data():

@@ -53,3 +53,14 @@ def test_functions_made_are_counted():
     for _ in range(3):
         tf.function(lambda x: x + 1)(tf.constant(1))
     assert RUNTIME.counters()["functions_made"] == before + 3
+
+
+def test_a_function_that_the_program_lets_go_of_meanwhile_says_nothing(monkeypatch):
+    def freed(self, name):
+        raise tf.errors.NotFoundError(None, None, name)
+
+    for number in range(4):
+        scaled(tf.ones((3, 3)), 100.0 + number)
+    assert RUNTIME.retraced() is not None
+    monkeypatch.setattr(context.Context, "get_function_def", freed)
+    assert RUNTIME.retraced() is None

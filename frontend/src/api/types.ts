@@ -291,6 +291,8 @@ export interface Fit {
   validation_workers?: number | null;
   validation_processes?: boolean | null;
   validation_split?: number | null;
+  /** of arrays */
+  validation_batch_size?: number | null;
   variables?: Record<string, string> | null;
   callbacks?: Record<string, OwnCallback> | null;
   dispatch?: Dispatch | null;

@@ -127,7 +127,7 @@ class Validations:
     @property
     def larger(self) -> int:
         """Times as many samples a batch, where a training's would fit into the memory of its GPUs; 0 = not known."""
-        size = self.run.fit.get("batch_size") or 0
+        size = self.run.fit.get("validation_batch_size") or 0
         memory = [batch_memory(self.run, gpu) for gpu in self.run.used_gpus]
         rooms = [room.room // max(1, size) if room is not None else 0 for room in memory]
         return min(TIMES_AS_LARGE, *rooms, self.batches // A_FEW) if size else 0
@@ -135,7 +135,7 @@ class Validations:
     @property
     def larger_batch(self) -> int:
         """Samples of so large a batch."""
-        return self.larger * int(self.run.fit["batch_size"])
+        return self.larger * int(self.run.fit["validation_batch_size"])
 
     @property
     def factor(self) -> int:

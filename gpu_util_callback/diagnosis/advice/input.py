@@ -276,10 +276,15 @@ class SetUp:
 
     @property
     def arrays(self) -> list[str]:
-        """Names of the arrays that `fit` gets, which are that often in memory then; [] = too large, or not known."""
+        """Names of the arrays that `fit` gets, which are that often in memory then; [] = not to be repeated.
+
+        They are too large, or not known; `fit` splits them, and would validate on copies of what it trains on.
+        """
         names, limit = ["x", *self.run.fit.get("input_beside", ())], self.run.host_limit
         sizes = [array.get("bytes") or math.inf for array in self.run.fit.get("input_first", ())]
         if limit is None or len(sizes) != len(names):
+            return []
+        if "sample_weight" in names or self.run.fit.get("validation_split"):
             return []
         return names if self.passes * sum(sizes) <= A_TENTH * limit[0] else []
 
