@@ -200,6 +200,7 @@ class MemoryWatch:
         self.kept_items = KeptItems(steps)
         self._adapter = adapter
         self._steps = steps
+        self._began = time.perf_counter()
         self._due = 0.0
         self._first: dict[str, tuple[int, int]] = {}  # count -> (step, value) of the first reading
         self._counted: dict[str, float | int] = {}
@@ -285,7 +286,8 @@ class MemoryWatch:
             if step > since:
                 self._counted[f"{name}_per_step"] = round((value - before) / (step - since), 4)
         self._retraced = self._adapter.runtime.retraced() or self._retraced
-        self._due = began + max(self.COUNTED_S, (time.perf_counter() - began) / SHARE)
+        pause_s = min(self.COUNTED_S, began - self._began)  # a short run ends soon
+        self._due = began + max(pause_s, (time.perf_counter() - began) / SHARE)
         return self._counted
 
 

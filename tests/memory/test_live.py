@@ -84,7 +84,7 @@ def test_growth_is_said_once_while_it_trains(tmp_path, hurried, capfd, monkeypat
 
 
 def test_growth_that_does_not_end_this_training_is_said_after_it(tmp_path, hurried, capfd):
-    """A machine with room for thousands of steps, of which 240 are planned.
+    """A machine with room for thousands of steps, of which 480 are planned.
 
     Every call of ours is noted that the training thread makes during the steps of the first epoch.
     """
@@ -103,13 +103,13 @@ def test_growth_that_does_not_end_this_training_is_said_after_it(tmp_path, hurri
             sys.setprofile(None)
 
     try:
-        run = fitted(tmp_path, 1, 3, Notes())
+        run = fitted(tmp_path, 1, 6, Notes())
     finally:
         sys.setprofile(None)
     assert "grows by" not in capfd.readouterr().err
     [finding] = growth_of(run)
-    assert finding["title"].endswith(", after the end of this training (240 steps)")
-    assert finding["evidence"]["planned_steps"] == 240
+    assert finding["title"].endswith(", after the end of this training (480 steps)")
+    assert finding["evidence"]["planned_steps"] == 480
     assert finding["evidence"]["grows_with"] == "Keeps.outputs"
     assert "steps/timeline.py" in called, "its hooks are seen"
     elsewhere = ("recorder/memory_watch.py", "cgroup.py", "gpus/", "diagnosis/", "recording/")
