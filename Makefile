@@ -46,7 +46,7 @@ help:
 	@echo "make test      lint, frontend, unit, fit, TensorBoard and browser tests"
 	@echo "               (BACKENDS=1 make test installs JAX, PyTorch, Ray, Keras 2 and tests them, too)"
 	@echo "make test-all  the same with the minutes-long suites"
-	@echo "make quick     linters, types, frontend, and the tests that train nothing: two minutes"
+	@echo "make quick     linters, types, frontend, and the tests that train nothing: a good minute"
 	@echo "make bench     what recording costs, measured here"
 	@echo "make figures   the table in docs/measured.md, made of what the benchmarks saved (BENCH_ARGS=--save)"
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
