@@ -58,11 +58,11 @@ def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) 
 
     Returns: (id of the frame, its code) of each; no frame is kept. Empty: there is no such thread.
     """
-    frames: list[tuple[int, CodeType]] = []
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
     collects = gc.isenabled()
     gc.disable()
+    frames: list[tuple[int, CodeType]] = []
     try:
         frame: FrameType | None = sys._current_frames().get(thread)
         while frame is not None and len(frames) < deepest:
