@@ -70,11 +70,11 @@ class Runtime:
         """Note the graph that the calling thread adds operations to, if there is one."""
 
     def counters(self) -> dict[str, int]:
-        """Return counts of what the framework made: "functions", "functions_made", "graph_operations"."""
+        """Return counts of what the framework keeps, or has made: "functions", "functions_made", "graph_operations"."""
         return {}
 
     def retraced(self) -> Retraced | None:
-        """Return the compiled function that has the most traces; None where none has several, or is known."""
+        """Return the compiled function that has the most traces; None where none has several, or that is not known."""
         return None
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:

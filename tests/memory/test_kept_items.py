@@ -123,6 +123,20 @@ def test_a_metric_that_keras_makes_later_is_told_from_callbacks(watch):
     assert one["of"] == "metric" and one["item_bytes"] == 800
 
 
+def test_what_was_traced_again_stays_known(monkeypatch):
+    monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
+    monkeypatch.setattr(memory_watch, "SHARE", 1e9)
+    fact = {"function": "step", "traces": 20, "same_tensors": True}
+    answers = [None, fact, None]
+
+    class Tracing(Runtime):
+        def retraced(self):
+            return answers.pop(0)
+
+    watch = MemoryWatch(Adapter("tensorflow", runtime=Tracing()), lambda: 10)
+    assert [watch.facts({}).get("retraced") for _ in range(3)] == [None, fact, fact]
+
+
 @pytest.mark.parametrize(
     ("functions", "rates"),
     [

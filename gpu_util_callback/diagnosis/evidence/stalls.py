@@ -56,7 +56,7 @@ def owned(run: Run, occurrences: Occurrences) -> Range:
 def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
     """Return the steps of a loop that take ten times as long as the usual one, and the ns that the usual one takes.
 
-    Their places are those of their blocks. None where blocks are so long that others take most of them.
+    Their places are those of their blocks; there are none where other steps take most of those blocks.
 
     Args:
         least_ns: what none of them is shorter than.

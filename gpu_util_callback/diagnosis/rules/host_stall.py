@@ -251,8 +251,10 @@ class HostStall(Rule):
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def part_of(self, detail: str) -> str:
-        if detail in (self.unnamed, LONG):
-            return "other" if detail == self.unnamed else "step"
+        if detail == self.unnamed:
+            return "other"
+        if detail == LONG:
+            return "step"
         return detail if detail == "validation" else self.part
 
     def missing(self, run: Run) -> bool:
@@ -508,14 +510,14 @@ class HostStall(Rule):
         lost, active = lost_in(run, occurrences, run.whole)
         if 100 * lost < limits["lost_pct"] * span_ns or (active is None and run.used_gpus):
             return  # the GPU was at work: the loop waited for it
-        each_ns = occurrences.self_ns / occurrences.count
         evidence = times(occurrences, "long_steps_pct", 100 * occurrences.self_ns / span_ns) | {
             "usual_step_ms": round(usual / 1e6, 3),
             "lost_pct": round(100 * lost / span_ns, 1),
             "gpu_active_meanwhile_pct": active,
         }
-        factor = f"{float(f'{each_ns / max(1.0, usual):.2g}'):,.0f} times as long as the others"
-        text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {factor}.{_NOT_SEEN}"
+        ratio = occurrences.self_ns / occurrences.count / max(1.0, usual)
+        as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
+        text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {as_long}.{_NOT_SEEN}"
         yield self._stall(
             run,
             active,

@@ -263,8 +263,8 @@ def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
     do = f"{into}compile it" if into else f"Compile {name} into one program"
     code = f"{words.decorator}  # the line to add\ndef {name}(...):"
     return Advice(
-        f"Python starts {some} of a step by itself, on any device: starting takes longer than a small one. {do}; "
-        f"{words.mind}.",
+        f"Python starts {some} of a step by itself, on any device: for a small one that takes longer than computing "
+        f"it. {do}; {words.mind}.",
         code,
         compiles=True,
     )

@@ -61,24 +61,29 @@ def _advise_shapes(run: Run, times: int) -> Advice:
         return Advice(
             f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
-    if dims is None and run.framework == "jax":
+    if dims is None:
+        return _advise_unseen(run, times, text, share_saved)
+    if run.input_kind == "tf.data":
+        return _tf_data(run, dims, text, share_saved)
+    return _arrays(run, dims, text, share_saved)
+
+
+def _advise_unseen(run: Run, times: int, text: str, share_saved: float) -> Advice:
+    """Return the advice for a loop whose batches the monitor does not see."""
+    if run.framework == "jax":
         return Advice(
             f"{times} steps had to be compiled first: a shape that jax.jit gets was new, or a static argument. Pad "
             "what varies to one length, leave out a smaller last batch, and pass numbers as arrays.",
             saves=0.0,  # nothing shows which of them it is
         )
-    if dims is None:
-        return Advice(
-            f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
-            f"{PADDED}.",
-            "",
-            share_saved,
-            question=True,
-            changes=PADDED,
-        )
-    if run.input_kind == "tf.data":
-        return _tf_data(run, dims, text, share_saved)
-    return _arrays(run, dims, text, share_saved)
+    return Advice(
+        f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
+        f"{PADDED}.",
+        "",
+        share_saved,
+        question=True,
+        changes=PADDED,
+    )
 
 
 def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
