@@ -6,11 +6,13 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from gpu_util_callback import daemon
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.fold import FAR, Fold
 from gpu_util_callback.recording.reader import Recording
@@ -26,8 +28,6 @@ NEW_PATIENCE_S = 0.06
 # It waits for no more files than these: they take longer.
 FEW_SEGMENTS = 1
 QUICK_SEGMENTS = 3  # and goes through no more than these, once they are read
-# What is kept of a recording's decoded rows and of the ranges made of them, recently used.
-KEPT_BYTES = 32 << 20
 
 # Group -> columns
 Wanted = Mapping[str, Sequence[str]]
@@ -246,27 +246,22 @@ class RecordingTiles:
 
     Args:
         jobs: what reads files; None: every request does, however long it takes.
+        cached: decoded rows, and what was made of them, of all recordings.
     """
 
-    def __init__(self, recording: Recording, jobs: Jobs | None):
+    def __init__(self, recording: Recording, jobs: Jobs | None, cached: Recent[Any]):
         self.recording = recording
         self._jobs = jobs
-        self._cached: Recent[Any] = Recent(KEPT_BYTES)
+        self._cached = cached
         self._loading = threading.Lock()
         self._tops: tuple[str, TopTiles] | None = None  # the recording's revision, and its top
-
-    @property
-    def nbytes(self) -> int:
-        """Return about how much memory this takes."""
-        top = self._tops
-        return self._cached.size + (0 if top is None else top[1].top.nbytes)
 
     # --- following the recording ------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Begin to read what the first view needs."""
         if self._tops is None and self._jobs is not None:
-            self._jobs.do(f"{self.recording.id} top", self._load)
+            self._jobs.do(self, self._load)
 
     def _load(self) -> None:
         with self._loading:
@@ -280,7 +275,7 @@ class RecordingTiles:
         if self._tops is None or self._jobs is None:
             self._load()
         elif self._tops[0] != revision:
-            self._jobs.do(f"{self.recording.id} top", self._load).wait(NEW_PATIENCE_S)
+            self._jobs.do(self, self._load, NEW_PATIENCE_S)
         assert self._tops is not None
         return self._tops[1], self._tops[0] in (revision, self.recording.revision)
 
@@ -315,7 +310,7 @@ class RecordingTiles:
         """Return a view made of rows, None where reading them takes longer than a request may."""
         infos = self._segments(source.top, view)
         about = {group: tuple(columns) for group, columns in requested.items()}
-        key = view, tuple(about.items()), tuple(info.name for info in infos)
+        key = self, view, tuple(about.items()), tuple(info.name for info in infos)
         made = self._cached.get(key)
         if made is not None:
             return made
@@ -325,15 +320,12 @@ class RecordingTiles:
             self._cached.put(key, fine, fine.nbytes)
             return fine
 
-        id = f"{self.recording.id} {key}"
         if self._jobs is None:
             return make()
         unread = sum(not self._is_read(info, requested) for info in infos)
-        if not unread and len(infos) <= QUICK_SEGMENTS and not self._jobs.has(id):
+        if not unread and len(infos) <= QUICK_SEGMENTS and key not in self._jobs.running:
             return make()
-        ready = self._jobs.do(id, make)
-        if unread <= FEW_SEGMENTS:
-            ready.wait(PATIENCE_S)
+        self._jobs.do(key, make, PATIENCE_S if unread <= FEW_SEGMENTS else 0)
         return self._cached.get(key)
 
     # --- rows -------------------------------------------------------------------------------------
@@ -394,7 +386,7 @@ class RecordingTiles:
                     ):
                         opened[stretch] = tiles
                         yield {group: tiles.cells(group, names) for group, names in requested.items()}
-                    self._cached.put(stretch, tiles, tiles.top.nbytes)
+                    self._cached.put((self, stretch), tiles, tiles.top.nbytes)
             if stretch is None or opened[stretch] is None:
                 yield self._rows(top, info, requested)
 
@@ -411,12 +403,14 @@ class RecordingTiles:
 
     def _stretch(self, stretch: tuple[int, int]) -> TopTiles | None:
         """Return the top of a stretch of segments, None where it cannot be read."""
-        top = self._cached.get(stretch) or self.recording.open_stretch(stretch)
-        return TopTiles(top, False) if isinstance(top, Top) else top
+        tiles = self._cached.get((self, stretch))
+        if tiles is None and (top := self.recording.open_stretch(stretch)) is not None:
+            tiles = TopTiles(top, False)
+        return tiles
 
     def _is_read(self, info: SegmentInfo, requested: Wanted) -> bool:
         return all(
-            self._cached.get((info.name, group, column)) is not None
+            self._cached.get((self, info.name, group, column)) is not None
             for group, columns in {"steps": (), **requested}.items()
             for column in ("", *columns)
         )
@@ -428,7 +422,7 @@ class RecordingTiles:
         for group, columns in requested.items():
             names = ["", *(["step"] if group == "steps" else ()), *columns]
             for name in names:
-                values = self._cached.get((info.name, group, name))
+                values = self._cached.get((self, info.name, group, name))
                 if values is not None:
                     columns_by_group[group][name] = values
             if len(columns_by_group[group]) < len(names):
@@ -445,7 +439,7 @@ class RecordingTiles:
             for name in columns:
                 decoded.setdefault(name, np.full(len(decoded[""]), np.nan, np.float32))
             for name, values in decoded.items():
-                self._cached.put((info.name, group, name), values, values.nbytes)
+                self._cached.put((self, info.name, group, name), values, values.nbytes)
             columns_by_group[group] = decoded
         return {
             group: _rows(
@@ -504,7 +498,7 @@ class Recent(Generic[T]):
         self._most = most
         self._lock = threading.Lock()
         self._cached: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self.size = 0
+        self._size = 0
 
     def get(self, key: Hashable) -> T | None:
         """Return the value of a key; None if it is missing."""
@@ -517,60 +511,43 @@ class Recent(Generic[T]):
     def put(self, key: Hashable, value: T, size: int = 1) -> None:
         with self._lock:
             before = self._cached.pop(key, None)
-            self.size += size - (0 if before is None else before[1])
+            self._size += size - (0 if before is None else before[1])
             self._cached[key] = value, size
-            while self.size > self._most and len(self._cached) > 1:
-                self.size -= self._cached.popitem(last=False)[1][1]
+            while self._size > self._most and len(self._cached) > 1:
+                self._size -= self._cached.popitem(last=False)[1][1]
 
 
 logger = logging.getLogger("gpu_util_callback")
 
 
 class Jobs:
-    """Work on threads of its own, the newest first; each job once at a time."""
+    """Work on threads of its own: each job once at a time, and few jobs at a time."""
 
-    THREADS = 3  # one whose disk does not answer holds up no other
-    MOST = 16  # that wait: a view that still needs an older one asks again
+    MOST = 3  # one whose disk does not answer holds up no other
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, tuple[Callable[[], object], threading.Event]] = OrderedDict()
-        self._running: dict[str, threading.Event] = {}
-        self._threads = 0
+        self.running: dict[Hashable, Future[None]] = {}
 
-    def has(self, id: str) -> bool:
-        """Return whether a job with this id waits or runs."""
-        with self._lock:
-            return id in self._running or id in self._waiting
+    def do(self, id: Hashable, work: Callable[[], object], wait_s: float = 0.0) -> None:
+        """Begin some work, unless a job with this id runs or too many others do, and wait for it.
 
-    def do(self, id: str, work: Callable[[], object]) -> threading.Event:
-        """Do some work soon, unless a job with this id waits or runs already.
-
-        Returns: an event that is set once it is done.
+        A view that needs what was refused asks again.
         """
-        with self._lock:
-            if id in self._running:
-                return self._running[id]
-            _, finished = self._waiting.setdefault(id, (work, threading.Event()))
-            while len(self._waiting) > self.MOST:
-                self._waiting.popitem(last=False)
-            if self._threads < self.THREADS:
-                self._threads += 1
-                threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
-            return finished
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._threads -= 1
-                    return
-                id, (work, finished) = self._waiting.popitem()
-                self._running[id] = finished
+        def run() -> None:
             try:
                 work()
             except Exception:
                 logger.exception("reading a recording for its tiles failed")
-            finished.set()
-            with self._lock:
-                del self._running[id]
+            finally:
+                with self._lock:
+                    del self.running[id]
+
+        with self._lock:
+            job = self.running.get(id)
+            if job is None:
+                if len(self.running) >= self.MOST:
+                    return
+                job = self.running[id] = daemon.begin(run, "gpu-util-tiles")
+        wait([job], wait_s)

@@ -4,22 +4,24 @@ import json
 import struct
 import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin.lanes import LANE, STACK, stage_ranges
-from tensorboard_plugin.tiles.recording_tiles import Answer, Jobs, RecordingTiles, View
+from tensorboard_plugin.tiles.recording_tiles import Answer, Jobs, Recent, RecordingTiles, View
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62
 MAX_LANES = 512
 MAX_SERIES = 1024
-# Recordings not viewed lately go first.
-MAX_BYTES = 256 << 20
+# What is kept of the decoded rows of all recordings, recently used.
+MAX_BYTES = 64 << 20
+# Recordings whose tops are kept.
+MAX_RECORDINGS = 64
 
 _STEP_LANES = {"steps": [(name, column) for name, column, _ in STACK], "input_wait": [("input_wait", "input_wait_ns")]}
 
@@ -32,18 +34,14 @@ class TileServer:
     """Server of tile requests; data read for them are kept while they are in use.
 
     Args:
-        max_bytes: about how much is kept of all recordings together.
         patient: answer as finely as there is data, however long reading takes.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES, patient: bool = False):
-        self._max_bytes = max_bytes
-        self._patient = patient
+    def __init__(self, patient: bool = False):
+        self._cached: Recent[Any] = Recent(MAX_BYTES)
         self._lock = threading.Lock()
-        self._tiles_by_id: OrderedDict[str, RecordingTiles] = OrderedDict()
-        self._local = Jobs()
-        # By recording: a silent store holds up no other.
-        self._remote: dict[str, Jobs] = {}
+        self._tiles: Recent[RecordingTiles] = Recent(MAX_RECORDINGS)
+        self._local = None if patient else Jobs()
 
     def tile(self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]) -> bytes:
         """Return a gzipped reply: u32 header length, JSON header, padding to 8, float32s, float64s.
@@ -63,7 +61,6 @@ class TileServer:
         _check(view, lanes)
         revision = recording.revision
         answer = self._of(recording).answer(revision, _columns(lanes), view)
-        self._make_room()
         series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]] = []
         refining: list[str] = []
         for lane in lanes:
@@ -93,26 +90,15 @@ class TileServer:
         """Begin to read what the tiles of a recording need."""
         self._of(recording).prepare()
 
-    def _jobs_of(self, recording: Recording) -> Jobs:
-        if not recording.remote:
-            return self._local
-        with self._lock:
-            return self._remote.setdefault(recording.id, Jobs())
-
     def _of(self, recording: Recording) -> RecordingTiles:
-        jobs = None if self._patient else self._jobs_of(recording)
         with self._lock:
-            tiles = self._tiles_by_id.get(recording.id)
+            tiles = self._tiles.get(recording.id)
             if tiles is None or tiles.recording is not recording:
-                tiles = self._tiles_by_id[recording.id] = RecordingTiles(recording, jobs)
-            self._tiles_by_id.move_to_end(recording.id)
+                # Jobs of its own: a silent store holds up no other.
+                jobs = Jobs() if self._local and recording.remote else self._local
+                tiles = RecordingTiles(recording, jobs, self._cached)
+                self._tiles.put(recording.id, tiles)
             return tiles
-
-    def _make_room(self) -> None:
-        with self._lock:
-            total = sum(tiles.nbytes for tiles in self._tiles_by_id.values())
-            while total > self._max_bytes and len(self._tiles_by_id) > 1:
-                total -= self._tiles_by_id.popitem(last=False)[1].nbytes
 
 
 def _check(view: View, lanes: list[str]) -> None:

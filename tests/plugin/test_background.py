@@ -1,4 +1,4 @@
-"""Background jobs: the newest first, each once, and none lost to another's error."""
+"""Background jobs: each once, few at a time, and none lost to another's error."""
 
 import threading
 import time
@@ -7,61 +7,40 @@ from urllib.parse import quote
 
 from make_recording import make_recording
 from plugin_app import clients
+from waiting import wait_until
 
 from tensorboard_plugin import plugin as plugin_module
 from tensorboard_plugin.tiles.recording_tiles import Jobs
 
 
-def held(jobs):
-    """Occupy the threads; returns what lets one of them go on."""
-    go_on = [threading.Event() for _ in range(jobs.THREADS)]
-    begun = threading.Barrier(jobs.THREADS + 1)
-    for at, event in enumerate(go_on):
-        jobs.do(f"holds {at}", lambda event=event: (begun.wait(60), event.wait(60)))
-    begun.wait(60)
-    return go_on[0].set
-
-
-def test_the_newest_goes_first_and_one_that_waits_is_not_added_again():
-    jobs, done = Jobs(), []
-    go_on = held(jobs)
-    events = [jobs.do(id, lambda id=id: done.append(id)) for id in ("a", "b", "a", "c")]
-    assert events[0] is events[2]
-    assert jobs.has("a") and jobs.has("holds 1") and not jobs.has("d")
-    go_on()
-    assert all(event.wait(60) for event in events)
-    assert done == ["c", "b", "a"]
-
-
-def test_a_job_that_hangs_holds_up_no_other():
-    jobs, released = Jobs(), threading.Event()
-    hung = jobs.do("hung", lambda: released.wait(60))
-    assert jobs.do("other", lambda: None).wait(10)
-    assert jobs.has("hung") and not hung.is_set()
-    assert jobs.do("hung", lambda: None) is hung, "it is done once"
+def test_a_job_that_hangs_is_begun_once_and_holds_up_no_other():
+    jobs, released, done = Jobs(), threading.Event(), []
+    jobs.do("hung", lambda: released.wait(60))
+    jobs.do("other", lambda: done.append("other"), 60)
+    jobs.do("hung", lambda: done.append("hung"))
+    assert done == ["other"] and list(jobs.running) == ["hung"]
     released.set()
-    assert hung.wait(10)
+    wait_until(lambda: not jobs.running, 10)
+    jobs.do("hung", lambda: done.append("hung"), 60)
+    assert done == ["other", "hung"]
+
+
+def test_of_too_many_the_newest_are_refused():
+    jobs, released, done = Jobs(), threading.Event(), []
+    for id in range(jobs.MOST):
+        jobs.do(id, lambda: released.wait(60))
+    jobs.do("refused", lambda: done.append("refused"), 60)
+    assert len(jobs.running) == jobs.MOST and not done
+    released.set()
+    wait_until(lambda: not jobs.running, 10)
 
 
 def test_an_error_ends_its_own_job_alone(caplog):
     jobs, done = Jobs(), []
-    go_on = held(jobs)
-    after = jobs.do("after", lambda: done.append("after"))
-    fails = jobs.do("fails", lambda: 1 / 0)
-    go_on()
-    assert fails.wait(60) and after.wait(60)
-    assert done == ["after"]
+    jobs.do("fails", lambda: 1 / 0, 60)
+    jobs.do("after", lambda: done.append("after"), 60)
+    assert done == ["after"] and not jobs.running
     assert "failed" in caplog.text
-
-
-def test_of_too_many_the_oldest_are_forgotten():
-    jobs, done = Jobs(), []
-    go_on = held(jobs)
-    events = [jobs.do(str(id), lambda id=id: done.append(id)) for id in range(jobs.MOST + 3)]
-    go_on()
-    assert events[3].wait(60)
-    assert done == list(range(jobs.MOST + 2, 2, -1))
-    assert not any(event.is_set() for event in events[:3])
 
 
 def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):

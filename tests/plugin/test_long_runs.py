@@ -141,7 +141,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     server, opened = TileServer(), []
     read = type(recording)._read
     monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
-    monkeypatch.setattr(server._jobs_of(recording), "do", lambda *job: threading.Event())
+    monkeypatch.setattr(server._local, "do", lambda *job: None)
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
     fine = ask(server, recording, "step", 2, 0, 512)
@@ -172,7 +172,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
 
 @LONG
 def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
-    run = RecordingTiles(recording, None)
+    run = RecordingTiles(recording, None, Recent(1 << 25))
     opened = []
     read = type(recording)._read
     monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
@@ -196,7 +196,7 @@ def test_a_wide_view_reads_tops_of_stretches_and_no_segment_under_them(path, rec
     opened = []
     read = type(recording)._read
     monkeypatch.setattr(type(recording), "_read", lambda one, name: opened.append(name) or read(one, name))
-    run = RecordingTiles(recording, None)
+    run = RecordingTiles(recording, None, Recent(1 << 25))
     answer = run.answer(recording.revision, {"gpu0": ["power_mw"]}, View("time", 26, 0, 4_000))
     assert answer.bits == {}, "finer than the run's top"
     if stretches:
@@ -352,11 +352,11 @@ def test_many_ask_at_once_and_all_get_the_same(recording):
             np.testing.assert_array_equal(np.stack(other), np.stack(same[0]))
 
 
-def test_what_is_kept_of_the_rows_is_bounded(recording, monkeypatch):
-    monkeypatch.setattr(recording_tiles, "KEPT_BYTES", 1 << 20)
-    run, wanted = RecordingTiles(recording, None), {"steps": ["body_ns", "input_wait_ns"]}
+def test_what_is_kept_of_the_rows_is_bounded(recording):
+    cached = Recent(1 << 20)
+    run, wanted = RecordingTiles(recording, None, cached), {"steps": ["body_ns", "input_wait_ns"]}
     whole = run.answer(recording.revision, wanted, View("step", 2, 0, 15_000)).ranges["steps"]
-    assert 0 < run._cached.size <= 1 << 20
+    assert 0 < cached._size <= 1 << 20
     steps = recording.steps
     truth = reduced(steps["step"], steps["body_ns"].astype(float), 2, 0, 15_000)
     np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
@@ -370,9 +370,9 @@ def test_what_was_used_lately_stays():
     recent.put("d", "d", 30)
     assert [recent.get(key) for key in "abcd"] == ["a", None, "c", "d"]
     recent.put("c", "C", 10)
-    assert recent.size == 70
+    assert recent._size == 70
     recent.put("e", "e", 1_000)
-    assert (recent.get("a"), recent.get("e"), recent.size) == (None, "e", 1_000)
+    assert (recent.get("a"), recent.get("e"), recent._size) == (None, "e", 1_000)
 
 
 def test_a_slow_disk_holds_up_no_request(recording, monkeypatch):

@@ -8,6 +8,7 @@ from tile_reply import settled_tile as ask
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.tiles import server as server_module
 from tensorboard_plugin.tiles.server import TileServer
 
 
@@ -93,11 +94,12 @@ def test_what_is_alike_is_sent_once(tmp_path):
     assert (low < high).all()
 
 
-def test_recordings_nobody_looks_at_are_let_go(tmp_path):
+def test_recordings_nobody_looks_at_are_let_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "MAX_RECORDINGS", 2)
     for name in "abc":
         make_recording(tmp_path / name, "healthy", steps=300)
     found = read_recordings(tmp_path)
-    server = TileServer(max_bytes=1)
+    server = TileServer()
     for one in found:
         ask(server, one, "step", 0, 0, 4, ["steps"])
-    assert list(server._tiles_by_id) == [found[-1].id]
+    assert [server._tiles.get(one.id) is not None for one in found] == [False, True, True]
