@@ -118,8 +118,8 @@ class _Run:
     listed_at: float = float("-inf")
 
 
-# (run, its directory, what to call at each answer) -> (whether anything changed, problems)
-_LookAtRun = Callable[[str, str, Callable[[], None]], tuple[bool, list[Problem]]]
+# (run, its directory, what to call at each answer) -> problems
+_LookAtRun = Callable[[str, str, Callable[[], None]], list[Problem]]
 
 
 class _Look:
@@ -130,7 +130,6 @@ class _Look:
         self.at = ""  # the directory that it looks at
         self.replaced = False  # another look has the other runs: this one ends with its run
         self._problems: list[Problem] = []
-        self._changes = self._changes_taken = 0
         self._since = time.monotonic()
         # A daemon: a store that never answers must not keep TensorBoard from ending.
         threading.Thread(target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True).start()
@@ -149,11 +148,6 @@ class _Look:
             problems.append(Problem(self.at, f"{message}: {remedy(OSError())}"))
         return problems
 
-    def take_change(self) -> bool:
-        """Return whether something changed since the last call."""
-        before, self._changes_taken = self._changes_taken, self._changes
-        return self._changes_taken > before
-
     def _heard(self) -> None:
         self._since = time.monotonic()
 
@@ -165,9 +159,7 @@ class _Look:
                 self._heard()
                 self.at = path
                 try:
-                    changed, problems = look(name, path, self._heard)
-                    self._problems += problems
-                    self._changes += changed
+                    self._problems += look(name, path, self._heard)
                 except (OSError, ImportError) as error:
                     self._problems.append(Problem(path, unreadable(error)))
                 except Exception as error:  # whatever it contains, it must not hide the others
@@ -204,9 +196,9 @@ class RunIndex:
         self._directories = directories
         self._within = within
         self._clock = clock
-        self._lock = threading.Lock()  # held while looking; and for the state below
-        self._looking: threading.Event | None = None
+        self._lock = threading.Lock()  # held while looks begin, and while their results are taken
         self._looks: dict[str, list[_Look]] = {}  # by store, those that are not over
+        self._current: list[_Look] = []  # those at the runs of the last listing
         self._runs: dict[str, _Run] = {}
         self._count = 0  # of directories at the last look
         self._no_runs = False  # whether TensorBoard knows of none below its log directory
@@ -214,13 +206,9 @@ class RunIndex:
         self._by_id: dict[str, OpenedRecording] = {}
         self._ordered: list[OpenedRecording] = []
         self._looked_at = float("-inf")
-        self._changed = False  # whether `find` saw a recording change since the last look
+        self._changed = False  # set where a recording has changed since `_publish`
         self.problems: list[Problem] = []
-
-    @property
-    def complete(self) -> bool:
-        """Return whether all runs known at the last listing have been looked at."""
-        return self._looking is None
+        self.complete = True  # whether all runs known at the last listing have been looked at
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -257,7 +245,8 @@ class RunIndex:
             entry.looked_at = now
             try:
                 # It may now belong to another session, which the next look finds out.
-                self._changed |= entry.recording.refresh()
+                if entry.recording.refresh():
+                    self._changed = True
             except (UnknownFormat, LeadsOutside):
                 return None
         return entry.recording
@@ -265,30 +254,31 @@ class RunIndex:
     def _look(self, id: str | None = None) -> None:
         """Search the log directories, unless that was just done; wait, or until `id` is found."""
         with self._lock:
-            if self._looking is None:
+            if self.complete:
                 if self._clock() - self._looked_at <= FRESH_S:
                     return
-                self._looking = threading.Event()
-                threading.Thread(target=self._work, name="gpu-util-runs", daemon=True).start()
-            looking = self._looking
+                self._begin()
         end = time.monotonic() + PATIENCE_S
-        while not looking.wait(0.05 if id else PATIENCE_S):
-            if id in self._by_id or time.monotonic() > end:
-                return
+        while (pending := self._gather()) and id not in self._by_id and time.monotonic() < end:
+            pending[0].done.wait(0.05 if id else PATIENCE_S / 4)
 
-    def _work(self) -> None:
-        try:
-            self._look_at_all()
-        except Exception:
-            logger.exception("looking for recordings failed")
-        finally:
-            with self._lock:
-                looking, self._looking = self._looking, None
-                self._looked_at = self._clock()
-            if looking is not None:
-                looking.set()
+    def _gather(self) -> list[_Look]:
+        """Publish what was found; return the looks to wait for.
 
-    def _look_at_all(self) -> None:
+        A silent store is left alone: its runs are shown once it answers.
+        """
+        with self._lock:
+            pending = [look for look in self._current if not look.done.is_set() and not look.is_silent]
+            problems = [problem for look in self._current for problem in look.problems]
+            if self._changed or (not pending and problems != self.problems):
+                self._changed = False  # first: what changes from here on is published the next time
+                self._publish(problems)
+            if not pending and not self.complete:
+                self.complete, self._looked_at = True, self._clock()
+            return pending
+
+    def _begin(self) -> None:
+        """Start a thread for each store that looks at its runs; running looks continue."""
         directories = self._directories()
         self._no_runs = set(directories) == {"."}
         if self._no_runs:
@@ -297,31 +287,11 @@ class RunIndex:
         for name in set(self._runs) - set(directories):
             del self._runs[name]
             self._changed = True
-        pending = looks = self._begin(directories)
-        changed, self._changed = self._changed, False
-        while True:
-            # A silent store is left alone: its runs are shown once it answers.
-            pending = [look for look in pending if not look.done.is_set() and not look.is_silent]
-            for look in looks:
-                changed |= look.take_change()
-            problems = [problem for look in looks for problem in look.problems]
-            if changed or (not pending and problems != self.problems):
-                self._publish(problems)
-                changed = False
-            if not pending:
-                break
-            pending[0].done.wait(PATIENCE_S / 4)
-
-    def _begin(self, directories: Mapping[str, str]) -> list["_Look"]:
-        """Start a thread for each store that looks at its runs; running looks continue."""
         stores: dict[str, dict[str, str]] = {}
         for name, path in directories.items():
             stores.setdefault(self._store(path), {})[name] = path
         for store, runs in stores.items():
-            looks = self._looks.get(store, [])
-            for look in looks:
-                self._changed |= look.take_change()
-            looks = self._looks[store] = [look for look in looks if not look.done.is_set()]
+            looks = self._looks[store] = [look for look in self._looks.get(store, []) if not look.done.is_set()]
             silent = [look for look in looks if look.is_silent]
             most = 1 if is_remote(store) else MOST_SILENT
             if len(silent) == len(looks) < most:
@@ -330,7 +300,8 @@ class RunIndex:
                     look.replaced = True
                 answering = {name: path for name, path in runs.items() if self._entry(path) not in waits}
                 looks.append(_Look(answering, self._look_at_run))
-        return [look for store in stores for look in self._looks[store]]
+        self._current = [look for store in stores for look in self._looks[store]]
+        self.complete = False
 
     def _store(self, path: str) -> str:
         """Return what answers for a path: a URL's host or bucket, or a local log directory."""
@@ -355,30 +326,24 @@ class RunIndex:
         self._ordered = entries
         self.problems = list(problems)
 
-    def _look_at_run(self, name: str, path: str, heard: Callable[[], None]) -> tuple[bool, list[Problem]]:
-        """Refresh one run; where TensorBoard knows of none, those that were copied without event files.
-
-        The arguments and what is returned are those of `_refreshed`.
-        """
-        changed, problems = self._refreshed(name, path, heard)
+    def _look_at_run(self, name: str, path: str, heard: Callable[[], None]) -> list[Problem]:
+        """Refresh one run; where TensorBoard knows of none, those that were copied without event files."""
+        problems = self._refreshed(name, path, heard)
         if name == "." and self._no_runs and not is_remote(path):
             with contextlib.suppress(UnusableInput):
                 run_names = {place.run for place in find_recordings(path, [])[1]} - {"."}
                 copied = {run: str(Path(path, run)) for run in sorted(run_names)}
                 for run in copied.keys() - self._copied.keys():
-                    more, others = self._refreshed(run, copied[run], heard)
-                    changed, problems = changed or more, problems + others
+                    problems += self._refreshed(run, copied[run], heard)
                 self._copied = copied
                 self._count = 1 + len(copied)
-        return changed, problems
+        return problems
 
-    def _refreshed(self, name: str, path: str, heard: Callable[[], None]) -> tuple[bool, list[Problem]]:
-        """Refresh one run.
+    def _refreshed(self, name: str, path: str, heard: Callable[[], None]) -> list[Problem]:
+        """Refresh one run; return its problems.
 
         Args:
             heard: called at each answer of the store.
-
-        Returns: (whether its recordings or their contents changed, its problems).
         """
         run = self._runs.get(name)
         if run is None:
@@ -386,10 +351,9 @@ class RunIndex:
             folder = storage.join(root, "plugins", PLUGIN_NAME)
             run = self._runs[name] = _Run(storage, folder, is_remote(path))
         folders = self._folders(run)
-        changed = False
         for vanished in set(run.entries) - set(folders):
             del run.entries[vanished]
-            changed = True
+            self._changed = True
         now = self._clock()
         for folder in folders:
             heard()
@@ -405,15 +369,18 @@ class RunIndex:
                         run.problems[folder] = Problem(place, unreadable(OSError("no answer")))
                         continue
                     run.entries[folder] = OpenedRecording(recording, now, recording.status, opened_at=now)
-                    changed = True
+                    self._changed = True
                 else:
-                    changed |= entry.recording.refresh()
+                    changed = entry.recording.refresh()
                     entry.looked_at, entry.status = now, entry.recording.status
+                    if changed:
+                        self._changed = True
                 run.problems.pop(folder, None)
             except Exception as error:
-                changed |= run.entries.pop(folder, None) is not None
                 run.problems[folder] = unopened(place, error)
-        return changed, list(run.problems.values())
+                if run.entries.pop(folder, None) is not None:
+                    self._changed = True
+        return list(run.problems.values())
 
     def _folders(self, run: _Run) -> list[str]:
         """Return the folders of a run's recordings, listed again where they may have changed."""

@@ -147,7 +147,7 @@ def test_a_slow_file_system_holds_nobody_up(index, clock, tmp_path, monkeypatch)
     assert not index.complete
     assert len(some) < 6
     go_on.set()
-    wait_until(lambda: index.complete, 20)
+    wait_until(lambda: index.recordings() and index.complete, 20)
     assert runs(index, clock) == [f"run{number}" for number in range(6)]
 
 

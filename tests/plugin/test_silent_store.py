@@ -80,8 +80,7 @@ def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tm
     make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
     places = {"there": "silent://bucket/run", "here": str(tmp_path / "here")}
     index = RunIndex(lambda: places)
-    wait_until(lambda: [one.run for one in index.recordings()] == ["here"], 30)
-    wait_until(lambda: index.complete, 30)
+    wait_until(lambda: [one.run for one in index.recordings()] == ["here"] and index.complete, 30)
     (problem,) = index.problems
     assert problem.path == "silent://bucket/run"
     assert problem.message.startswith("no answer; ")
@@ -89,12 +88,11 @@ def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tm
     wait_until(lambda: len(index.recordings()) == 2, 30)
     threads = sum(one.name == "gpu-util-runs" for one in threading.enumerate())
     for _ in range(5):
-        index.recordings()
-        wait_until(lambda: index.complete, 30)
+        wait_until(lambda: index.recordings() and index.complete, 30)
     assert sum(one.name == "gpu-util-runs" for one in threading.enumerate()) <= threads
     silent.set()
-    wait_until(lambda: sorted({one.run for one in index.recordings()}) == ["here", "there"], 30)
-    wait_until(lambda: not index.problems, 30)
+    there_too = ["here", "there"]
+    wait_until(lambda: sorted({one.run for one in index.recordings()}) == there_too and not index.problems, 30)
 
 
 def test_a_download_ends_and_says_that_it_is_incomplete(silent, impatient, monkeypatch):
