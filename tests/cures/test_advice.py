@@ -1,20 +1,22 @@
-"""Advice executed, slow input: the printed code is run, the finding goes, the promise is kept.
+"""Advice executed, slow input and callbacks: the printed code is run, the finding goes, the promise is kept.
 
 The code runs as it was printed, with the user's own names around it (`ds`, `decode`, `model`, …;
 see `advised.py`). Times are made by waiting, not by computing, wherever the cause allows: what two
-busy cores decide is no truth. Stalls are executed in `test_advice_stalls`, what GPUs do over the
-stand-in driver in `test_advice_gpus`, a PyDataset's workers in `test_promise_and_ceilings`. Of all other
-remedies `tests/diagnosis` runs the printed code, and `gauntlet`, whose 79 programs train as they are and
-with the printed cure, measures whether the gain is what was promised.
+busy cores decide is no truth. What GPUs do is executed over the stand-in driver in `test_advice_gpus`, a
+PyDataset's workers in `test_promise_and_ceilings`. The code of other remedies is read, or run, in
+`tests/diagnosis`; `gauntlet`, whose programs train as they are and with the printed cure, measures whether
+the gain is what was promised.
 """
+
+import time
 
 import pytest
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from advised import apply, assert_kept, only  # noqa: E402
-from timed_fit import Timed, batches, fit, slowly  # noqa: E402
+from advised import Given, apply, assert_kept, only  # noqa: E402
+from timed_fit import Timed, batches, fit, labelled, slowly  # noqa: E402
 
 pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("fresh_keras")]
 
@@ -67,16 +69,39 @@ def test_files_are_read_several_at_a_time(tmp_path, way):
     assert_kept(before, after, "input_bound")
 
 
-@pytest.mark.slow
-def test_a_cheap_function_works_on_whole_batches(tmp_path):
-    def scale(x):
-        x = tf.cast(x, tf.float32) / 255.0 - 0.5
-        return x, x[..., :1]
+def test_a_callback_after_every_batch_works_every_hundredth(tmp_path):
+    class Watcher(keras.callbacks.Callback):
+        code = "..."
 
-    elements = tf.data.Dataset.from_tensors(tf.ones((8,))).repeat(30 * 4096)
-    before = fit(tmp_path / "before", Timed(25), elements.map(scale).batch(4096))
-    span = only(before, "input_bound")
-    assert "work on whole batches" in span["advice"]["text"]
-    # Of elements that come one by one nobody knows how many make a batch: the name is the user's.
-    names = apply(span["advice"]["code"], tf=tf, ds=elements, scale=scale, batch_size=4096)
-    assert_kept(before, fit(tmp_path / "after", Timed(25), names["ds"]), "input_bound")
+        def on_train_batch_end(self, batch, logs=None):
+            apply(self.code, work=lambda: time.sleep(0.014), batch=batch)
+
+    before = fit(tmp_path / "before", Timed(10), labelled(120), callbacks=[Watcher()])
+    span = only(before, "host_stall")
+    assert span["title"] == "Watcher stalls training"
+    assert (span["start_step"], span["end_step"]) == (0, 120)
+    Watcher.code = span["advice"]["code"]
+    after = fit(tmp_path / "after", Timed(10), labelled(120), callbacks=[Watcher()])
+    assert_kept(before, after, "host_stall")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("freq, each", [("batch", True), (50, False)])
+def test_tensorboard_makes_no_summaries_between_epochs(tmp_path, freq, each, monkeypatch):
+    make = tf.summary.scalar
+
+    def slow(name, data, **kwargs):  # as with many metrics
+        time.sleep(0.012)
+        return make(name, data, **kwargs)
+
+    monkeypatch.setattr(tf.summary, "scalar", slow)
+    given = {"update_freq": freq, "write_steps_per_second": each}
+    board = keras.callbacks.TensorBoard(str(tmp_path / "board"), **given)
+    before = fit(tmp_path / "before", Timed(16), labelled(120), callbacks=[board])
+    span = only(before, "host_stall")
+    assert span["title"] == "TensorBoard stalls training"
+    *made, used = span["advice"]["code"].splitlines()
+    once = apply("\n".join(made), keras=keras)["OncePerEpoch"]
+    [quiet] = apply(used, OncePerEpoch=Given(once, board.log_dir, **given))["callbacks"]
+    after = fit(tmp_path / "after", Timed(16), labelled(120), callbacks=[quiet])
+    assert_kept(before, after, "host_stall")

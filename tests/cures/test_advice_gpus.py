@@ -7,7 +7,6 @@ real: the model's step takes as long as such a GPU would need.
 
 import os
 import shlex
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,14 +14,11 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-import uneven_workers  # noqa: E402
-from advised import Given, apply, assert_faster, assert_gone, assert_kept, findings, only  # noqa: E402
+from advised import apply, assert_gone, assert_kept, findings, only  # noqa: E402
 from nvml import GIB, Scenario, loaded  # noqa: E402
 from timed_fit import Timed, fit, labelled  # noqa: E402
 
-from gpu_util_callback import read_recordings  # noqa: E402
 from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
-from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -59,28 +55,6 @@ def h100s(*utilization: float) -> Scenario:
     for pct in utilization:
         scenario.gpu("h100").curve("utilization", pct).process("self", GIB, sm=pct)
     return scenario
-
-
-@pytest.mark.timed
-@pytest.mark.slow
-def test_an_eager_model_becomes_a_graph(world):
-    class Layered(Timed):
-        def train_step(self, data):
-            time.sleep(0.24)  # Python's time, in a graph spent once
-            return super().train_step(data)
-
-    def train(folder):
-        model = Layered(120)
-        compiled = Given(model.compile, "sgd", "mse", jit_compile=False, run_eagerly=True)
-        apply(train.code, model=SimpleNamespace(compile=compiled))
-        return fit(folder, model, labelled(32))
-
-    train.code = "model.compile(...)"
-    before = world(h100s(100 * 0.12 / 0.36), "before", train)  # what it works of such a step
-    finding = only(before, "launch_bound")
-    assert finding["title"] == "Eager execution leaves the GPU idle"
-    train.code = finding["advice"]["code"]
-    assert_kept(before, world(h100s(90), "after", train), "launch_bound")
 
 
 @pytest.mark.timed
@@ -141,21 +115,6 @@ def test_a_build_without_cuda_is_replaced(world):
     assert_gone(world(h100s(95), "after", train), "cpu_fallback")
 
 
-@pytest.mark.timed
-@pytest.mark.slow
-def test_all_gpus_get_work(world):
-    def train(folder, model=None):
-        return fit(folder, model or Timed(20), labelled(150))
-
-    before = world(h100s(95, 0), "before", train, used=(0, 1))
-    code = only(before, "gpus_unused")["advice"]["code"]
-    built = apply(code, tf=tf, build_model=lambda: Timed(20))["model"]
-    strategy = built.distribute_strategy
-    assert isinstance(strategy, tf.distribute.MirroredStrategy)
-    after = world(h100s(95, 95), "after", train, used=(0, 1))
-    assert_gone(after, "gpus_unused")
-
-
 def test_a_memory_limit_is_raised(world, monkeypatch):
     total = 80 * GIB
 
@@ -173,20 +132,3 @@ def test_a_memory_limit_is_raised(world, monkeypatch):
     apply(only(before, "memory_limit")["advice"]["code"], tf=SimpleNamespace(config=config))
     after = world(h100s(95), "after", train, memory=allocator(limits["GPU:0"]))
     assert findings(after, "memory_limit") == [] and findings(after, "memory_pressure") == []
-
-
-@pytest.mark.timed
-@pytest.mark.slow
-def test_every_worker_gets_its_share_of_the_files(tmp_path):
-    files = uneven_workers.FILES
-    uneven_workers.train(tmp_path / "before", [files[:14], files[14:]])
-    before = logdir_report(read_recordings(tmp_path / "before"))
-    [finding] = before["sessions"][0]["findings"]
-    assert finding["title"].startswith("Worker 0 holds the others back")
-    shares = [apply(finding["advice"]["code"], files=list(files), rank=rank)["files"] for rank in (0, 1)]
-    assert sorted(shares[0] + shares[1]) == files
-    uneven_workers.train(tmp_path / "after", shares)
-    after = logdir_report(read_recordings(tmp_path / "after"))
-    assert after["sessions"][0]["findings"] == []
-    old, new = (max(run["wall_s"] for run in report["runs"]) for report in (before, after))
-    assert_faster(old, new, finding["saves_s"])

@@ -1,6 +1,7 @@
 """Who holds the others back: found where the recordings say so, and never guessed."""
 
 import pytest
+from advised import apply
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import logdir_report
@@ -136,3 +137,5 @@ def test_a_late_start_does_not_hide_the_straggler(tmp_path):
 
     (found,), _ = session(tmp_path, [early, late])
     assert found["ranks"] == [1]
+    shares = [apply(found["advice"]["code"], files=["c", "b", "a"], rank=rank)["files"] for rank in (0, 1)]
+    assert shares == [["a", "c"], ["b"]], "each gets its share of the files"
