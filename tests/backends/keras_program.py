@@ -9,10 +9,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import injected_fit
 import keras
 import numpy as np
 from device_reads import counted_reads
 from injected import BATCH, PER_DELAY, WIDTH, Truth, close, mapped, medians, report, summary
+from injected_fit import Made, Wanted, recorded_fit
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import recorder
@@ -20,29 +22,6 @@ from gpu_util_callback.recorder import recorder
 BACKEND = keras.backend.backend()
 FOLDER = Path(tempfile.mkdtemp(prefix="backends-"))
 PULLED = ("generator", "PyDataset", "DataLoader", "tf.data")
-
-
-class Made(keras.utils.PyDataset):
-    def __init__(self, truth, **kwargs):
-        super().__init__(**kwargs)
-        self.truth = truth
-
-    def __len__(self):
-        return len(self.truth)
-
-    def __getitem__(self, index):
-        return self.truth.make(index)
-
-
-class Wanted(keras.callbacks.Callback):
-    """Stamps when the training loop comes for a batch that it fetches inside the step."""
-
-    def __init__(self, truth):
-        super().__init__()
-        self.truth = truth
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.truth.wanted[batch] = time.perf_counter_ns()
 
 
 class Everybody(keras.callbacks.Callback):
@@ -65,22 +44,16 @@ class Stopped(keras.callbacks.Callback):
 
 
 def given(kind: str, truth: Truth) -> dict:
-    n = len(truth)
-    if kind == "generator":
-        return {"x": truth.batches(), "steps_per_epoch": n}
-    if kind.startswith("PyDataset"):
-        workers = {"workers": 2, "max_queue_size": 2} if "workers" in kind else {}
-        return {"x": Made(truth, **workers), "shuffle": False}
-    if kind == "numpy":
-        x = np.full((n * BATCH, WIDTH), 0.1, np.float32)
-        return {"x": x, "y": np.zeros((n * BATCH, 1), np.float32), "batch_size": BATCH}
     if kind == "tf.data":
         return {"x": mapped(truth)}
+    if not kind.startswith("DataLoader"):
+        workers = {"workers": 2, "max_queue_size": 2} if "workers" in kind else {}
+        return injected_fit.given(kind, truth, **workers)
     from torch.utils.data import DataLoader, Dataset
 
     class Batches(Dataset):
         def __len__(self):
-            return n
+            return len(truth)
 
         def __getitem__(self, k):
             return truth.make(k)
@@ -131,14 +104,11 @@ def model(work_ms: float = 0, truth: Truth | None = None, size: int = 16, **comp
     return made
 
 
-def fit(model, name: str, *, callbacks=(), ours=True, **arguments):
+def fit(model, name: str, *, ours=True, **arguments):
     """A recorded fit; its recording."""
-    folder = FOLDER / name
-    before = {r.id for r in read_recordings(folder)} if folder.exists() else set()
-    mine = [GpuUtilCallback(str(folder), report=False)] if ours else []
-    model.fit(callbacks=[*callbacks, *mine], **{"verbose": 0, **arguments})
-    found = [r for r in read_recordings(folder) if r.id not in before] if ours else [None]
-    return found[0]
+    if ours:
+        return recorded_fit(model, FOLDER / name, **arguments)
+    return model.fit(**{"verbose": 0, **arguments})
 
 
 # ---- what is tried; each prints its own results ------------------------------------------------
@@ -164,19 +134,9 @@ BY_BACKEND = {
 
 
 def waits() -> None:
-    """The injected-wait table, the part of it that covers every kind and mode."""
+    """The injected-wait table."""
     for case in COVERING + BY_BACKEND[BACKEND]:
         _wait(*case)
-
-
-def all_waits() -> None:
-    """The whole injected-wait table."""
-    kinds = ["generator", "PyDataset", "PyDataset workers", "numpy"]
-    kinds += ["DataLoader", "DataLoader workers"] if BACKEND == "torch" else ["tf.data"]
-    for kind in kinds:
-        for mode in ("plain", "synchronous", "eager"):
-            for step in ("short", "long"):
-                _wait(kind, mode, step)
 
 
 def _wait(kind: str, mode: str, step: str) -> None:

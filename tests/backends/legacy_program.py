@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tempfile
 
-import numpy as np
 import tf_keras
 from injected import WIDTH, Truth, close, mapped, medians, report, summary
 
@@ -26,7 +25,7 @@ if __name__ == "__main__":
         )
         (recording,) = read_recordings(log_dir)
         wait = recording.steps["input_wait_ns"][: len(truth)] / 1e6
-        made = (np.array(truth.ready) - np.array(truth.started)) / 1e6
+        made = truth.making_ms()
         report(
             f"executions/{executions}",
             **summary(recording),

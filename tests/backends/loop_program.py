@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from injected import PER_DELAY, Truth, close, medians, report, summary
+from injected import PER_DELAY, Truth, close, mapped, medians, report, summary
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 
@@ -56,14 +56,7 @@ def given(kind: str, truth: Truth):
     if kind == "generator":
         return (x for x, _ in truth.batches())
     if kind == "tf.data":
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-
-        def load(k):
-            x = tf.numpy_function(lambda k: truth.make(int(k))[0], [k], tf.float32)
-            return tf.ensure_shape(x, (8, 16))
-
-        return tf.data.Dataset.range(len(truth)).map(load).with_options(options)
+        return mapped(truth, labelled=False)
     from torch.utils.data import DataLoader, Dataset
 
     class Batches(Dataset):

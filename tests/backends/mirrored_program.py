@@ -53,7 +53,7 @@ def fits() -> None:
         wait = recording.steps["input_wait_ns"] / 1e6
         # Each replica's device fetches ahead: the next batch is made while the step works, and
         # what is left of that is the wait.
-        made = (np.array(truth.ready) - np.array(truth.started)) / 1e6
+        made = truth.making_ms()
         left = np.maximum(made - (recording.steps["duration_ns"] / 1e6 - wait), 0)
         report(
             name,

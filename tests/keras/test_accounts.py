@@ -11,8 +11,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Truth, Wanted, compiled, given, ms, recorded_fit, small_model
+from fit_truth import UNROLLED, compiled, given, ms, small_model
 from fork_server import python
+from injected import BATCH, WIDTH, Truth
+from injected_fit import Wanted, recorded_fit
 from programs import ran
 
 from gpu_util_callback import read_recordings
@@ -108,9 +110,9 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     between = after.epoch_end - after.steps[-1] - slow.spent["on_epoch_end"]
     assert spent["validation"] + setting_up == pytest.approx(between, rel=0.02, abs=0.005)
     waits = recording.validation_steps["input_wait_ns"] / 1e6
-    assert len(waits) == len(late.delays_ms)
+    assert len(waits) == len(late)
     if steps_per_execution == 1:
-        apart = np.median(waits[1:] - late.wait_ms()[1:])
+        apart = np.median(waits[1:] - late.wait_ms(ahead=True)[1:])
     else:  # within a call, a batch is asked for when the last one came
         ready = np.array([late.ready[k] / 1e6 for k in range(8)])
         apart = np.median(waits[1:8] - np.diff(ready))
@@ -122,7 +124,7 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     assert compiling.tolist() == [True] * building + [False] * (n - building)
     # From here on: without the first call, in which everything also waited for the function.
     waits = ms(recording, "input_wait_ns")[building:]
-    truly = (truth.wait_ms() if building == 1 else truth.delaying_ms(building))[building:]
+    truly = truth.wait_ms(ahead=True)[building:]
     assert abs(np.median(waits - truly)) < 1.0  # the truth has the way into the graph in it
     # A step is what is left between a batch being wanted and the first callback's end hook.
     between = sum(end - truth.wanted[call * building] / 1e9 for call, end in enumerate(first.steps) if call)

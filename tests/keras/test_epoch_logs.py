@@ -12,7 +12,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, Inside, Made, Truth, compiled, given, traced
+from fit_truth import Inside, compiled, given, traced
+from injected import BATCH, WIDTH, Truth
+from injected_fit import Made
 from waiting import flush_often
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -114,16 +116,6 @@ def test_validation_is_no_training_time(tmp_path):
     for logs, truly in zip(seen.logs, expected(recording), strict=True):
         assert logs["samples_per_s"] == pytest.approx(truly["samples_per_s"], rel=1e-6)
     assert "val_loss" in seen.logs[1]
-
-
-def test_a_smaller_last_batch_counts_as_what_it_is(tmp_path):
-    seen = Seen()
-    callback = GpuUtilCallback(str(tmp_path), report=False, logs=True)
-    traced().fit(**arrays(5 * BATCH + 1), epochs=2, verbose=0, callbacks=[callback, seen])
-    (recording,) = read_recordings(tmp_path)
-    for epoch, truly in enumerate(expected(recording)):
-        share = (5 * BATCH + 1) / (6 * BATCH)
-        assert seen.logs[epoch]["samples_per_s"] == pytest.approx(truly["samples_per_s"] * share, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["batched", "dictionary", "PyDataset", "generator"])

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, UNROLLED, WIDTH, Inside, Raise, compiled, ours, recorded_fit, recordings, traced, untouched
+from fit_truth import BATCH, UNROLLED, WIDTH, Inside, Raise, compiled, ours, recordings, traced, untouched
+from injected_fit import recorded_fit
 from waiting import newest, wait_until
 
 pytestmark = pytest.mark.real_clock("what came between steps within a share of the time")

@@ -117,7 +117,8 @@ import os, sys, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 sys.path.insert(0, {here!r})
 import keras, numpy as np
-from fit_truth import BATCH, WIDTH, Truth, given, small_model
+from fit_truth import given, small_model
+from injected import Truth
 from gpu_util_callback import GpuUtilCallback
 from gpu_util_callback.recorder import outputs, recorder
 
@@ -142,7 +143,7 @@ def test_killed_in_mid_training(kill, tmp_path):
     script = tmp_path / "train.py"
     log_dir = tmp_path / "logs"
     script.write_text(textwrap.dedent(TRAINING.format(here=str(HERE), log_dir=str(log_dir))))
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "support")])}
     process = subprocess.Popen(
         [*python("keras"), str(script)],
         stdout=subprocess.PIPE,

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, recorded_fit, traced
+from fit_truth import BATCH, WIDTH, traced
+from injected_fit import recorded_fit
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder.fit import KerasSession

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, recorded_fit, traced
+from fit_truth import BATCH, WIDTH, traced
+from injected_fit import recorded_fit
 
 from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
 from gpu_util_callback.backends.tensorflow.written_stages import Reader, function_name, word

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fit_truth import Truth, given, recorded_fit, small_model
+from fit_truth import given, small_model
+from injected import Truth
+from injected_fit import recorded_fit
 
 N = 50  # steps of each part
 SLOW = slice(2 * N, 3 * N)

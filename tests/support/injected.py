@@ -56,7 +56,7 @@ class Truth:
         self.delays_ms = list(delays_ms)
         n = len(self.delays_ms)
         self.started = multiprocessing.RawArray("q", n)  # a maker began with the batch
-        self.ready = multiprocessing.RawArray("q", n)
+        self.ready = multiprocessing.RawArray("q", n)  # the maker was done with it
         self.wanted = multiprocessing.RawArray("q", n)  # the training loop came for the batch
         self.worked = multiprocessing.RawArray("q", n)  # the step's own work was over
 
@@ -81,22 +81,31 @@ class Truth:
     def wait_ms(self, ahead: bool) -> np.ndarray:
         """max(0, batch ready - when it could first have been used), per batch.
 
+        A step can begin when the one before it is over. Of several steps in a call, the loop is seen
+        to come for the first batch alone.
+
         Args:
-            ahead: makers work ahead of the loop. Else a batch is wanted when its maker begins.
+            ahead: a batch is wanted when the loop comes for it: makers may work ahead. Else it is
+                when its maker begins.
         """
         wanted = np.array(self.wanted if ahead else self.started, np.int64)
         free = np.concatenate([[0], np.array(self.worked, np.int64)[:-1]])
         return np.maximum(0, np.array(self.ready) - np.maximum(wanted, free)) / 1e6
 
+    def making_ms(self) -> np.ndarray:
+        """How long each batch took to be made."""
+        return (np.array(self.ready) - np.array(self.started)) / 1e6
 
-def mapped(truth: Truth, prefetched: bool = False):
+
+def mapped(truth: Truth, prefetched: bool = False, labelled: bool = True):
     """A `tf.data` pipeline whose map makes the batches; `prefetched`: TensorFlow may fetch them ahead."""
     import tensorflow as tf
 
     def load(k):
         make = lambda k: truth.make(int(k))  # noqa: E731
         x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
-        return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
+        x = tf.ensure_shape(x, (BATCH, WIDTH))
+        return (x, tf.ensure_shape(y, (BATCH, 1))) if labelled else x
 
     options = tf.data.Options()
     if not prefetched:
@@ -110,17 +119,22 @@ def medians(values: np.ndarray) -> list[float]:
 
 
 def close(
-    measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = SLACK_MS, share: float = 0.05
+    measured: np.ndarray,
+    truth: np.ndarray,
+    handed: bool,
+    slack_ms: float = SLACK_MS,
+    share: float = 0.05,
+    most_ms: float = 3.0,
 ) -> bool:
     """Whether waits, batch by batch, are within a share or `slack_ms` of the truth: medians per delay.
 
     Args:
         handed: batches pass from thread to thread on their way to the loop, or are converted, which
             the maker's own stamps do not cover: what a batch without delay takes is allowed on top,
-            up to 3 ms.
+            up to `most_ms`.
         slack_ms: for what else cannot be told apart; see `SLACK_MS`.
     """
     off = np.array(medians(measured - truth))
-    handover = min(3.0, max(0.0, off[0])) if handed else 0.0
+    handover = min(most_ms, max(0.0, off[0])) if handed else 0.0
     allowed = np.maximum(slack_ms, share * np.array(medians(truth))) + handover
     return bool((np.abs(off) <= allowed).all())
