@@ -3,10 +3,9 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import quote
 
 from make_recording import make_recording
-from plugin_app import clients
+from plugin_app import PluginApp
 from waiting import wait_until
 
 from tensorboard_plugin import plugin as plugin_module
@@ -57,11 +56,11 @@ def test_requests_at_the_same_time_have_one_report_made(tmp_path, monkeypatch):
 
     for name in ("run_report", "total"):
         monkeypatch.setattr(plugin_module, name, slow(getattr(plugin_module, name)))
-    apps = clients(tmp_path)
-    (one,) = apps["/runs"].get("/runs").json["recordings"]
+    app = PluginApp(tmp_path, names=())
+    (one,) = app.json("/runs")["recordings"]
 
     def ask(route):
-        assert apps[route].get(f"{route}?id={quote(one['id'])}").status_code == 200
+        assert app.get(route, id=one["id"])[0] == 200
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(ask, ["/recording", "/total", "/job"] * 4))
@@ -72,8 +71,8 @@ def test_two_hundred_requests_do_not_wait_for_a_long_one(tmp_path, monkeypatch):
     """None of them computes for long, and the report of one recording holds up no other."""
     for run in ("long", "other"):
         make_recording(tmp_path / run, "thirds", steps=3000, scalars=False)
-    apps = clients(tmp_path, ["long", "other"])
-    ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
+    app = PluginApp(tmp_path)
+    ids = {one["run"]: one["id"] for one in app.json("/runs")["recordings"]}
     begun, go_on, report = threading.Event(), threading.Event(), plugin_module.run_report
 
     def held(recording, *args, **options):
@@ -86,8 +85,8 @@ def test_two_hundred_requests_do_not_wait_for_a_long_one(tmp_path, monkeypatch):
 
     def ask(route, run="other"):
         wall, cpu = time.perf_counter(), time.thread_time()
-        query = f"id={quote(ids[run])}&level=0&first=0&last=99&count=64&lanes=steps"
-        assert apps[route].get(f"{route}?{query}").status_code == 200
+        query = {"id": ids[run], "level": 0, "first": 0, "last": 99, "count": 64, "lanes": "steps"}
+        assert app.get(route, **query)[0] == 200
         return time.perf_counter() - wall, time.thread_time() - cpu
 
     with ThreadPoolExecutor(200) as pool:

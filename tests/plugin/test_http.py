@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from make_recording import make_recording
-from plugin_app import PluginApp, clients
+from plugin_app import PluginApp
 from werkzeug.test import Client
 
 from gpu_util_callback import read_recordings
@@ -30,7 +30,7 @@ def test_a_relative_log_directory_is_named_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     for name, exists in (("logs", True), ("no-logs", False)):
-        listing = clients(name)["/runs"].get("/runs").json
+        listing = PluginApp(name, names=()).json("/runs")
         assert (listing["logdir"], listing["logdir_exists"]) == (str(tmp_path / name), exists)
 
 

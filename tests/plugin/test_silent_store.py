@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from make_recording import SyntheticRun, make_recording
-from plugin_app import clients
+from plugin_app import PluginApp
 from waiting import wait_until
 
 from gpu_util_callback.recording.reader import Recording
@@ -97,14 +97,14 @@ def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tm
 
 def test_a_download_ends_and_says_that_it_is_incomplete(silent, impatient, monkeypatch):
     places = {"there": "silent://bucket/run"}
-    apps = clients("", places, spec="there:silent://bucket/run,here:/there", paths=places)
+    app = PluginApp("", "there:silent://bucket/run,here:/there", places)
     silent.set()
-    wait_until(lambda: apps["/runs"].get("/runs").json.get("recordings"), 30)
-    (one,) = apps["/runs"].get("/runs").json["recordings"]
+    wait_until(lambda: app.json("/runs").get("recordings"), 30)
+    (one,) = app.json("/runs")["recordings"]
     address = f"/export.csv?id={quote(one['id'])}"
-    whole = apps["/export.csv"].get(address).text
+    whole = app.ask(address).text
     assert whole.count("\n") == 61
-    begun = apps["/export.csv"].get(address, buffered=False).response
+    begun = app.ask(address).response
     lines = iter(begun)
     assert next(lines).decode() == whole[: whole.index("\n") + 1]
     silent.clear()
@@ -172,9 +172,9 @@ def hung(monkeypatch):
     folders.answer()
 
 
-def listing(apps):
+def listing(app):
     began = time.monotonic()
-    reply = apps["/runs"].get("/runs")
+    reply = app.ask("/runs")
     assert reply.status_code == 200
     assert time.monotonic() - began < 5
     return sorted(one["run"] for one in reply.json["recordings"]), reply.json["problems"]
@@ -194,29 +194,29 @@ def test_a_mount_that_hangs_holds_up_nothing_else(spec, hung, impatient, tmp_pat
     names = ["a", "nfs/b", "nfs/c", "z"]
     listed = ",".join(str(tmp_path / n) for n in ("a", "nfs", "z")) if spec else ""
     paths = {n: str(tmp_path / n) for n in names}
-    apps = clients("" if spec else tmp_path, names, spec=listed, paths=paths)
-    wait_until(lambda: listing(apps)[0] == names, 30)
-    ids = {one["run"]: one["id"] for one in apps["/runs"].get("/runs").json["recordings"]}
+    app = PluginApp("" if spec else tmp_path, listed, paths, names)
+    wait_until(lambda: listing(app)[0] == names, 30)
+    ids = {one["run"]: one["id"] for one in app.json("/runs")["recordings"]}
 
     def ask(route, run):
-        return apps[route].get(f"{route}?id={quote(ids[run])}&level=0&first=0&count=8&lanes=steps")
+        return app.ask(f"{route}?id={quote(ids[run])}&level=0&first=0&count=8&lanes=steps")
 
     hung.add(tmp_path / "nfs")
-    wait_until(lambda: any("no answer" in one["message"] for one in listing(apps)[1]), 30)
+    wait_until(lambda: any("no answer" in one["message"] for one in listing(app)[1]), 30)
     make_recording(tmp_path / "z", "healthy", steps=30, scalars=False)
-    wait_until(lambda: listing(apps)[0] == [*names, "z"], 30)
+    wait_until(lambda: listing(app)[0] == [*names, "z"], 30)
     before = threading.active_count()
     with ThreadPoolExecutor(2) as pool:
         silent = [*pool.map(lambda route: ask(route, "nfs/b"), ("/recording", "/tiles"))]
     assert all(one.status_code == 504 and "does not answer" in one.json["error"] for one in silent)
     for run in ("a", "z"):
         assert [ask(route, run).status_code for route in ("/recording", "/tiles")] == [200, 200]
-    assert apps["/total"].get("/total").status_code == 200
+    assert app.ask("/total").status_code == 200
     for _ in range(5):
         waiting = waiting_requests()
         assert ask("/recording", "nfs/b").status_code == 504
         assert waiting_requests() <= waiting, "no third request waits for it"
-        listing(apps)
+        listing(app)
     assert threading.active_count() <= before + 4
     hung.answer()
     wait_until(lambda: ask("/recording", "nfs/b").status_code == 200, 30)
@@ -228,7 +228,7 @@ def test_a_log_directory_that_hangs_is_answered_for(hung, impatient, tmp_path, m
     released = threading.Event()
     monkeypatch.setattr(Path, "is_dir", lambda self: released.wait(60))
     hung.add(tmp_path)
-    apps = clients(tmp_path)
-    wait_until(lambda: "no answer" in str(listing(apps)[1]), 30)
-    assert apps["/runs"].get("/runs").json["logdir_exists"] is None
+    app = PluginApp(tmp_path, names=())
+    wait_until(lambda: "no answer" in str(listing(app)[1]), 30)
+    assert app.json("/runs")["logdir_exists"] is None
     released.set()

@@ -6,7 +6,6 @@ printed, logged and served is searched.
 """
 
 import ftplib
-import gzip
 import json
 import logging
 import re
@@ -16,11 +15,10 @@ import traceback
 import zipfile
 from io import BytesIO
 from typing import ClassVar
-from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from plugin_app import clients
+from plugin_app import PluginApp
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings, redaction
 from gpu_util_callback.backends.adapters import LoopAdapter
@@ -126,18 +124,14 @@ def everything_said(logdir, folder, capfd, caplog):
         main(command)
     if page.exists():
         texts.append(page.read_text())
-    apps = clients(logdir, ["."])
-    listed = apps["/runs"].get("/runs")
-    texts.append(listed.text)
-    texts.append(apps["/total"].get("/total").text)
-    for one in listed.json["recordings"]:
+    app = PluginApp(logdir, names=["."])
+    listed = app.json("/runs")["recordings"]
+    replies = [app.get("/runs"), app.get("/total"), app.get("/recording", id=URL)]
+    for one in listed:
         for route in ("/recording", "/job", "/export.csv", "/export.json", "/export.html"):
-            reply = apps[route].get(f"{route}?id={quote(one['id'])}&table=phases")
-            data = reply.data
-            packed = reply.headers.get("Content-Encoding") == "gzip"
-            texts.append((gzip.decompress(data) if packed else data).decode())
-    texts.append(apps["/recording"].get(f"/recording?id={quote(URL)}").text)
-    for one in read_recordings(logdir) if listed.json["recordings"] else ():
+            replies.append(app.get(route, id=one["id"], table="phases"))
+    texts += [body.decode() for _, body in replies]
+    for one in read_recordings(logdir) if listed else ():
         texts += [str(vars(problem)) for problem in one.problems] + [one._repr_html_()]
     printed = capfd.readouterr()
     texts += [printed.out, printed.err, caplog.text]

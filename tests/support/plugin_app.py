@@ -12,44 +12,30 @@ from werkzeug.test import Client
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 
 
-def plugin_over(logdir, names, spec="", paths=None) -> GpuUtilizationPlugin:
-    """Return the plugin beside runs of these names.
-
-    Args:
-        names: returns them.
-        spec: of `--logdir_spec`.
-        paths: name of a run -> its folder.
-    """
-    runs = SimpleNamespace(list_runs=lambda *_, **__: [SimpleNamespace(run_name=name) for name in names()])
-    return GpuUtilizationPlugin(
-        base_plugin.TBContext(
-            logdir=str(logdir),
-            data_provider=runs,
-            flags=SimpleNamespace(logdir_spec=spec),
-            multiplexer=SimpleNamespace(RunPaths=lambda: paths),
-        )
-    )
-
-
-def clients(logdir, names=(), **more) -> dict[str, Client]:
-    """Return a client of each route of the plugin beside runs of these names; `more`: of `plugin_over`."""
-    routes = plugin_over(logdir, lambda: names, **more).get_plugin_apps()
-    return {route: Client(app) for route, app in routes.items()}
-
-
 class PluginApp:
     """The plugin beside runs, by default one for each folder of the log directory.
 
     Args:
         spec: of `--logdir_spec`.
         paths: name of a run -> its folder.
+        names: of the runs, where they are neither these nor the folders.
     """
 
-    def __init__(self, logdir, spec="", paths=None):
-        def names():
-            return paths or sorted(path.name for path in Path(logdir).iterdir() if path.is_dir() or path.is_symlink())
+    def __init__(self, logdir, spec="", paths=None, names=None):
+        def list_runs(*_, **__):
+            named = paths if names is None else names
+            if named is None:
+                named = sorted(path.name for path in Path(logdir).iterdir() if path.is_dir() or path.is_symlink())
+            return [SimpleNamespace(run_name=name) for name in named]
 
-        self.plugin = plugin_over(logdir, names, spec, paths)
+        self.plugin = GpuUtilizationPlugin(
+            base_plugin.TBContext(
+                logdir=str(logdir),
+                data_provider=SimpleNamespace(list_runs=list_runs),
+                flags=SimpleNamespace(logdir_spec=spec),
+                multiplexer=SimpleNamespace(RunPaths=lambda: paths),
+            )
+        )
         self.routes = self.plugin.get_plugin_apps()
 
     def ask(self, address, method="GET"):
