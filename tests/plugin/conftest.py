@@ -6,11 +6,6 @@ from tensorboard_server import tensorboard_factory
 from tensorboard_plugin import runs as runs_module
 
 
-def pytest_itemcollected(item):
-    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
-    item.add_marker(pytest.mark.quick)
-
-
 @pytest.fixture
 def start_tensorboard():
     """`start_tensorboard(logdir, load_fast, path_prefix=None, logdir_spec=None) -> server`."""

@@ -40,8 +40,3 @@ def three_segments(make_writer, scripted_time):
     writer.close("ended")
     assert len(list(Path(writer.path).glob("segment-*"))) == 3
     return Path(writer.path)
-
-
-def pytest_itemcollected(item):
-    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
-    item.add_marker(pytest.mark.quick)

@@ -43,8 +43,3 @@ def explain(tmp_path) -> Callable[..., dict]:
         return trace_oracle.explain(tmp_path)
 
     return run
-
-
-def pytest_itemcollected(item):
-    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
-    item.add_marker(pytest.mark.quick)

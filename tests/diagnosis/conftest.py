@@ -1,8 +1,0 @@
-"""What the tests of diagnosis have in common."""
-
-import pytest
-
-
-def pytest_itemcollected(item):
-    """Have `make quick` run this folder's tests: they train nothing, but for those marked `heavy`."""
-    item.add_marker(pytest.mark.quick)
