@@ -120,9 +120,9 @@ def describe_validation(dataset: object) -> dict[str, object]:
         return {}
     source = seen_through(dataset)
     kind = "numpy" if isinstance(source, (tuple, list)) else _kind(source)
-    facts = {"kind": kind} | {name.removeprefix("input_"): value for name, value in _makers(kind, source).items()}
-    reported = ("kind", "class", "workers", "processes")
-    return {f"validation_{name}": facts[name] for name in reported if name in facts}
+    makers = _makers(kind, source)
+    workers = {"validation_workers": makers["input_workers"]} if "input_workers" in makers else {}
+    return {"validation_kind": kind, **workers}
 
 
 def seen_through(dataset: object) -> object:

@@ -139,14 +139,13 @@ class ProcessTime:
             shares = {name: weight / total for name, weight in weights.items()}
             if self._samples < _FEWEST or not total:
                 shares, set_up = {OTHER: 1.0}, 0
-            idle = shares.pop(WAITING, 0.0)
+            shares.pop(WAITING, None)
             return {
                 "fits": self._fits,
                 "fits_s": round(fits_ns / 1e9, 6),
                 "compilations": self._compilations,
                 "compile_s": round(self._compile_ns / 1e9, 6),
                 "between_s": {name: round(share * between_s, 6) for name, share in sorted(shares.items())},
-                "waiting_s": round(idle * between_s, 6),
                 "predict_set_up_s": round(set_up / max(total, 1e-9) * between_s, 6),
             }
 

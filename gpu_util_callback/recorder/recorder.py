@@ -79,31 +79,6 @@ class State(Enum):
 BETWEEN_FITS = State.LEAVING, State.IDLE, State.ACQUIRED
 
 
-class ThreadTime:
-    """CPU time of the training thread in fits, where the system counts it."""
-
-    def __init__(self) -> None:
-        self._clock: int | None = None
-        self._began_s = 0.0  # of the fit that is under way
-        self._before_s = 0.0  # in the fits that have ended
-
-    def begin(self) -> None:
-        """Begin a fit; on its thread."""
-        if hasattr(time, "pthread_getcpuclockid"):
-            self._clock = time.pthread_getcpuclockid(threading.get_ident())
-            self._began_s = time.clock_gettime(self._clock)
-
-    def end(self) -> None:
-        self._before_s, self._clock = self.seconds(), None
-
-    def seconds(self) -> float:
-        """Return the time so far."""
-        if self._clock is not None:
-            with contextlib.suppress(OSError):  # the thread has ended
-                return self._before_s + time.clock_gettime(self._clock) - self._began_s
-        return self._before_s
-
-
 @dataclass(eq=False)
 class Recorder:
     """Owner of a recording: writer, sampler, scalars, diagnosis and the one thread that runs them.
@@ -157,7 +132,6 @@ class Recorder:
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
         self.intake = Intake(self.timeline, self._gpus, self.fail, self._lose_rows)
-        self._training_cpu = ThreadTime()
         # A file of stacks holds the names of folders.
         self._keeps_stacks = self.settings.memory_stacks and not self.settings.redact
         keep = self._outputs.keep_file if self._keeps_stacks else None
@@ -194,7 +168,6 @@ class Recorder:
         thread.start()  # raises where the process may have no more threads
         self._thread = thread
         _active[id(self)] = self
-        self._training_cpu.begin()
         # From here on time counts; our set-up does not.
         self._started_ns = self._fit_started_ns = self.clock.now()
         self.facts["started_ns"] = self._started_ns
@@ -353,7 +326,6 @@ class Recorder:
         self._phase(FIT_GAP, "", self._ended_ns, now)
         self.watch = watch
         self._fit_started_ns = now
-        self._training_cpu.begin()
         with self._lock:
             self._ended_ns = 0
             if self._state is State.ACQUIRED:  # nobody has ended it in between
@@ -391,7 +363,6 @@ class Recorder:
 
     def _end_of_fit(self, status: str) -> int:
         now = self.clock.now()
-        self._training_cpu.end()
         latest_ns = self.clock.from_perf(self.timeline.latest())
         ended = now if status == "ended" else min(now, latest_ns)
         if self._fit_started_ns:
@@ -813,8 +784,6 @@ class Recorder:
             facts["dispatch"] = dispatch
         if self._looks_at_input:
             facts |= self.adapter.input_facts()
-        if cpu_s := self._training_cpu.seconds():
-            facts["training_cpu_s"] = round(cpu_s, 6)
         return facts
 
     def _unkept(self, steps: int) -> list[Unavailable]:

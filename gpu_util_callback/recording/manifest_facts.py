@@ -195,7 +195,6 @@ class Fit(TypedDict, total=False):
     gradient_accumulation_steps: Count
     jit_compile: bool
     run_eagerly: bool
-    op_determinism: bool  # TensorFlow's
     mixed_precision: str | bool
     optimizer: str
     strategy: str
@@ -220,11 +219,8 @@ class Fit(TypedDict, total=False):
     input_calls: list[InputCall]
     input_first: list[InputArray]
     step_threads: Count  # that a step may use on the CPU
-    training_cpu_s: Number  # of the training thread
     validation_kind: str
-    validation_class: str
     validation_workers: Count
-    validation_processes: bool
     validation_split: Share
     validation_batch_size: Count  # of arrays
     variables: dict[str, str]
@@ -432,7 +428,6 @@ class ProcessFacts(TypedDict, total=False):
     compilations: Count
     compile_s: Number
     between_s: Required[dict[str, Number]]  # by name
-    waiting_s: Number  # for the user, not part of it
     predict_set_up_s: Number
 
 

@@ -28,18 +28,16 @@ from gpu_util_callback.steps.timeline import (
 )
 
 
-def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int, tail_ns: int) -> tuple[np.ndarray, np.ndarray]:
+def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how far each batch of a call delayed its step, and when each step ended.
 
     Args:
         requested: int64 (n,), when each batch was requested.
         delivered: int64 (n,), when it was delivered.
         end_ns: when the call ended, the device included.
-        tail_ns: how long before that its last step ended.
     """
     n = len(delivered)
-    over = max(end_ns - tail_ns, int(delivered[-1]))
-    step_ns = float(np.min((over - delivered) / np.arange(n, 0, -1)))
+    step_ns = float(np.min((max(end_ns, int(delivered[-1])) - delivered) / np.arange(n, 0, -1)))
     wait, ends = np.empty(n, np.int64), np.empty(n, np.int64)
     free = int(requested[0])
     for k in range(n):
@@ -83,8 +81,7 @@ def _waits_and_ends(
         wait, ends = seen_delays(requested, delivered, ended)
         ends[-1] = end_ns
         return wait, ends
-    tail_ns = function.rows.tail_ns if function.rows is not None else 0
-    return delays(requested, delivered, end_ns, tail_ns)
+    return delays(requested, delivered, end_ns)
 
 
 def share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:

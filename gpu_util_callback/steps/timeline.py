@@ -50,8 +50,6 @@ SAMPLED_EVERY = 15
 class Rows(Protocol):
     """Input rows that a function writes where Python does not see them: in its graph."""
 
-    tail_ns: int  # how long after its last step a call returns
-
     def take(self) -> InputRows:
         """Return the rows since the last call; on the recorder's thread."""
 

@@ -38,8 +38,6 @@ def rows(*pairs, signature=None) -> InputRows:
 class Graph:
     """Rows that a graph has written, taken in parts."""
 
-    tail_ns = 0
-
     def __init__(self, *parts: InputRows):
         self.parts = list(parts)
 

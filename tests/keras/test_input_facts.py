@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import threading
-import time
 
 import keras
 import numpy as np
@@ -16,7 +14,6 @@ import tensorflow as tf
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
 from gpu_util_callback.backends.tensorflow.written_stages import Reader
-from gpu_util_callback.recorder import recorder
 from gpu_util_callback.steps.frames import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature
 
@@ -200,7 +197,7 @@ def test_the_input_of_a_validation_is_named_by_itself():
     x, y = np.ones((16, 4), np.float32), np.ones((16, 1), np.float32)
     found = described(x=x, y=y, batch_size=8, validation_data=Made(workers=2))["jax"]
     assert found["input_kind"] == "numpy"
-    assert found["validation_kind"] == "PyDataset" and found["validation_class"] == "Made"
+    assert found["validation_kind"] == "PyDataset"
     assert found["validation_workers"] == 2
     found = described(x=x, y=y, batch_size=8, validation_data=(x, y))["jax"]
     assert found["validation_kind"] == "numpy" and "validation_workers" not in found
@@ -424,33 +421,8 @@ def test_values_that_stay_in_the_graph_are_not_known(tmp_path):
 # ---- the CPU of the training itself --------------------------------------------------------------
 
 
-class Spinning(keras.callbacks.Callback):
-    """Takes 0.2 s of the training thread's CPU, and as much of another's."""
-
-    def on_train_begin(self, logs=None):
-        self.began = time.thread_time()
-
-    def on_epoch_end(self, epoch, logs=None):
-        other = threading.Thread(target=self.spin)
-        other.start()
-        self.spin()
-        other.join()
-        self.used = time.thread_time() - self.began
-
-    def spin(self):
-        until = time.thread_time() + 0.2
-        while time.thread_time() < until:
-            pass
-
-
-def test_cpu_of_the_training_thread_and_threads_of_a_step(tmp_path):
-    spinning = Spinning()
+def test_the_threads_of_a_step_are_known(tmp_path):
     callback = GpuUtilCallback(tmp_path, report=False, trace="off")
-    for fits in (1, 2):  # the second fit continues the recording of the first
-        before = spinning.used if fits == 2 else 0
-        regression().fit(*BATCH, verbose=0, callbacks=[callback, spinning])
-        recorder.close_left_over()
-        [recording] = read_recordings(tmp_path)
-        facts = recording.facts["fit"]
-        assert facts["training_cpu_s"] == pytest.approx(before + spinning.used, abs=0.05)
-    assert facts["step_threads"] == len(os.sched_getaffinity(0))
+    regression().fit(*BATCH, verbose=0, callbacks=[callback])
+    [recording] = read_recordings(tmp_path)
+    assert recording.facts["fit"]["step_threads"] == len(os.sched_getaffinity(0))

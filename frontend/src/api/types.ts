@@ -255,8 +255,6 @@ export interface Fit {
   gradient_accumulation_steps?: number | null;
   jit_compile?: boolean | null;
   run_eagerly?: boolean | null;
-  /** TensorFlow's */
-  op_determinism?: boolean | null;
   mixed_precision?: string | boolean | null;
   optimizer?: string | null;
   strategy?: string | null;
@@ -284,12 +282,8 @@ export interface Fit {
   input_first?: InputArray[] | null;
   /** that a step may use on the CPU */
   step_threads?: number | null;
-  /** of the training thread */
-  training_cpu_s?: number | null;
   validation_kind?: string | null;
-  validation_class?: string | null;
   validation_workers?: number | null;
-  validation_processes?: boolean | null;
   validation_split?: number | null;
   /** of arrays */
   validation_batch_size?: number | null;

@@ -21,7 +21,6 @@ from gpu_util_callback.backends.tensorflow.iterator import (
     deterministic,
     holds_batches,
     probe,
-    tail_ns,
     timed,
     timing_into,
 )
@@ -68,8 +67,7 @@ class GraphBatches(Batches):
             inner.__dict__[_KEPT] = queue_and_shapes
         self.queue, shapes = queue_and_shapes
         if not isinstance(self.rows, GraphRows) or not self.rows.reads(self.queue):
-            tail_ns = self.rows.tail_ns if self.rows is not None else 0
-            self.rows = GraphRows(self.queue, tail_ns)
+            self.rows = GraphRows(self.queue)
         shapes.update(self.shapes)
         self.shapes = shapes
         self._into_queue = timing_into(self.queue)
@@ -154,8 +152,7 @@ class GraphRows:
     The queue is kept with the function, and read by one fit after the other.
     """
 
-    def __init__(self, queue: RowQueue, tail_ns: int = 0):
-        self.tail_ns = tail_ns
+    def __init__(self, queue: RowQueue):
         self._queue = queue
         self._anchor = _anchor()
         queue.read_by(self)
@@ -237,10 +234,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._train.wrap()
         self._time_input(failed)
         self._pipelines.note_dataset("train", given_dataset())
-        batches = self._batches[0]
-        if batches.rows is not None and timeline.steps_per_execution > 1:
-            batches.rows.tail_ns = tail_ns()
-        self.shapes = batches.shapes
+        self.shapes = self._batches[0].shapes
         self._test_stays = is_tf_keras(model)
         if self._test_stays:
             # Keras 2 takes hold of the test function before it says that a validation begins.
@@ -308,7 +302,6 @@ class TensorFlowAdapter(KerasAdapter):
         return {
             "strategy": type(strategy).__name__ if strategy is not None else None,
             "replicas": tensorflow_distribute.replicas(self._model),
-            "op_determinism": self._deterministic,
         }
 
 
