@@ -206,7 +206,6 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
         revision = recording.revision
-        self._tiles.prepare(recording)
         report = self._report(recording, revision)
         return _json(request, recording_reply(recording, revision, report))
 

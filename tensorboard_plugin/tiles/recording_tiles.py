@@ -21,10 +21,8 @@ from gpu_util_callback.recording.segments import Segment, SegmentInfo
 from gpu_util_callback.recording.summary import step_series
 from gpu_util_callback.recording.top import Top, statistics
 
-# A request waits this long for the rows of a view, and this long for those that are new. With the
-# rest of a reply, that leaves a zoom below 20 ms and a first view below 100 ms.
+# A request waits this long for the rows of a view. With the rest of a reply, that leaves a zoom below 20 ms.
 PATIENCE_S = 0.005
-NEW_PATIENCE_S = 0.06
 # It waits for no more files than these: they take longer.
 FEW_SEGMENTS = 1
 QUICK_SEGMENTS = 3  # and goes through no more than these, once they are read
@@ -241,8 +239,8 @@ def _rows(since: np.ndarray, step: np.ndarray | None, columns: object, values: n
 class RecordingTiles:
     """All series of one recording at any zoom, brought up to date on demand; thread safe.
 
-    A view comes from the recording's top, which is read at once, where that is fine enough, and
-    else from the rows of the segments in view.
+    A view comes from the recording's top where that is fine enough, and else from the rows of the
+    segments in view.
 
     Args:
         jobs: what reads files; None: every request does, however long it takes.
@@ -254,36 +252,21 @@ class RecordingTiles:
         self._jobs = jobs
         self._cached = cached
         self._loading = threading.Lock()
-        self._tops: tuple[str, TopTiles] | None = None  # the recording's revision, and its top
+        self._top: tuple[str, TopTiles] | None = None  # the recording's revision, and its top
 
-    # --- following the recording ------------------------------------------------------------------
-
-    def prepare(self) -> None:
-        """Begin to read what the first view needs."""
-        if self._tops is None and self._jobs is not None:
-            self._jobs.do(self, self._load)
-
-    def _load(self) -> None:
+    def _source(self, revision: str) -> TopTiles:
+        """Return the recording's top as of a revision."""
         with self._loading:
-            revision = self.recording.revision
-            if self._tops is None or self._tops[0] != revision:
+            if self._top is None or self._top[0] != revision:
                 live = self.recording.status == "live"
-                self._tops = revision, TopTiles(self.recording.top, live)
-
-    def _follow(self, revision: str) -> tuple[TopTiles, bool]:
-        """Return the newest top at hand, and whether it is of this revision."""
-        if self._tops is None or self._jobs is None:
-            self._load()
-        elif self._tops[0] != revision:
-            self._jobs.do(self, self._load, NEW_PATIENCE_S)
-        assert self._tops is not None
-        return self._tops[1], self._tops[0] in (revision, self.recording.revision)
+                self._top = revision, TopTiles(self.recording.top, live)
+            return self._top[1]
 
     # --- answering --------------------------------------------------------------------------------
 
     def answer(self, revision: str, requested: Wanted, view: View) -> Answer:
         """Return a view of the requested columns that exist."""
-        source, current = self._follow(revision)
+        source = self._source(revision)
         existing = {}
         for group, columns in requested.items():
             there = source.columns(group)
@@ -302,8 +285,7 @@ class RecordingTiles:
         if view.axis == "time":
             end = self.recording.end_ns - source.top.origin_ns
         answer.filled = view.begun(end)
-        # The newest rows may be missing anywhere.
-        answer.coarse = set(narrow if fine is None else ()) if current else set(existing)
+        answer.coarse = set(narrow if fine is None else ())
         return answer
 
     def _fine(self, source: TopTiles, requested: Wanted, view: View) -> Fine | None:

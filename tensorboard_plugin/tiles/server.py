@@ -86,10 +86,6 @@ class TileServer:
         axes = [edges, answer.other] if axis == "time" else [answer.other, edges]
         return _packed(header, series, axes)
 
-    def prepare(self, recording: Recording) -> None:
-        """Begin to read what the tiles of a recording need."""
-        self._of(recording).prepare()
-
     def _of(self, recording: Recording) -> RecordingTiles:
         with self._lock:
             tiles = self._tiles.get(recording.id)

@@ -234,43 +234,11 @@ def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
             np.testing.assert_allclose(np.stack(grown.series[key]), np.stack(values), rtol=1e-5)
 
 
-def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch):
-    """Who asks while others read gets what is known, and is told to ask again."""
-    make_long_recording(tmp_path, 12_000, gpus=1, metrics=8, chunk=2_000, live=True)
-    (one,) = read_recordings(tmp_path)
-    server, request = TileServer(), ("step", 10, 0, 12, ["steps", "gpu0:power_mw"])
-    before = settled(server, one, *request)
-    reached, go_on = threading.Event(), threading.Event()
-    opened = type(one).open_segment
-
-    def slowly(self, info):
-        reached.set()
-        assert go_on.wait(60)
-        return opened(self, info)
-
-    assert one.top.step_range == (0, 11_999)
-    monkeypatch.setattr(type(one), "open_segment", slowly)
-    one.facts = {**one.facts, "flushes": one.facts["flushes"] + 1}
-    one._forget()
-    one._newest = {}  # as if they were new
-    waits = threading.Thread(target=ask, args=(server, one, *request))
-    waits.start()
-    assert reached.wait(60)
-    meanwhile = ask(server, one, *request)
-    assert meanwhile.header["refining"] == ["steps", "gpu0:power_mw"]
-    for key, values in before.series.items():
-        np.testing.assert_array_equal(np.stack(meanwhile.series[key]), np.stack(values))
-    go_on.set()
-    waits.join(60)
-    assert settled(server, one, *request).header["refining"] == []
-
-
 def test_what_was_made_of_sealed_rows_stays_while_a_run_goes_on(tmp_path, monkeypatch):
     """A view that nobody moves does not become coarse again with every flush."""
     make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
     (one,) = read_recordings(tmp_path)
-    monkeypatch.setattr(recording_tiles, "PATIENCE_S", 0)  # no request waits for rows ...
-    monkeypatch.setattr(recording_tiles, "NEW_PATIENCE_S", 60)  # ... but for what is new
+    monkeypatch.setattr(recording_tiles, "PATIENCE_S", 0)  # no request waits for rows
     server, early, late = TileServer(), ("step", 1, 500, 400), ("step", 1, 11_500, 400)
     for view in (early, late):
         settled(server, one, *view, ["steps"])

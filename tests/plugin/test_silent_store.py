@@ -122,16 +122,15 @@ def test_lanes_of_others_are_read_meanwhile(silent, tmp_path):
     (folder,) = storage.folders("/bucket/run/plugins/gpu_utilization")
     there = Recording(storage, f"/bucket/run/plugins/gpu_utilization/{folder}", id="there")
     here = Recording(*storage_for(make_recording(tmp_path / "b", "thirds", steps=600)), id="here")
-    server = TileServer()
+    server, request = TileServer(), ("step", 0, 0, 8, ["steps"])
     silent.clear()
     asked = SilentFileSystem.asked
-    server.prepare(there)
-    wait_until(lambda: SilentFileSystem.asked > asked, 30)
-    server.prepare(here)
-    wait_until(lambda: server._of(here)._tops is not None, 30)
-    assert server._of(there)._tops is None
-    silent.set()
-    wait_until(lambda: server._of(there)._tops is not None, 30)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.tile, there, *request)
+        wait_until(lambda: SilentFileSystem.asked > asked, 30)
+        assert server.tile(here, *request) and not waiting.done()
+        silent.set()
+        assert waiting.result(30)
 
 
 class Hung(set):
