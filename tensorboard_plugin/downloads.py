@@ -42,15 +42,6 @@ from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 logger = logging.getLogger("gpu_util_callback")
 
 
-def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]:
-    """Return columns of the steps `first` to `last`, both included; absent values are None."""
-    parts: dict[str, list] = {name: [] for name in TABLES["steps"]}
-    for rows in recording.rows_of("steps", first, last):
-        for name, values in rows.items():
-            parts[name] += _plain("steps", name, values)
-    return parts
-
-
 def csv_lines(
     recording: Recording,
     table: str,

@@ -23,7 +23,7 @@ from gpu_util_callback.recording.manifest import plain, strict_json
 from gpu_util_callback.recording.problems import reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES
-from tensorboard_plugin.downloads import csv_lines, html_report, step_columns
+from tensorboard_plugin.downloads import csv_lines, html_report
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.replies import (
     listed,
@@ -41,7 +41,6 @@ from tensorboard_plugin.tiles.server import BadTile, TileServer
 
 logger = logging.getLogger("gpu_util_callback")
 
-MAX_STEPS = 1000
 # A job's reply needs the reports of all its workers and of earlier fits: all must be kept.
 MAX_REPORTS = 2 * MAX_WORKERS
 # A request for the sums of all runs diagnoses recordings this long; the next request continues.
@@ -123,7 +122,6 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/recording": self._serve_recording,
             "/job": self._serve_job,
             "/tiles": self._serve_tiles,
-            "/steps": self._serve_steps,
             "/window": self._serve_window,
             "/export.csv": self._serve_csv,
             "/export.json": self._serve_json,
@@ -233,13 +231,6 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         except BadTile as error:
             raise _Refused(400, str(error)) from error
         return _unkept(http_util.Respond(request, content, "application/octet-stream", content_encoding="gzip"))
-
-    def _serve_steps(self, request: wrappers.Request) -> wrappers.Response:
-        recording = self._recording(request)
-        first, last = _integer(request, "first"), _integer(request, "last")
-        if first < 0 or last < first or last - first >= MAX_STEPS:
-            raise _Refused(400, f"first to last is 1 to {MAX_STEPS} steps, in order")
-        return _json(request, {"columns": step_columns(recording, first, last)})
 
     def _serve_window(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)

@@ -215,7 +215,6 @@ def _queries(number: int) -> list[tuple[str, str]]:
     """What a number asks about each recording: its facts, one reply more, two views."""
     asked = (
         ("/job", ""),
-        ("/steps", "&first=0&last=99"),
         ("/window", "&window=0"),
         ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"),
         ("/export.json", ""),

@@ -17,7 +17,6 @@ ROUTES = (
     "/recording",
     "/job",
     "/tiles",
-    "/steps",
     "/window",
     "/export.csv",
     "/export.json",
@@ -151,7 +150,7 @@ def make(random: Random) -> bytes:
         query.append(["id", f"#{random.randrange(4)}"])
     for name in ("axis", "level", "first", "count", "lanes") if path == "/tiles" else ():
         query.append([name, random.choice(USUAL[name])])
-    for name in ("first", "last") if path == "/steps" else ():
+    for name in ("first", "last") if path == "/export.csv" else ():
         query.append([name, random.choice(USUAL[name])])
     for _ in range(random.choice((0, 1, 1, 2, 3, 8))):
         name = random.choice(NAMES) if random.random() < 0.95 else random.choice(ODD)

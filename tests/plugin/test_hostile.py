@@ -71,7 +71,7 @@ def refused(status, body, asked):
 
 
 @pytest.mark.parametrize(
-    "route", ["/recording", "/tiles", "/steps", "/window", "/job", "/export.csv", "/export.json", "/export.html"]
+    "route", ["/recording", "/tiles", "/window", "/job", "/export.csv", "/export.json", "/export.html"]
 )
 def test_ids_lead_nowhere_but_to_known_recordings(logs, route):
     app = PluginApp(logs / "logs")
@@ -117,14 +117,6 @@ def test_numbers_and_names_are_checked(logs):
         status, body = app.tile(id, lanes=lanes)
         assert status == 200, lanes[:50]
         assert decode_tile(body).header["series"] == [], lanes[:50]
-    for query in (
-        {"first": 0},
-        {"first": 0, "last": 1000},
-        {"first": 5, "last": 4},
-        {"first": "a", "last": 2},
-        {"first": -3, "last": 2},
-    ):
-        refused(*app.get("/steps", id=id, **query), query)
     for window in (-1, 99, "x", "9" * 30, 2**62):
         refused(*app.get("/window", id=id, window=window), window)
     for table in ("../steps", "steps;", "x" * 10_000, NUL, "__class__"):
@@ -222,13 +214,7 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
         ids = {one["run"]: one["id"] for one in app.json("/runs")["recordings"]}
         assert app.tile(ids["a"])[0] == 200
         shutil.rmtree(tmp_path / "logs" / "a")
-        for route, query in (
-            ("/recording", {}),
-            ("/steps", {"first": 0, "last": 9}),
-            ("/export.csv", {}),
-            ("/export.json", {}),
-            ("/job", {}),
-        ):
+        for route, query in (("/recording", {}), ("/export.csv", {}), ("/export.json", {}), ("/job", {})):
             status, body = app.get(route, id=ids["a"], **query)
             assert status in (200, 404), (route, status, body[:300])
             if status == 200 and route == "/recording":
@@ -261,12 +247,7 @@ def test_damage_in_the_middle_of_browsing(tmp_path):
             assert status == 200, body[:300]
             decode_tile(body)
         fresh = PluginApp(tmp_path)
-        for route, query in (
-            ("/recording", {}),
-            ("/export.csv", {}),
-            ("/export.html", {}),
-            ("/steps", {"first": 0, "last": 99}),
-        ):
+        for route, query in (("/recording", {}), ("/export.csv", {}), ("/export.html", {})):
             status, body = fresh.get(route, id=id, **query)
             assert status == 200, (route, body[:300])
     reply = PluginApp(tmp_path).json("/recording", id=id)

@@ -41,7 +41,6 @@ def addresses(app):
         "/runs",
         f"/recording?id={id}",
         f"/job?id={id}",
-        f"/steps?id={id}&first=0&last=9",
         f"/tiles?id={id}&axis=step&level=0&first=0&count=64&lanes=steps",
         f"/window?id={id}&window=0",
         f"/export.csv?id={id}",
