@@ -103,6 +103,16 @@ def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypat
     assert watch.facts()["samples"] == 0 and pauses[0] < 0.1
 
 
+@pytest.mark.parametrize(("method", "counted"), [("predict", 1), ("test_on_batch", 0)])
+def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, monkeypatch):
+    made = compile("pass", "site-packages/keras/src/trainers/trainer.py", "exec")
+    frames = [(None, made.replace(co_name=name)) for name in ("__init__", method)]
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: frames)
+    watch = DispatchWatch("tensorflow", 0, lambda: True)
+    watch.look()
+    assert watch.facts()["predict_set_up"] == counted
+
+
 def test_a_look_keeps_no_frame_alive():
     import gc
     import threading

@@ -71,6 +71,17 @@ def test_the_parts_of_a_step():
     assert table["estimated"][0] == 0 and table["batches"][0] == 1
 
 
+@pytest.mark.parametrize(("most", "fetched"), [(1, [(2, 10)]), (8, [(2, 10), (10, 10.5)])])
+def test_the_fetch_of_the_first_batch_without_a_stop_of_the_process(most, fetched):
+    assembler = Assembler(0, stops=[(3 * MS, 9 * MS)])
+    tables = assembler.add(block([SIMPLE], rows(*fetched), most=most))
+    (phases,), (table,) = tables["phases"], tables["steps"]
+    first = [phases[name][0] / MS for name in ("start_ns", "end_ns", "self_ns")]
+    assert phases["name"].tolist() == ["first batch"] and first == [2, 10, 2]
+    assert table["input_wait_ns"][0] == table["input_get_ns"][0] == 2 * MS
+    assert table["duration_ns"].sum() == 9 * MS
+
+
 def test_a_traced_call_is_compilation_but_for_its_wait():
     row = list(SIMPLE)
     row[CALL["flags"]] = TRACED
