@@ -125,8 +125,6 @@ class PythonAdapter(KerasAdapter):
             test_batches: of the test function.
         """
         self._model, self._timeline, self._first = model, timeline, first
-        if first is not None:
-            first.attach()
         try:
             self.compile_clock.start()
         except Exception as error:  # private to the framework, or moved
@@ -139,6 +137,7 @@ class PythonAdapter(KerasAdapter):
             batches,
             stale=stale,
             raised=stale,  # an exception in there leaves the fit
+            first=first,
         )
         self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
@@ -156,8 +155,6 @@ class PythonAdapter(KerasAdapter):
     def end(self) -> None:
         super().end()
         self.compile_clock.stop()
-        if self._first is not None:
-            self._first.detach()
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""

@@ -72,6 +72,7 @@ class TimedFunction:
         stale: called when the training turns out to be over; None = unexpected calls are normal.
         raised: called when the function raised; the error propagates.
         failed: called with an error of ours; the function is unwrapped then.
+        first: looks at its first call.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class TimedFunction:
         stale: Callable[[], None] | None = None,
         raised: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] = lambda error: None,
+        first: FirstCall | None = None,
     ):
+        self._first = first
         self.model = model
         self.name = name
         self.batches = batches
@@ -115,7 +118,8 @@ class TimedFunction:
         if inner is None:
             return
         self.batches.wraps(inner)
-        self.wrapper = self.batches.timed(self, inner)
+        call = inner if self._first is None else self._first.around(self.model, inner)
+        self.wrapper = self.batches.timed(self, call)
         # It may have been rebuilt in the middle of a fit, with another number of batches.
         self._takes(self._batches_per_call(inner), self.batches.rows)
         self.wrapper.__dict__[_WRAPPED] = inner
@@ -168,7 +172,6 @@ class FirstCall:
     """Facts from the first call of a train function. From the second call on it costs nothing.
 
     Args:
-        model: the Keras model.
         look: calls the function with the arguments, returns (its result, what was observed).
 
     Attributes:
@@ -176,36 +179,29 @@ class FirstCall:
         observed: None before the first call.
     """
 
-    def __init__(self, model: KerasModel, look: Callable[[Callable, tuple[object, ...]], tuple[object, object]]):
-        self._model = model
+    def __init__(self, look: Callable[[Callable, tuple[object, ...]], tuple[object, object]]):
         self._look = look
-        self._wrapper: Callable | None = None
-        self.function = unwrapped(getattr(model, "train_function", None))
-        self.observed: Any = getattr(self.function, "__dict__", {}).get(_OBSERVED)
-
-    def attach(self) -> None:
-        """Wait for the first call; before our own wrapper is put around the function."""
-        if self.observed is None and self.function is not None and hasattr(self.function, "__dict__"):
-            self._wrapper = self._model.train_function = self._make(self.function)
-
-    def detach(self) -> None:
-        """Put the function back, if its first call has not come. May be called more than once."""
-        if self._wrapper is not None and self._model.train_function is self._wrapper:
-            self._model.train_function = self.function
-        self._wrapper = None
+        self.function: Callable | None = None
+        self.observed: Any = None
 
     @uncounted
-    def _make(self, inner: Callable) -> Callable:
+    def around(self, model: KerasModel, inner: Callable) -> Callable:
+        """Return the model's own function, looked at in its first call, unless an earlier fit has done so."""
+        self.function, self.observed = inner, getattr(inner, "__dict__", {}).get(_OBSERVED)
+        if self.observed is not None or not hasattr(inner, "__dict__"):
+            return inner
+        pending = True
+
         def first(*args: object) -> object:
-            if self._wrapper is None:  # called again, by whoever kept it
+            nonlocal pending
+            if not pending:  # called again, by whoever kept it
                 return inner(*args)
-            self._wrapper = None
-            self._model.train_function = inner  # ours is put around it before the next call
+            pending = False
+            model.train_function = inner  # the timed one is put around it before the next call
             result, self.observed = self._look(inner, args)
             inner.__dict__[_OBSERVED] = self.observed
             return result
 
-        first.__name__ = getattr(inner, "__name__", "train_function")
         return first
 
 

@@ -46,7 +46,7 @@ class JaxAdapter(PythonAdapter):
             PythonBatches(clock, inside=True, probe=self._probe, first=self.first_batch.note),
             PythonBatches(clock, inside=True),
         ]
-        self._begin(model, timeline, stale, failed, None if eager else FirstCall(model, _first_step), *batches)
+        self._begin(model, timeline, stale, failed, None if eager else FirstCall(_first_step), *batches)
 
     def test_begin(self) -> None:
         super().test_begin()

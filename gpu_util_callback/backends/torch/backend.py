@@ -102,7 +102,7 @@ class TorchAdapter(PythonAdapter):
             "train": PythonBatches(clock, inside=False, probe=probe(), first=self.first_batch.note),
             "validation": PythonBatches(clock, inside=False),
         }
-        first = None if self._compiled else FirstCall(model, counted)
+        first = None if self._compiled else FirstCall(counted)
         self._begin(model, timeline, stale, failed, first, *self._batches.values())
         self._train_loader = self._time_loader("train", given_adapter())
         if self._train_loader is None:
