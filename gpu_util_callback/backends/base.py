@@ -217,23 +217,13 @@ def runtime_of(framework: str | None) -> Runtime:
 
 
 def adapter_for(backend: str) -> Adapter:
-    """A fresh adapter for a Keras backend; for one that is not known, the base class."""
-    if backend not in BACKENDS:
-        adapter = Adapter(name=backend)
-        adapter.unavailable.append(
-            {
-                "source": "input wait",
-                "reason": f"batches are not timed on the {backend} backend",
-                "cure": "train on the TensorFlow backend to see the input wait",
-            }
-        )
-        return adapter
+    """A fresh adapter for a Keras backend that trains: NumPy's and OpenVINO's have no `fit`."""
     return framework_module(backend, "backend").ADAPTER()
 
 
-def profiler_session_for(backend: str) -> ProfilerSession | None:
-    """The profiler of a Keras backend; None = there is none for it."""
-    return framework_module(backend, "profiler").SESSION if backend in BACKENDS else None
+def profiler_session_for(backend: str) -> ProfilerSession:
+    """The profiler of a backend."""
+    return framework_module(backend, "profiler").SESSION
 
 
 # ---- the work of a training step -----------------------------------------------------------------

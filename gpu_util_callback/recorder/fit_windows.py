@@ -35,7 +35,7 @@ def open_windows(
 ) -> KerasWindows | None:
     """Return the profiler windows of a fit; on the training thread, as it begins.
 
-    Returns: None where none are requested, or the backend has no profiler session.
+    Returns: None where none are requested.
     """
     settings, watch = recorder.settings, recorder.watch
     if settings.trace is None:
@@ -46,18 +46,8 @@ def open_windows(
     if backend == "jax" and settings.trace == TraceSchedule() and len(recorder.adapter.runtime.devices() or ()) > 1:
         recorder.unavailable.append(ASKED_FOR_ON_GPUS)
         return None
-    session = profiler_session_for(backend)
-    if session is None:
-        recorder.unavailable.append(
-            {
-                "source": "profiler windows",
-                "reason": f"they are not taken on the {backend} backend",
-                "cure": "train on TensorFlow, JAX or PyTorch to have them",
-            }
-        )
-        return None
     recorder.windows = ProfilerWindows(
-        session,
+        profiler_session_for(backend),
         settings.trace,
         recorder.clock,
         settings.log_dir,
