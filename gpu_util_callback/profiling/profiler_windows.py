@@ -25,7 +25,7 @@ import numpy as np
 
 from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner, TraceSchedule
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFailed, ProfilerSession, profile_claims
-from gpu_util_callback.profiling.window_reader import AllocatorCurve, ReadFailed, WindowReader, WindowRows, cure_for
+from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.segments import SampleBlock, Tables, concatenate
@@ -619,13 +619,9 @@ class Window:
             )
         return rows
 
-    def _curves(self, rows: WindowRows) -> list[AllocatorCurve]:
+    def _curves(self, rows: WindowRows) -> list[SampleBlock]:
         clock = self._windows.clock
-        return [
-            replace(curve, time_ns=clock.from_wall(curve.time_ns, self._began_ns))
-            for curve in rows.allocators
-            if curve.gpu >= 0
-        ]
+        return [replace(curve, time_ns=clock.from_wall(curve.time_ns, self._began_ns)) for curve in rows.allocators]
 
     def _converted(self, rows: WindowRows, planned: PlannedWindow) -> Tables:
         """Return the rows with the window's index and the recording's times."""
@@ -663,7 +659,7 @@ class WindowResult:
         start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
         cost_s: its whole cost.
         tables: rows of `traced_steps`, `kernels` and `step_kernels`.
-        allocators: curves of the GPUs' allocators, recording's clock.
+        allocators: as of `WindowRows`, on the recording's clock.
         look: the request that it answers.
     """
 
@@ -676,7 +672,7 @@ class WindowResult:
     cost_s: float
     events: int
     tables: Tables
-    allocators: list[AllocatorCurve]
+    allocators: list[SampleBlock]
     look: str = ""
 
     def points(self) -> list[tuple[int, dict[str, float], int]]:
@@ -714,15 +710,7 @@ class WindowResult:
             if rows and len(next(iter(rows.values()))):
                 earlier = [tables[name]] if name in tables else []
                 tables[name] = concatenate(name, [*earlier, {c: np.asarray(values) for c, values in rows.items()}])
-        for curve in self.allocators:
-            samples.append(
-                SampleBlock(
-                    f"gpu{curve.gpu}/allocator_traced",  # the sampled one is "gpu<i>/allocator"
-                    ("allocated_bytes",),
-                    curve.time_ns,
-                    curve.allocated_bytes.astype(np.float64).reshape(-1, 1),
-                )
-            )
+        samples += self.allocators
 
     def facts(self) -> dict[str, object]:
         """Return the window's facts for the manifest."""

@@ -33,7 +33,7 @@ def run(path: str, out: str) -> int:
 
     Arrays are named `<table>/<column>`, and `allocator<i>/<column>` for the curves of the
     framework's allocators; "about" is a JSON text with `events`, `device_events`, `problems` (lines
-    of the profiler or the reader) and `allocators` (the GPU of each, -1 = the host).
+    of the profiler or the reader) and `allocators` (the GPU of each).
 
     Returns: the number of events.
 
@@ -47,7 +47,7 @@ def run(path: str, out: str) -> int:
     arrays: dict[str, Any] = {
         f"{table}/{column}": _array(values) for table in TABLES for column, values in tables.get(table, {}).items()
     }
-    allocators = analysis.processes[0].allocators
+    allocators = [allocator for allocator in analysis.processes[0].allocators if allocator.device >= 0]
     for number, allocator in enumerate(allocators):
         epoch_ns = trace.processes[0].epoch_ns or 0
         arrays[f"allocator{number}/time_ns"] = allocator.time_ps // 1000 + epoch_ns

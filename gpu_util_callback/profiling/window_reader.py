@@ -13,26 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from gpu_util_callback.recording.segments import SampleBlock
 from gpu_util_callback.redaction import shortened
 
 
 class ReadFailed(Exception):
     """A window's file could not be read; the message gives the reason in one line."""
-
-
-@dataclass
-class AllocatorCurve:
-    """Memory held by one of the framework's allocators over a window.
-
-    Args:
-        gpu: the framework's ordinal; -1 = memory of the host.
-        time_ns: int64[n].
-        allocated_bytes: int64[n].
-    """
-
-    gpu: int
-    time_ns: np.ndarray
-    allocated_bytes: np.ndarray
 
 
 @dataclass
@@ -45,7 +31,7 @@ class WindowRows:
         device_events: of them, on GPUs.
         problems: lines of the profiler, such as dropped events.
         cpu_s: processor time that reading took.
-        allocators: their curves.
+        allocators: the memory that the framework's allocators held of each GPU.
     """
 
     tables: dict[str, dict[str, np.ndarray]]
@@ -53,7 +39,7 @@ class WindowRows:
     device_events: int
     problems: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
-    allocators: list[AllocatorCurve] = field(default_factory=list)
+    allocators: list[SampleBlock] = field(default_factory=list)
 
 
 # The priority is set before the imports, which are most of the work: `python -m` would be too late.
@@ -102,10 +88,7 @@ class WindowReader:
             raise ReadFailed(shortened(str(answer["error"])))
         try:
             tables, about = load(out)
-            curves = [
-                AllocatorCurve(gpu, **tables.pop(f"allocator{number}"))
-                for number, gpu in enumerate(about["allocators"])
-            ]
+            curves = [_curve(gpu, **tables.pop(f"allocator{number}")) for number, gpu in enumerate(about["allocators"])]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ReadFailed(f"its rows are damaged: {error}") from error
         return WindowRows(
@@ -162,6 +145,12 @@ class WindowReader:
             _end(process)
             raise ReadFailed(f"the process that reads it ended with {code}")
         return json.loads(line)
+
+
+def _curve(gpu: int, time_ns: np.ndarray, allocated_bytes: np.ndarray) -> SampleBlock:
+    values = allocated_bytes.astype(np.float64).reshape(-1, 1)
+    # The allocators that are sampled are "gpu<i>/allocator".
+    return SampleBlock(f"gpu{gpu}/allocator_traced", ("allocated_bytes",), time_ns, values)
 
 
 def _start() -> subprocess.Popen:

@@ -6,7 +6,8 @@ import time
 import numpy as np
 
 from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession
-from gpu_util_callback.profiling.window_reader import AllocatorCurve, WindowRows
+from gpu_util_callback.profiling.window_reader import WindowRows
+from gpu_util_callback.recording.segments import SampleBlock
 
 
 class Door:
@@ -128,7 +129,7 @@ def rows(steps, gpu=0, problems=(), device_events=10, clock_ns=None):
         device_events=device_events,
         problems=list(problems),
         cpu_s=0.2,
-        allocators=[AllocatorCurve(0, start, np.arange(n))],
+        allocators=[SampleBlock("gpu0/allocator_traced", ("allocated_bytes",), start, np.arange(n * 1.0)[:, None])],
     )
 
 
