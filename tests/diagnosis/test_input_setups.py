@@ -186,3 +186,17 @@ def test_workers_that_nobody_saw_are_asked_for(facts, code, question):
     advice = found(phases("input_setup", "iterator", **facts), "input_bound")["advice"]
     assert code in advice["code"] and bool(advice["code"]) == bool(code)
     assert advice["question"] == question
+
+
+@pytest.mark.parametrize(("buffered", "says"), [(40, "A shuffle fills its buffer then"), (20, "autotuning holds up")])
+def test_a_shuffle_that_fills_is_told_from_an_iterator_that_is_slow_to_end(buffered, says):
+    """Seen: switching autotuning off gained nothing where a shuffle took in what a map had still to make."""
+    run = run_of(epochs=6, steps_per_epoch=100, input_kind="tf.data", input_autotune=True)
+    for _ in range(6):
+        with run.epoch():
+            run.phase("input_setup", 0.3, name="iterator")
+            run.steps(100, step_ms=10)
+            stages = ("map(decode)", "ParallelMapV2", 4.0, 1.0, "autotuned"), ("shuffle", "ShuffleV3", 0.1, 1.0, "")
+            run.reading(*stages, batches=100, buffer=(buffered, np.nan))
+    advice = found(run, "input_bound")["advice"]
+    assert says in advice["text"] and bool(advice["code"]) == (buffered == 20)

@@ -146,6 +146,17 @@ def test_readings_are_differences():
     assert before >= 5 and before + after == pytest.approx(12, abs=4)
 
 
+def test_work_of_a_shuffle_that_ran_empty_is_no_reading():
+    """Seen: it had given up the slow map, and no stage seemed slow. A shuffle of file names gives up nothing."""
+
+    def shuffled(per_file):
+        names = tf.data.Dataset.range(3).shuffle(3)
+        return names.interleave(lambda _: tf.data.Dataset.range(per_file)).map(augment).shuffle(60).batch(BATCH)
+
+    assert read(shuffled(20), 2) == []
+    assert stages(read(shuffled(1000), 2))["map(augment)"]["elements"] >= 60
+
+
 @pytest.mark.parametrize(
     ("name", "own"),
     [

@@ -30,6 +30,7 @@ _WORDS = {
     "PrivateThreadPool": "options",
     "Root": "iterator",
 }
+_READERS = {"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"}
 _VARIANT = re.compile(r"^(Legacy|Parallel|Finite|Forever|Memory|File)+")
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Operations that draw other numbers each time they run.
@@ -56,6 +57,7 @@ _SEEDED_OPS = {
     "RandomIndexShuffle": 1,
     "StatelessSampleDistortedBoundingBox": 3,
 }
+_OPENS = re.compile(r"^Placeholder$|Dataset(V\d+)?$")
 _AUTOTUNE = -1
 # Whose functions are not the user's: stages of datasets like `image_dataset_from_directory`'s.
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.")
@@ -215,10 +217,10 @@ def _varies(tensor: str, nodes: dict[str, tf.compat.v1.NodeDef]) -> bool:
 
 
 def _stateful(function: tf.types.experimental.ConcreteFunction) -> bool:
+    """Return whether a function does more than compute from its arguments; opening a dataset does not count."""
     return any(
-        op.op_def is not None and op.op_def.is_stateful
+        op.op_def is not None and op.op_def.is_stateful and not _OPENS.search(op.type)
         for op in function.graph.get_operations()
-        if op.type != "Placeholder"
     )
 
 
@@ -277,6 +279,16 @@ def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenSta
     return None
 
 
+def _gave_up_work(stage: WrittenStage | None) -> bool:
+    """Return whether a stage that runs without inputs had some that worked, as a shuffle at the end of its data.
+
+    A cache that is full needs none.
+    """
+    if stage is None or stage.word == "cache":
+        return False
+    return any(lost.random is not None or lost.word in _READERS for above in stage.inputs for lost in above.all())
+
+
 class Reader:
     """Reader of an iterator's stages, with what each did since that iterator's last reading."""
 
@@ -312,6 +324,8 @@ class Reader:
     def read(self, iterator: tf.data.Iterator) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.
 
+        None once an iterator has given up its first stages: what they did is gone with them.
+
         Raises: tf.errors.NotFoundError (among others) where the pipeline keeps no model, as with
             autotuning switched off.
         """
@@ -326,6 +340,8 @@ class Reader:
                 self.look(dataset)
         rows = []
         names = match(model, self.written)
+        if all(_gave_up_work(names.get(node.id)) for node in model.nodes.values() if not node.inputs):
+            return []
         parents = {child: node.id for node in model.nodes.values() for child in node.inputs}
         for node in model.nodes.values():
             stage = names.get(node.id)

@@ -236,12 +236,14 @@ class SetUp:
         fact: the observation, as a sentence.
         share: of the time that it takes, 0-1.
         saves: share of the loss that is saved where it is done once.
+        fills: the work with which a shuffle fills its buffer takes half of that time or more.
     """
 
     run: Run
     fact: str
     share: float
     saves: float
+    fills: bool = False
 
     @property
     def kind(self) -> str:
@@ -318,6 +320,8 @@ def _several_passes(epoch: SetUp) -> str:
     )
 
 
+CHEAPER = "Elements that cost less shorten that, as does a smaller buffer, which shuffles less well."
+
 SET_UP = (
     Entry(
         "one fit",
@@ -344,6 +348,11 @@ SET_UP = (
         code="loader = DataLoader(dataset, ..., persistent_workers=True)",
         saves=lambda epoch: epoch.saves,
         wrong_if="the workers are kept already, or the program changes the dataset, which kept workers do not see",
+    ),
+    Entry(
+        "shuffle",
+        when=lambda epoch: epoch.fills,
+        says=f"{{fact}} A shuffle fills its buffer then, before the first batch. {CHEAPER}",
     ),
     Entry(
         "several passes an epoch",

@@ -175,6 +175,11 @@ class InputWait:
         return max(0.0, self.cpus_in_use - own_cpus - (children or 0))
 
     @property
+    def others_compute(self) -> bool:
+        """True if other programs take a noticeable part of this process' cores."""
+        return 0 < LITTLE * self.cpus <= self.other_cpus
+
+    @property
     def _free_of_others(self) -> float:
         """Cores of the machine that other programs leave idle."""
         return float(self._machine_cpus or self.cpus) - self.other_cpus
@@ -234,6 +239,11 @@ class InputWait:
         if self.cpus and 100 * self._busy_cpus >= FULL_CPU_PCT * self.cpus:
             return True
         return 100 * (self._host_share("cpu_pct") or 0) >= FULL_CPU_PCT
+
+    @property
+    def may_lack_cores(self) -> bool:
+        """True if what hardly computes may only wait for a core: all are busy, or others keep most of them."""
+        return self.cores_full or 2 * self.other_cpus > self.cpus
 
     @property
     def cpu_ms(self) -> float:
@@ -318,15 +328,13 @@ class InputWait:
             return None
         if own_cpus >= COMPUTES:
             return False
-        if own_cpus < MOSTLY and not (self.cores_full or 2 * self.other_cpus > self.cpus):
-            return True
-        return None
+        return True if own_cpus < MOSTLY and not self.may_lack_cores else None
 
     @property
     def workers_wait(self) -> bool | None:
         """True if the worker processes mostly wait (for files, a network); None = not known."""
         if self.worker_cpus is not None:
-            return self.worker_cpus < MOSTLY
+            return None if self.worker_cpus < MOSTLY and self.may_lack_cores else self.worker_cpus < MOSTLY
         if math.isinf(self.cpus_in_use):
             return None
         # The whole machine computes less than half as much as they could.
@@ -468,13 +476,10 @@ class InputWait:
         maps = [function for function in self.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
         if any(function.get("random") for function in maps):
             return True
-        if any("stateful" in stage.flags and "py_function" not in stage.flags for stage in self.stages):
-            return True
-        if not maps and any(stage.name.startswith("map") for stage in self.stages):
-            return None
-        python = any(function.get("python") for function in maps)
-        python = python or any("py_function" in stage.flags for stage in self.stages)
-        return None if python else False
+        unknown = not maps and any(stage.name.startswith("map") for stage in self.stages)
+        unknown = unknown or any(function.get("python") for function in maps)
+        unknown = unknown or any(stage.flags & {"py_function", "stateful"} for stage in self.stages)
+        return None if unknown else False
 
     # -- words ---------------------------------------------------------------------------------
 
@@ -596,9 +601,8 @@ class InputWait:
     def cores(self) -> str:
         """The busy cores in words, with the share of other programs."""
         count = {1: "the only core is", 2: "both cores are"}.get(self.cpus, f"all {self.cpus or ''} cores are")
-        other_cpus = self.other_cpus
-        share_of_others = f", {other_cpus:.1f} of them with other programs" if other_cpus >= LITTLE * self.cpus else ""
-        return f"{' '.join(count.split())} busy{share_of_others if other_cpus else ''}"
+        share_of_others = f", {self.other_cpus:.1f} of them with other programs" if self.others_compute else ""
+        return f"{' '.join(count.split())} busy{share_of_others}"
 
     @property
     def cores_sentence(self) -> str:
@@ -612,7 +616,7 @@ class InputWait:
             return self.handling
         who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
         if self.cores_full and self.waits is not True:
-            mine = self.stage is not None and self.other_cpus < LITTLE * self.cpus
+            mine = self.stage is not None and not self.others_compute
             return self.cores + (f", most with {who}" if mine else "")
         if self.waits is True and self.stage is not None:
             return f"the stage {who} mostly waits, for files or a network"

@@ -67,6 +67,7 @@ class Entry:
             question=bool(self.asks),
             name=self.name,
             alters_training=self.alters_training,
+            otherwise=Advice(sentences[0], saves=0.0) if self.alters_training else None,
             changes=changes,
             frees_cores=self.frees_cores,
         )

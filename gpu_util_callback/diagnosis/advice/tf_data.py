@@ -166,7 +166,7 @@ def _pass_fits(wait: InputWait) -> bool | None:
 
 
 def _can_be_kept(wait: InputWait) -> bool:
-    """Return whether a cache behind the slow stage would save work, complete, and keep shuffling random."""
+    """Return whether a cache behind the slow stage would save work, complete, and leave a shuffle behind it."""
     stage = wait.stage
     is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
     if wait.later_passes <= 0 or is_kept or stage is None:
@@ -176,17 +176,28 @@ def _can_be_kept(wait: InputWait) -> bool:
     before = [other for other in wait.stages if other.place >= stage.place]
     zipped = min((other.place for other in before if other.op.startswith("Zip")), default=math.inf)
     # Zipped with what ends, a dataset that is repeated ends, too.
-    if any((other.repeats and other.place < zipped) or other.op.startswith("Shuffle") for other in before):
+    if any(other.repeats and other.place < zipped for other in before):
+        return False
+    if any(other.shuffles and not _shuffles_files(wait, other) for other in before):
         return False
     return wait.input_random is not True and _pass_fits(wait) is not False
+
+
+def _shuffles_files(wait: InputWait, shuffle: Stage) -> bool:
+    """Return whether a shuffle before the slow stage is of files to open, and their elements are shuffled again."""
+    opened = any(other.opens_files and other.place < shuffle.place for other in wait.stages)
+    return opened and any(other.shuffles and other.place < wait.slowest.place for other in wait.stages)
+
+
+def _order_of_files(wait: InputWait) -> str:
+    kept = any(other.shuffles and _shuffles_files(wait, other) for other in wait.stages)
+    return "the order of the files: it stays that of the first pass" if kept else ""
 
 
 def _helper_shuffles(wait: InputWait) -> bool:
     """Return whether a library made the dataset and its shuffle, so that no cache can come before the shuffle."""
     stage = wait.slowest
-    return "library" in stage.flags and any(
-        other.op.startswith("Shuffle") and other.place < stage.place for other in wait.stages
-    )
+    return "library" in stage.flags and any(other.shuffles and other.place < stage.place for other in wait.stages)
 
 
 def _keeping(wait: InputWait) -> float:
@@ -303,8 +314,20 @@ _CACHE = Entry(
     remedy="Keep its result: the first pass stays slow, the others do not wait",
     code=_cache,
     saves=_keeping,
+    changes=_order_of_files,
     frees_cores=True,
     wrong_if="a stage is random, the order is shuffled or repeated before, or the data does not fit",
+)
+
+KEPT = (
+    _CACHE,
+    replace(
+        _CACHE,
+        name="cache, asked",
+        when=lambda wait: _can_be_kept(wait) and not _helper_shuffles(wait),
+        says="{takes}, again in every pass.",
+        asks=_cache_question,
+    ),
 )
 
 _SEVERAL_FILES = Entry(
@@ -394,14 +417,7 @@ REMEDIES = (
         when=lambda wait: _opens_files(wait) and not _reads_inside(wait),
         asks="Does each element name a file, and are there several?",
     ),
-    _CACHE,
-    replace(
-        _CACHE,
-        name="cache, asked",
-        when=lambda wait: _can_be_kept(wait) and not _helper_shuffles(wait),
-        says="{takes}, again in every pass.",
-        asks=_cache_question,
-    ),
+    *KEPT,
     replace(
         _CACHE,
         name="cache behind a helper's shuffle",

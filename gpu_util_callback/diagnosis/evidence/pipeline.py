@@ -31,6 +31,7 @@ class Stage:
     elements_per_batch: float = 1.0
     inside: "Stage | None" = None  # the interleave or flat_map that opens it once per file
     place: int = 0  # in the pipeline, from its end: the stage that makes the batches comes first
+    buffered: int = 0  # most elements that were ready
 
     @property
     def cached(self) -> bool:
@@ -51,6 +52,11 @@ class Stage:
     def threaded(self) -> bool:
         """True if it works ahead, on threads of its own."""
         return _THREADED.match(self.op) is not None
+
+    @property
+    def shuffles(self) -> bool:
+        """True if it gives its elements in random order, out of a buffer that it fills first."""
+        return self.op.startswith("Shuffle")
 
     @property
     def opens_files(self) -> bool:
@@ -86,6 +92,16 @@ def chain_ms(stages: Sequence[Stage], changed: Stage | None = None, changed_ms: 
     return parts[0], max([alone, *parts[1:]])
 
 
+def fill_ms(stages: Sequence[Stage]) -> float:
+    """Return the work with which shuffles fill their buffers, before they give a first element; 0.0 without one."""
+    filling_ms = 0.0
+    for shuffle in stages:
+        if shuffle.shuffles and shuffle.elements_per_batch:
+            batches = shuffle.buffered / shuffle.elements_per_batch
+            filling_ms += batches * sum(stage.work_ms_per_batch for stage in stages if stage.place > shuffle.place)
+    return filling_ms
+
+
 # Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
 _Written = tuple[str, str, str]
 _Node = tuple[str, str, str, _Written | None]
@@ -95,7 +111,8 @@ class Pipeline:
     """Readings of the pipeline's model; neighbours are joined when there are too many to keep.
 
     A reading covers each stage's work since the previous one. Stages are told apart by name and
-    operation, since ids may change from one iterator to the next.
+    operation, since ids may change from one iterator to the next. Of the work for elements that
+    are still in a shuffle's buffer, or were there before, none belongs to this reading's batches.
     """
 
     CAPACITY = 256
@@ -125,15 +142,23 @@ class Pipeline:
         own = node == np.array(columns)[:, np.newaxis]
         work_ns, made = (np.maximum(table[name][rows], 0) for name in ("processing_ns", "elements"))
         parallelism = table["parallelism"][rows]
-        sums = own * work_ns, own * np.array(_elements(table))[rows], made * (table["parent"][rows] == -1)
-        place = np.where(own, at - np.maximum.accumulate(np.where(begins, at, 0)), FAR)
+        worked, gave = (shares[rows] for shares in _passed_on(table))
+        work_ns = np.rint(work_ns * worked).astype(np.int64)
+        elements = np.rint(_elements(table)[rows] * gave).astype(np.int64)
+        buffered = np.nan_to_num(table["buffered"][rows]).astype(np.int64)
+        sums = own * work_ns, own * elements, made * (table["parent"][rows] == -1)
+        place = np.empty_like(at)  # numbers of nodes rise from the end on; their rows come in any order
+        place[np.lexsort((table["node"][rows], number))] = at - np.maximum.accumulate(np.where(begins, at, 0))
         self._fold.add(
             number,
             sum=([*columns, *(f"{name} elements" for name in columns), "batches"], np.vstack(sums)),
             total=(columns, own * np.where(parallelism >= 0, parallelism, 1.0)),
             count=(columns, own),
-            first=([*columns, "since_ns"], np.vstack([place, np.where(before < 0, time_ns, before)])),
-            last=(("last_ns",), time_ns[np.newaxis]),
+            first=(
+                [*columns, "since_ns"],
+                np.vstack([np.where(own, place, FAR), np.where(before < 0, time_ns, before)]),
+            ),
+            last=([*(f"{name} buffered" for name in columns), "last_ns"], np.vstack([own * buffered, time_ns])),
         )
 
     def _named(self, table: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -169,6 +194,7 @@ class Pipeline:
             )
         )
         places = self._fold.matrix("first", columns)[:, chosen].min(axis=1)
+        buffered = self._fold.matrix("last", [f"{name} buffered" for name in columns])[:, chosen].max(axis=1)
         batches = int(self._fold.of("sum", "batches")[chosen].sum()) or max(elements)
         stages = []
         for at, (name, op, flags, inside) in enumerate(self._nodes):
@@ -187,6 +213,7 @@ class Pipeline:
                     elements[at] / batches,
                     inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, _flags(inside[2])),
                     int(places[at]),
+                    int(buffered[at]),
                 )
             )
         return sorted(stages, key=lambda stage: (-stage.ms_per_batch, stage.name))
@@ -198,7 +225,8 @@ class Pipeline:
         # The first reading inside a span mostly describes the time before it.
         chosen = inside[1:] if len(inside) > 2 else inside
         later = np.flatnonzero(ends > end_ns)[:1]
-        return next((some for some in (chosen, later) if len(some)), np.arange(len(ends)))
+        batches = self._fold.of("sum", "batches")
+        return next((some for some in (chosen, later) if batches[some].any()), np.arange(len(ends)))
 
     def reads_elsewhere(self, batches: int, start_ns: int, end_ns: int) -> bool:
         """Return whether much of what `stages` returns was read of other batches than these.
@@ -263,7 +291,28 @@ def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]
     return consumers
 
 
-def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
+def _passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return per row the share of its work, and of its elements, that shuffles passed on: more as one runs empty.
+
+    A shuffle's own work is for what it takes in, its elements are those that it gives.
+    """
+    consumers, ops = _consumers(table), [str(op) for op in table["op"]]
+    counts = [max(0, int(count)) for count in table["elements"]]
+    worked, gave = np.ones(len(ops)), np.ones(len(ops))
+    for i in range(len(ops)):
+        below = i
+        for above in consumers(i):
+            if ops[above].startswith("Shuffle") and counts[below]:
+                passed_on = counts[above] / counts[below]
+                worked[i] *= passed_on
+                gave[i] *= passed_on
+                if below == i:
+                    worked[above] *= passed_on
+            below = above
+    return worked, gave
+
+
+def _elements(table: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return each row's processed elements: the input's for stages that also make batches."""
     counts = [max(0, int(count)) for count in table["elements"]]
     worked = list(counts)
@@ -272,4 +321,4 @@ def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
             same_time = table["time_ns"] == table["time_ns"][i]
             below = np.flatnonzero(same_time & (table["parent"] == table["node"][i]))
             worked[i] = max((counts[row] for row in below), default=counts[i])
-    return worked
+    return np.array(worked, np.int64)

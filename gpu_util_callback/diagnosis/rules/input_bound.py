@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import SET_UP, SetUp, advise, advise_kind, ahead_code
+from gpu_util_callback.diagnosis.advice.input import CHEAPER, SET_UP, SetUp, advise, advise_kind, ahead_code
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.loaders import loader_line, spawned_text
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
-from gpu_util_callback.diagnosis.advice.table import first_holding
-from gpu_util_callback.diagnosis.advice.tf_data import advise_source, advise_traced_stage
+from gpu_util_callback.diagnosis.advice.table import choose, first_holding
+from gpu_util_callback.diagnosis.advice.tf_data import KEPT, advise_source, advise_traced_stage
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, StepBlocks
-from gpu_util_callback.diagnosis.evidence.pipeline import Stage
+from gpu_util_callback.diagnosis.evidence.pipeline import Stage, fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
@@ -22,6 +22,7 @@ from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usua
 from gpu_util_callback.diagnosis.evidence.windows import share_of
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
+    LEAST_GAIN,
     MEASURED,
     Advice,
     Evidence,
@@ -115,7 +116,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     None if there is none, or another stage is too slow all the time.
     """
     run, stage = wait.run, wait.stage
-    shuffles = any(stage.op.startswith("Shuffle") for stage in wait.stages)
+    shuffles = any(stage.shuffles for stage in wait.stages)
     in_time = stage is None or stage.ms_per_batch < wait.needed_ms
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
     # Repeating gained 1.5 times from a fifth of the time on, nothing below.
@@ -128,16 +129,22 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     quicker = advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
     if quicker is not None:
         return replace(quicker, text=f"{observation} {quicker.text}", name="refill")
-    return Advice(
-        f"{observation} Repeat "
-        "before you shuffle, and the buffer stays full from one epoch into the next. This changes "
-        "which samples share an epoch, and so the weights.",
-        "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
-        f"model.fit(ds, ..., steps_per_epoch={batches_an_epoch(run)})",
-        filling.share * (1 - 1 / filling.count),
-        changes="which samples share an epoch, and so the weights",
-        name="refill",
-    )
+    kept = choose(KEPT, replace(wait, stage=_to_blame(wait.stages, wait.later_passes)))
+    if kept is not None:
+        return replace(kept, text=f"{observation} {kept.text}", name="refill, kept")
+    saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms))
+    if wait.gain(saves) >= LEAST_GAIN:
+        return Advice(
+            f"{observation} Repeat "
+            "before you shuffle, and the buffer stays full from one epoch into the next. This changes "
+            "which samples share an epoch, and so the weights.",
+            "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
+            f"model.fit(ds, ..., steps_per_epoch={batches_an_epoch(run)})",
+            saves,
+            changes="which samples share an epoch, and so the weights",
+            name="refill",
+        )
+    return Advice(f"{observation} {CHEAPER}", saves=0.0, name="refill")
 
 
 def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
@@ -216,7 +223,8 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
     observation = f"Setting the input up again {each}, and training waits."
     share = occurrences.self_ns / span_ns
-    set_up = SetUp(run, observation, share, 1 - 1 / max(2, often))  # the first one is needed
+    fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
+    set_up = SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
     return InputBound.finding(
         title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
