@@ -357,6 +357,10 @@ class _Batches(StandIn, Generic[Batch]):
                 if timeline.sampled:
                     timeline.own_step_ns += timed.own_ns
                 yield batch
+            # tf.data's autotuning holds up the end of an iterator, for seconds at times.
+            began, local = time.perf_counter_ns(), None
+            del timed, iterator
+            tell(loop.input_taken_down, began, time.perf_counter_ns())
         finally:
             # Left by `break`, this runs when the generator is collected: perhaps much later.
             if loop.current == mine:

@@ -180,6 +180,11 @@ class Loop:
         self._end_work(requested)
         self.timeline.input_work("end of data", requested, now)
 
+    def input_taken_down(self, begin: int, end: int) -> None:
+        """Note the time in which the iterator of a pass was taken down, unless it is negligible."""
+        if end - begin > SHORT_NS:
+            self.timeline.input_work("end of data", begin, end)
+
     def batches_end(self) -> None:
         """End the pass over a dataset, exhausted or left early."""
         self._end_work(_clock())
