@@ -91,6 +91,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "longest_part": ("mostly in", ""),
     "longest_part_pct": ("of it", "%"),
     "predict_set_up_s": ("set-up of calls of predict", "s"),
+    "logging_pct": ("stack samples in a library that writes a log", "%"),
     "predict_set_up_pct": ("stack samples inside the set-up of a call of predict", "%"),
     "eager_looks_pct": ("stack samples inside an eager operation", "%"),
     "eager_op_us": ("step time per eager operation", "µs"),

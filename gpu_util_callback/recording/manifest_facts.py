@@ -136,6 +136,8 @@ class Dispatch(TypedDict, total=False):
     eager: Count
     compiled: Count
     predict_set_up: Count
+    logging: Count  # in a library that writes a log
+    logs_to: str
     function: str
     operations: Count
     between: Count  # samples between the steps

@@ -23,7 +23,7 @@ _COMPILED = 1200  # samples of compiling, a minute's: a loop that compiles in ev
 _DEEPEST = 200  # frames
 _MOST_KNOWN = 4096  # functions
 
-COMPILED, EAGER, COMPILING = "compiled", "eager", "compiling"
+COMPILED, EAGER, COMPILING, LOGGING = "compiled", "eager", "compiling", "logging"
 # Frames of `model.predict`, and of what it makes for each call: adapters, a pipeline, an iterator.
 PREDICT, SET_UP = "predict", "set-up"
 # Parts of a file's path, and the meaning of a frame of that file; the first match decides. Files
@@ -60,13 +60,22 @@ _MEANING: dict[str, tuple[tuple[str, str], ...]] = {
         ("torch/_tensor", EAGER),
     ),
 }
+# Files of libraries that write a training's log, and what the user calls to write to it.
+_LOGS = (
+    ("tensorflow/python/ops/summary_ops_v2", "tf.summary"),
+    ("tensorboard/plugins/", "tf.summary"),
+    ("torch/utils/tensorboard/", "SummaryWriter"),
+    ("tensorboardX/", "SummaryWriter"),
+    ("site-packages/wandb/", "wandb"),
+    ("site-packages/mlflow/", "mlflow"),
+)
 # Functions in which JAX traces what it will compile, whatever they call.
 _TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
 _SETS_UP = ("keras/src/trainers/", "keras/src/backend/", "tensorflow/python/data/")
 # Files of libraries whose iterators deliver batches.
 _ITERATORS = ("tensorflow/python/data/ops/", "torch/utils/data/dataloader", "/grain/_src/")
-# Of all frames these decide: compiling calls what it compiles, and compiled code calls operations.
-_DECIDES = ("", EAGER, COMPILED, COMPILING)
+# Of all frames the last of these decides: compiling calls what it compiles, compiled code and logs call operations.
+_DECIDES = ("", EAGER, COMPILED, COMPILING, LOGGING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
 
 
@@ -98,6 +107,7 @@ class DispatchWatch:
         self._between_input = 0
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
+        self._logs: Counter[str] = Counter()
         self._meanings: dict[CodeType, str] = {}
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
@@ -132,7 +142,7 @@ class DispatchWatch:
             return
         stack = stack_of(self._thread, self._loop, _DEEPEST)
         in_loop = bool(stack) and stack[-1][1] is self._loop
-        kind, function, sets_up, set_up = "", "", False, False
+        kind, function, log, sets_up, set_up = "", "", "", False, False
         for _, code in stack[: -1 if in_loop else None]:
             meaning = self._meanings.get(code)
             if meaning is None:
@@ -146,6 +156,7 @@ class DispatchWatch:
             elif meaning == PREDICT:
                 set_up |= sets_up
             elif meaning:
+                log = (meaning == LOGGING and logs_to(code)) or log
                 kind = max(kind, meaning, key=_DECIDES.index)
         if not self._working():
             return  # it went on meanwhile
@@ -153,6 +164,8 @@ class DispatchWatch:
         if set_up:
             kind = PREDICT
         self._kinds[kind] += 1
+        if kind == LOGGING:
+            self._logs[log] += 1
         if kind == EAGER and in_loop and len(stack) > 1:
             self._functions[function.rpartition(".<locals>.")[2]] += 1
 
@@ -180,6 +193,8 @@ class DispatchWatch:
             return PREDICT
         if sets_up(code):
             return SET_UP
+        if logs_to(code):
+            return LOGGING
         for part, meaning in self._meaning:
             if part in name:
                 return meaning
@@ -188,14 +203,15 @@ class DispatchWatch:
     def facts(self) -> dict[str, str | float | None]:
         """Return what was seen so far, for the manifest; {} before samples.
 
-        Returns: `samples`, of them `eager`, `compiled` and `predict_set_up` (what `model.predict`
-            makes for each call); `function`, what the loop calls for a step in which operations
-            were seen; `operations` of a usual step, None where unknown; `between`, samples between
-            the steps, of them in `model.predict`, in what that makes for each call, and in the
-            iterator of a dataset.
+        Returns: `samples`, of them `eager`, `compiled`, `predict_set_up` (what `model.predict`
+            makes for each call) and `logging`, with what it mostly `logs_to`; `function`, what the
+            loop calls for a step in which operations were seen; `operations` of a usual step, None
+            where unknown; `between`, samples between the steps, of them in `model.predict`, in what
+            that makes for each call, and in the iterator of a dataset.
         """
         if not self._samples and not self._between:
             return {}
+        log = self._logs.most_common(1)
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
         usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
         return {
@@ -203,6 +219,8 @@ class DispatchWatch:
             "eager": self._kinds[EAGER],
             "compiled": self._kinds[COMPILED],
             "predict_set_up": self._kinds[PREDICT],
+            "logging": self._kinds[LOGGING],
+            "logs_to": log[0][0] if log else None,
             "function": name if usual else None,
             "operations": self._operations.per_step if self._operations is not None else None,
             "between": self._between,
@@ -216,6 +234,12 @@ def sets_up(code: CodeType) -> bool:
     """Return whether a function below `model.predict` makes what it needs for each call."""
     name = code.co_filename.replace("\\", "/")
     return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
+
+
+def logs_to(code: CodeType) -> str:
+    """Return what the user calls to write to the log that a library's function writes; "" for others."""
+    name = code.co_filename.replace("\\", "/")
+    return next((log for part, log in _LOGS if part in name), "")
 
 
 def delivers(code: CodeType) -> bool:

@@ -113,6 +113,34 @@ def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, m
     assert watch.facts()["predict_set_up"] == counted
 
 
+@pytest.mark.parametrize(
+    ("framework", "path", "log"),
+    [
+        ("tensorflow", "site-packages/tensorboard/plugins/histogram/summary_v2.py", "tf.summary"),
+        ("torch", "site-packages/torch/utils/tensorboard/writer.py", "SummaryWriter"),
+        ("jax", "site-packages/wandb/sdk/wandb_run.py", "wandb"),
+    ],
+)
+def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, log):
+    def made_in(file):
+        return None, compile(repr(file), file, "eval")
+
+    operations = {
+        "tensorflow": "tensorflow/python/ops/gen_math_ops.py",
+        "torch": "torch/_tensor.py",
+        "jax": "jax/_src/lax/lax.py",
+    }
+    stack = [made_in(operations[framework]), made_in(path), made_in("train.py")]
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stack)
+    watch = DispatchWatch(framework, 0, lambda: True)
+    watch.look()
+    facts = watch.facts()
+    assert (facts["eager"], facts["logging"], facts["logs_to"]) == (0, 1, log)
+    del stack[1]
+    watch.look()
+    assert watch.facts()["eager"] == watch.facts()["logging"] == 1
+
+
 def test_a_look_keeps_no_frame_alive():
     import gc
     import threading

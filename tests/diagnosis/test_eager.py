@@ -44,6 +44,26 @@ def test_what_is_no_eager_loop_is_not_called_one(seen):
     assert found["verdict"].startswith("Training was not held up between steps")
 
 
+def test_looks_into_steps_that_only_compile_are_not_called_eager():
+    """They meet the tracing."""
+    assert eager(run_of("jax", fit={"dispatch": SEEN}, compile_ms=120)) == []
+    assert eager(run_of("jax", fit={"dispatch": SEEN}, compile_ms=40))
+
+
+def test_a_log_that_is_written_in_each_step_is_named_with_its_cost():
+    """Seen: histograms of all gradients were called a step that runs eagerly."""
+    looks = {**SEEN, "eager": 0, "logging": 45, "logs_to": "tf.summary"}
+    (finding,) = findings_of(run_of(fit={"dispatch": looks}), cause="host_stall")
+    assert finding["title"] == "Logging in each step stalls training (tf.summary)"
+    assert finding["lost_s"] == pytest.approx(0.75 * 300 * 0.008, rel=0.1)
+    assert finding["saves_s"] == pytest.approx(0.99 * finding["lost_s"], rel=0.1)
+    assert finding["advice"]["code"].startswith("if step % 100 == 0")
+    rare = {**SEEN, "eager": 0, "logging": 8, "logs_to": "tf.summary"}
+    assert findings_of(run_of(fit={"dispatch": rare}), cause="host_stall") == []
+    (behind,) = findings_of(run_of(gpus=[GPU], gpu_share=0.95, fit={"dispatch": looks}), cause="host_stall") or [None]
+    assert behind is None, "the GPU is at work meanwhile"
+
+
 def test_without_looks_the_cause_is_not_judged():
     found = run_of()
     assert "launch_bound" in [one["cause"] for one in found["silent"]]

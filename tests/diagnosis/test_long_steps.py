@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated
+from generated_runs import GPU, START_NS, Generated
 
 TORCH = {"name": "torch", "backend": "torch"}
 
@@ -47,3 +47,14 @@ def test_of_long_steps_only_the_time_in_which_the_gpu_idles_is_lost(gpu_share, l
 )
 def test_they_are_no_finding_where_they_are_rare_short_or_at_work(run):
     assert not found(run)
+
+
+@pytest.mark.parametrize(("process", "count"), [(90, 0), (190, 1)])
+def test_on_cores_that_others_take_a_step_may_take_long(process, count):
+    """Seen: a loop of PyTorch beside other programs was asked where it validates."""
+    run = loop()
+    run.facts["machine"] = {"cpus": 2, "cpus_allowed": 2}
+    times = np.arange(START_NS, run.now, 10**9)
+    cpu = {"process_cpu_pct": np.full(len(times), float(process)), "cpu_pct": np.full(len(times), 97.0)}
+    findings = run.findings("host_stall", samples=run.samples() | {"host": {"time_ns": times, **cpu}})
+    assert len(findings) == count

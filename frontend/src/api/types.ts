@@ -230,6 +230,9 @@ export interface Dispatch {
   eager?: number | null;
   compiled?: number | null;
   predict_set_up?: number | null;
+  /** in a library that writes a log */
+  logging?: number | null;
+  logs_to?: string | null;
   function?: string | null;
   operations?: number | null;
   /** samples between the steps */

@@ -472,3 +472,15 @@ def _save_every(work: Work) -> str:
     if work.who == "ModelCheckpoint":
         comment += ", where val_loss is not known: without save_best_only"
     return f"keras.callbacks.{work.who}(..., save_freq={work.every_epochs} * {steps}){comment}"
+
+
+def log_seldom(log: str) -> Advice:
+    """Return advice for a loop that writes to a log, as the user calls it, in each of its steps."""
+    return Advice(
+        f"{log} computes and writes on the training thread. Log every {ordinal(EVERY_BATCH)} step; this changes how "
+        "many points the log has.",
+        f"if step % {EVERY_BATCH} == 0: ...  # what is logged now",
+        1 - 1 / EVERY_BATCH,
+        changes="how many points the log has",
+        leaves_out=True,
+    )

@@ -91,6 +91,7 @@ class StackSamples:
         eager_pct: share of the samples that met an operation started by itself; 0 if a compiled
             function was met in more than a tenth as many.
         predict_set_up_pct: share of those that met the set-up of a call of `model.predict`.
+        logging: share (0-1) of those that met a library which writes a log; logs_to: what the user calls for it.
         operations: started per step; None = not known.
         op_us: a step's own time for each of them; None = not known.
         function: the function the loop calls for a step; None = not known.
@@ -99,6 +100,8 @@ class StackSamples:
     count: int
     eager_pct: float
     predict_set_up_pct: float
+    logging: float
+    logs_to: str
     operations: int | None
     op_us: float | None
     function: str | None
@@ -120,6 +123,8 @@ def stack_samples_of(run: Run) -> StackSamples | None:
         samples,
         100 * eager / samples if mostly else 0.0,
         100 * int(dispatch.get("predict_set_up") or 0) / samples,
+        int(dispatch.get("logging") or 0) / samples,
+        dispatch.get("logs_to") or "",
         int(operations) if operations else None,
         body_us / operations if operations and body_us else None,
         dispatch.get("function"),

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, in_steps
+from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, in_steps, log_seldom
 from gpu_util_callback.diagnosis.advice.host import (
     PREDICT_ADVICE,
     Validations,
@@ -14,10 +14,11 @@ from gpu_util_callback.diagnosis.advice.host import (
     host_activity,
     traced_too_early,
 )
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.script import samples_between
+from gpu_util_callback.diagnosis.evidence.script import samples_between, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, long_steps, lost_in, owned, times, usual_ns
@@ -234,6 +235,7 @@ class HostStall(Rule):
             "time, as it does in one of 20 % that keeps it half busy",
         ),
         "callback_pct": MATTERS_PCT,
+        "logging_pct": UNNAMED_PCT,
         "unmarked_pct": UNNAMED_PCT,
         "long_steps_pct": UNNAMED_PCT,
         "ms_per_step": Threshold(
@@ -273,6 +275,7 @@ class HostStall(Rule):
             *self._validation(run, limits),
             *self._at_ends(run, limits),
             *self._in_steps(run, limits),
+            *self._logging(run, limits),
             *self._unmarked(run, limits),
             *self._long_steps(run, limits),
         ]
@@ -445,6 +448,38 @@ class HostStall(Rule):
                 state=in_many_steps(took, run.steps["top_callbacks_ns"][blocks]),
             )
 
+    # -- logs that a custom loop writes in its steps -----------------------------------------------
+
+    def _logging(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        samples = stack_samples_of(run)
+        if samples is None or samples.count < limits["min_looks"]:
+            return
+        where, steps_ns = run.whole, max(1, run.steps.total("duration_ns"))
+        took = round(samples.logging * run.steps.total("body_ns"))
+        lost = run.lost_of(took, where)
+        if 100 * lost < limits["logging_pct"] * steps_ns:
+            return
+        rows, log = max(1, run.steps.total_rows), samples.logs_to
+        idle = run.idle(*where.extent_ns)
+        yield self.finding(
+            title=f"Logging in each step stalls training ({log})",
+            where=where,
+            lost_ns=lost,
+            confidence=ESTIMATED,
+            evidence={
+                "logging_pct": round(100 * samples.logging, 1),
+                "looks": samples.count,
+                "ms_per_step": round(took / rows / 1e6, 3),
+                "steps": rows,
+                "gpu_active_pct": idle and round(idle.active_pct, 1),
+            },
+            threshold=chosen(limits, "logging_pct", "min_looks"),
+            advice=log_seldom(log),
+            gpus=run.used_gpus,
+            detail="logging",
+            state=True,
+        )
+
     # -- unmarked time of a custom loop ------------------------------------------------------------
 
     def _unmarked(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -501,6 +536,9 @@ class HostStall(Rule):
     def _long_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not run.custom_loop or not len(run.steps) or (run.framework == "jax" and not run.used_gpus):
             return  # on a CPU JAX queues its steps, and a later one waits for them
+        host = InputWait(run, run.whole, 1.0, 1.0)
+        if not run.used_gpus and host.cores_full and host.others_compute:
+            return  # a step that lacks a core takes long
         occurrences, usual = long_steps(run, 1e6 * SLICE_MS / A_TENTH)
         span_ns = max(1, run.present_in(run.whole))
         if occurrences.count < max(A_FEW, limits["min_occurrences"]):

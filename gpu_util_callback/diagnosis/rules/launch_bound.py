@@ -13,6 +13,7 @@ from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of,
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import (
     A_FEW,
+    A_TENTH,
     MIN_SAMPLES,
     MOSTLY_PCT,
     SMALL_US,
@@ -220,6 +221,8 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     stack_samples = stack_samples_of(run)
     if stack_samples is None or not idioms(run).decorator:
         return None
+    if run.steps.total("compile_ns") > (1 - A_TENTH) * run.steps.total("duration_ns"):
+        return None  # the samples met its tracing
     pct, op_us = stack_samples.eager_pct, stack_samples.op_us
     if stack_samples.count < limits["min_looks"] or pct < limits["eager_looks_pct"]:
         return None

@@ -72,8 +72,9 @@ def _advise_unseen(run: Run, times: int, text: str, share_saved: float) -> Advic
     """Return the advice for a loop whose batches the monitor does not see."""
     if run.framework == "jax":
         return Advice(
-            f"{times} steps had to be compiled first: a shape that jax.jit gets was new, or a static argument. Pad "
-            "what varies to one length, leave out a smaller last batch, and pass numbers as arrays.",
+            f"{times} steps had to be compiled first: the loop calls jax.jit again, or what was compiled gets a new "
+            "shape or static argument. Call jax.jit once, before the loop; pad what varies to one length, leave out a "
+            "smaller last batch, and pass numbers as arrays.",
             saves=0.0,  # nothing shows which of them it is
         )
     return Advice(
