@@ -67,6 +67,17 @@ def records() -> str:
     return path
 
 
+@cache
+def shards() -> str:
+    """Return the pattern of four compressed TFRecord files, each of 600 records: the bytes of an image of 64 x 64."""
+    data = images(600, 64)
+    for shard in range(4):
+        with tf.io.TFRecordWriter(str(folder() / f"shard-{shard}.gz"), options="GZIP") as file:
+            for image in data:
+                file.write(image.tobytes())
+    return str(folder() / "shard-*.gz")
+
+
 def sentences(count: int, words: int = 60) -> list[str]:
     """Return random sentences of a small vocabulary."""
     rng = np.random.default_rng(0)

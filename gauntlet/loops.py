@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 
 from gauntlet.helpers import compute, jax, keras, mlp, np, rows, sleep_ms, tf, torch
 from gauntlet.registry import INPUT, program
@@ -242,4 +243,23 @@ def evaluates_in_steps(run):
             step(*batch)
             if number % (600 if run.does("seldom") else 50) == 49:
                 model.evaluate(x, y, batch_size=64, verbose=0)
+    return model
+
+
+@program(
+    "the loop writes histograms of all weights in each step",
+    "without:seldom",
+    r"Logging",
+    cures={"seldom": r"% 100 == 0"},
+    harmful=EAGER,
+)
+def logs_in_steps(run):
+    model, data = mlp(8, layers=4, units=64), _in_memory(4800)
+    step, folder = _tape_step(model), tempfile.mkdtemp()
+    with run.monitor() as monitor, tf.summary.create_file_writer(folder).as_default():
+        for number, batch in enumerate(monitor.batches(data)):
+            step(*batch)
+            if not run.does("seldom") or number % 100 == 0:
+                for at, weights in enumerate(model.trainable_variables):
+                    tf.summary.histogram(f"weights_{at}", weights, number)
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gauntlet.helpers import convnet, images, jpegs, keras, np, records, tf
+from gauntlet.helpers import convnet, images, jpegs, keras, np, records, shards, tf
 from gauntlet.registry import INPUT, program
 
 PARALLEL, CACHE = r"\.map\([^\n]*num_parallel_calls=(\d+)?", r"\.cache\(\)"
@@ -88,6 +88,30 @@ def tfrecord_jpeg(run):
     data = data.shuffle(64, seed=1).batch(8).prefetch(tf.data.AUTOTUNE)
     model = convnet(64)
     model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program(
+    "compressed TFRecord files are parsed again in every epoch, and a shuffle takes in 1000 records before its first",
+    "input",
+    INPUT,
+    cures={"cached": CACHE, "repeated": r"\.repeat\(\)\.shuffle"},
+    harmful=UNTUNED,
+)
+def tfrecord_shards(run):
+    def parse(record):
+        image = tf.reshape(tf.io.decode_raw(record, tf.uint8), (64, 64, 3))
+        return tf.image.resize(tf.cast(image, tf.float32) / 255.0, (48, 48)), 1
+
+    names = tf.data.Dataset.list_files(shards(), seed=1)
+    data = names.interleave(lambda name: tf.data.TFRecordDataset(name, "GZIP")).map(parse)
+    if run.does("cached"):
+        data = data.cache()
+    if run.does("repeated"):
+        data = data.repeat()
+    data = data.shuffle(1000, seed=1).batch(32)
+    model = convnet(48, 8)
+    model.fit(data, epochs=15, steps_per_epoch=75 if run.does("repeated") else None, verbose=0, callbacks=run.callbacks)
     return model
 
 
