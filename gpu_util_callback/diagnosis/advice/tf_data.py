@@ -289,7 +289,13 @@ def _opens(wait: InputWait) -> str:
 
 
 def _cache(wait: InputWait) -> str:
-    return f"ds = ds.cache()  # behind {wait.slowest.name}, before shuffle and repeat"
+    stage = wait.slowest
+    behind = [other for other in wait.stages if other.place < stage.place]
+    zipped = max((other.place for other in behind if other.op.startswith("Zip")), default=math.inf)
+    # Behind a zip a cache keeps all of its branches.
+    keeps_all = not any(other.shuffles and other.place > zipped for other in behind)
+    name = "zip" if zipped < math.inf and keeps_all else stage.name
+    return f"ds = ds.cache()  # behind {name}, before shuffle and repeat"
 
 
 def _cache_question(wait: InputWait) -> str:
