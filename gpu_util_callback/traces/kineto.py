@@ -705,8 +705,6 @@ def _epoch(members: dict[str, object], zero_ps: int) -> int | None:
 CHUNK = 1 << 20
 # A single value larger than this is not an event; it would make the window as large as the file.
 MAX_VALUE = 16 << 20
-# Python refuses to parse an integer of more digits than this.
-_MAX_DIGITS = 4_000
 
 _GAP = re.compile(r"[ \t\r\n]*")
 # Some profilers write a bare N/A for an unknown number.
@@ -750,8 +748,6 @@ class Document:
         self._bare = False
         decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
         self._scan: Callable[[str, int], tuple[object, int]] = decoder.scan_once
-        patient: Any = json.JSONDecoder(parse_float=str, parse_int=_whole, strict=False)
-        self._scan_any: Callable[[str, int], tuple[object, int]] = patient.scan_once
 
     def _more(self) -> bool:
         """Drop the consumed text and append the next chunk; return False at the end of the file."""
@@ -796,28 +792,26 @@ class Document:
     def _value(self) -> object:
         """Return the whole value at the current position."""
         self._peek()
-        scan = self._scan
         while True:
             try:
-                value, end = scan(self._text, self._at)
-            except (StopIteration, ValueError) as error:
-                at = getattr(error, "pos", getattr(error, "value", None))
-                if at is None and scan is not self._scan_any:  # an endless integer
-                    scan = self._scan_any
-                    continue
+                value, end = self._scan(self._text, self._at)
+            except (StopIteration, json.JSONDecodeError) as error:
+                at = error.value if isinstance(error, StopIteration) else error.pos
                 if not self._bare and _BARE.search(self._text, self._at):
                     self._bare = True
                     head, tail = self._text[: self._at], self._text[self._at :]
                     self._text = head + _BARE.sub(r"\1null", tail)
                     continue
                 # At the edge of the window the rest is not read yet; in its middle it is an error.
-                edge = at is None or at >= len(self._text) - 16
+                edge = at >= len(self._text) - 16
                 cut = "Unterminated" in str(error)
                 if (edge or cut) and self._more():
                     continue
                 raise BrokenJson("it ends in the middle" if edge or cut else f"not JSON: {error}") from None
             except RecursionError:
                 raise BrokenJson("nested too deeply") from None
+            except ValueError as error:  # an integer of thousands of digits
+                raise BrokenJson(f"not JSON: {error}") from None
             # A number that touches the edge may continue behind it.
             if end >= len(self._text) and not isinstance(value, dict | list) and self._more():
                 continue
@@ -884,8 +878,3 @@ class Document:
                 return
             if following != ",":
                 raise BrokenJson(f"',' expected, {following!r} found")
-
-
-def _whole(digits: str) -> int | str:
-    """Return an integer; as text, like fractions, where it has too many digits."""
-    return digits if len(digits) > _MAX_DIGITS else int(digits)
