@@ -505,7 +505,7 @@ logger = logging.getLogger("gpu_util_callback")
 class Jobs:
     """Work on threads of its own: each job once at a time, and few jobs at a time."""
 
-    MOST = 3  # one whose disk does not answer holds up no other
+    MOST = 8  # of the eight recordings that the tab compares one each; one that hangs holds up no other
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
