@@ -116,7 +116,7 @@ class GpuReport(TypedDict):
     name: str | None
     label: str | None
     used_by_framework: bool
-    compute_capability: str | list[Count] | None
+    compute_capability: str | None
     peak: PeakReport | None  # null where work or peak is not known
     # NVML's utilization: share of time in which a kernel or a copy ran; the mean is over the run's time.
     utilization_pct: Spread

@@ -264,7 +264,7 @@ class Gpu(TypedDict, total=False):
     label: str
     used_by_framework: bool
     memory_total_bytes: Annotated[int, Within(0, 2**60)]
-    compute_capability: str | list[Count]
+    compute_capability: str
     pci_bus_id: str
     mig: bool
     matched_by: str
@@ -652,7 +652,6 @@ class SourceFacts(TypedDict, total=False):
     tool: str
     format: str
     files: list[str]
-    steps_from: str
     steps_judged: bool
     idle_judged: bool
     host_traced: bool
@@ -667,7 +666,6 @@ class SourceFacts(TypedDict, total=False):
     host_calls: SourceHostCalls | None
     uploaded_ns: Number
     gpus: list[SourceGpu]
-    cannot_know: list[str]
     problems: list[str]
 
 

@@ -171,13 +171,7 @@ def _facts(
         "fit_index": 0,
         "framework": process_facts["framework"],
         "fit": process_facts["fit"],
-        "source": {
-            **process_facts["source"],
-            "tool": tool,
-            "format": trace.format,
-            "files": names,
-            "cannot_know": [entry["source"] for entry in cannot],
-        },
+        "source": {**process_facts["source"], "tool": tool, "format": trace.format, "files": names},
         "gpus": [
             {**of_rules, "name": d.device.name, "uuid": d.device.facts.get("uuid"), "label": f"GPU {d.device.index}"}
             for d, of_rules in zip(p.devices, process_facts["gpus"], strict=True)

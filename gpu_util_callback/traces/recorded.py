@@ -253,10 +253,11 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
     }
 
 
-def _capability(d: DeviceAnalysis) -> object:
+def _capability(d: DeviceAnalysis) -> str | None:
     """Return it for NVIDIA's GPUs, whose tensor cores and kernels' names are known."""
     nvidia = str(d.device.facts.get("vendor", "Nvidia")).lower() == "nvidia"
-    return d.device.facts.get("compute_capability") if nvidia else None
+    version = d.device.facts.get("compute_capability")
+    return ".".join(map(str, version)) if nvidia and version else None
 
 
 def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dict[str, object]:
@@ -264,7 +265,6 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
     stage = next((stage for stage in p.stages if stage.self_ps > 0 and stage.name != "Root"), None)
     calls, call_name = p.host_calls
     return {
-        "steps_from": p.steps.basis,
         "steps_judged": p.has_steps,
         "idle_judged": p.idle_judged,
         "host_traced": p.process.has_host,

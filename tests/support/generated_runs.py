@@ -26,7 +26,7 @@ GPU = {
     "label": "gpu0",
     "used_by_framework": True,
     "memory_total_bytes": 150_000_000_000,
-    "compute_capability": [9, 0],
+    "compute_capability": "9.0",
     "pcie_generation_max": 5,  # 63 GB/s
     "pcie_width_max": 16,
 }

@@ -89,7 +89,7 @@ def test_facts_say_where_it_came_from_and_what_it_cannot_know(trace_file, tmp_pa
     assert source["files"] == ["worker.pt.trace.json.gz"]
     assert "NVML" in {entry["source"] for entry in recording.facts["unavailable"]}
     (gpu,) = recording.facts["gpus"]
-    assert (gpu["index"], gpu["name"], gpu["compute_capability"]) == (0, "NVIDIA H100", [9, 0])
+    assert (gpu["index"], gpu["name"], gpu["compute_capability"]) == (0, "NVIDIA H100", "9.0")
     assert recording.account["wall_s"] == pytest.approx(0.02)
 
 

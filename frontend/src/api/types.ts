@@ -381,7 +381,7 @@ export interface GpuReport {
   name?: string | null;
   label?: string | null;
   used_by_framework?: boolean;
-  compute_capability?: string | number[] | null;
+  compute_capability?: string | null;
   /** null where work or peak is not known */
   peak?: PeakReport | null;
   /** NVML's utilization: share of time in which a kernel or a copy ran; the mean is over the run's time */

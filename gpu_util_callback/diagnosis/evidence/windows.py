@@ -338,12 +338,10 @@ def needed_vram(run: Run, gpu: int) -> float | None:
 
 
 def capability(run: Run, gpu: int) -> float | None:
-    """Return the compute capability as a number: 9.0 from "9.0", [9, 0] or 9.0."""
+    """Return the compute capability as a number; None if unknown, or of another maker's GPU."""
     reported = run.gpu(gpu).get("compute_capability")
-    if isinstance(reported, (list, tuple)) and len(reported) >= 2:
-        reported = f"{reported[0]}.{reported[1]}"
     try:
-        return float(str(reported)) if reported is not None else None
+        return float(reported) if reported else None
     except ValueError:
         return None
 
