@@ -48,13 +48,6 @@ class Damaged(ValueError):
     """The file is not valid; the message states in one line what is wrong."""
 
 
-class OtherFormat(Damaged):
-    """Another version of this package wrote the file."""
-
-    def __init__(self, subject: str, version: Any, expected: int):
-        super().__init__(f"{subject} format {version!r}, expected {expected}")
-
-
 def checked_ns(value: Any) -> int:
     """Return a time in an index. Raises: Damaged if it is not a time."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
@@ -183,10 +176,6 @@ def _why(message: str, error: Exception) -> str:
     return f"{message} ({detail})" if detail else message
 
 
-class FrameError(ValueError):
-    """A frame's description and its bytes do not fit together."""
-
-
 def encode_frame(
     columns: Mapping[str, Sequence[Any] | np.ndarray], kinds: Mapping[str, str]
 ) -> tuple[dict[str, Any], np.ndarray]:
@@ -279,24 +268,24 @@ def decode_frame(
     """Decode the named columns of a frame (all by default; unknown names are left out).
 
     Returns: name -> int64[n], float64[n] or object[n] (strings).
-    Raises: FrameError for any damage.
+    Raises: Damaged.
     """
     try:
         rows, described = frame["rows"], frame["columns"]
         if matrix.dtype != np.uint8 or matrix.ndim != 2 or matrix.shape[1] != rows:
-            raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
+            raise Damaged(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
         wanted_names = described if names is None else [name for name in names if name in described]
         return {name: _decode_column(described[name], matrix) for name in wanted_names} if rows else {}
-    except FrameError:
+    except Damaged:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        raise FrameError(f"not a frame: {str(error)[:100]!r}") from error
+        raise Damaged(f"not a frame: {str(error)[:100]!r}") from error
 
 
 def _decode_column(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     at, width, rows = int(entry["at"]), int(entry["width"]), matrix.shape[1]
     if not 0 <= width <= 8 or at < 0 or at + width > len(matrix):
-        raise FrameError("planes out of range")
+        raise Damaged("planes out of range")
     octets = np.zeros((rows, 8), np.uint8)
     octets[:, :width] = matrix[at : at + width].T
     zigzag = octets.view("<u8").reshape(rows)
@@ -312,28 +301,28 @@ def _decode_column(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
 
 def _int64(value: Any) -> np.int64:
     if not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise FrameError("a constant of it is not a 64-bit integer")
+        raise Damaged("a constant of it is not a 64-bit integer")
     return np.int64(value)
 
 
 def _decode_floats(multiples: np.ndarray, entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     per = entry["per"]
     if not isinstance(per, (int, float)) or not 1e-12 <= per <= 1e12:
-        raise FrameError("a resolution that nothing is kept to")
+        raise Damaged("a resolution that nothing is kept to")
     values = multiples / per
     if "absent" in entry:
         at = int(entry["absent"])
         if not 0 <= at < len(matrix):
-            raise FrameError("planes out of range")
+            raise Damaged("planes out of range")
         values[matrix[at] != 0] = np.nan
     return values
 
 
 def _decode_text(codes: np.ndarray, words: Any) -> np.ndarray:
     if not all(isinstance(word, str) for word in words):
-        raise FrameError("its dictionary holds other things than words")
+        raise Damaged("its dictionary holds other things than words")
     if codes.min() < 0 or codes.max() >= len(words):
-        raise FrameError("a word is missing from the dictionary")
+        raise Damaged("a word is missing from the dictionary")
     dictionary = np.empty(len(words), object)
     dictionary[:] = [encodable(word) for word in words]
     return dictionary[codes]

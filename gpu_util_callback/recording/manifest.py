@@ -93,8 +93,7 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
         shown = version[0] if version[0] < MOST_COUNT else "(unknown)"
         raise UnknownFormat(
             f"written by gpu-util-callback {writer} in format {shown}, and this version reads "
-            f"format {FORMAT_MAJOR}: "
-            + ("upgrade gpu-util-callback" if version[0] > FORMAT_MAJOR else "record it again")
+            f"format {FORMAT_MAJOR}: upgrade gpu-util-callback"
         )
     return checked(manifest)
 

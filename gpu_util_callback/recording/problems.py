@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypedDict
 
-from gpu_util_callback.recording.container import Damaged, OtherFormat
+from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
 from gpu_util_callback.recording.storage import LeadsOutside
 from gpu_util_callback.redaction import shortened, without_secrets
@@ -49,8 +49,6 @@ def reason(error: Exception) -> str:
 
 def remedy(error: Exception) -> str:
     """Return the remedy on one line."""
-    if isinstance(error, OtherFormat):
-        return "upgrade gpu-util-callback"
     if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
         return "if this folder is a copy, copy it again"
     if isinstance(error, LeadsOutside):

@@ -6,17 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu_util_callback.recording.container import (
-    Container,
-    Damaged,
-    FrameError,
-    OtherFormat,
-    decode_frame,
-    encode_frame,
-    pack,
-)
+from gpu_util_callback.recording.container import Container, Damaged, decode_frame, encode_frame, pack
 from gpu_util_callback.recording.manifest_facts import encodable
-from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 
 # The writer starts a new segment at this many rows of any table or group; a reader accepts more,
 # but not arbitrarily many.
@@ -170,7 +162,7 @@ def encode_segment(tables: Tables, samples: Tables, level: int) -> bytes:
     Args:
         level: of compression; 0 = none, for rows that are encoded again soon.
     """
-    index: dict[str, Any] = {"format": FORMAT_MAJOR, "tables": {}, "samples": {}}
+    index: dict[str, Any] = {"tables": {}, "samples": {}}
     arrays: dict[str, np.ndarray] = {}
     for table, rows in tables.items():
         following = {name: rows[name] - given for name, given in _given(table, rows).items()}
@@ -190,8 +182,6 @@ class Segment:
     def __init__(self, data: bytes):
         self._container = Container(data)
         index = self._container.index
-        if index.get("format") != FORMAT_MAJOR:
-            raise OtherFormat("segment", index.get("format"), FORMAT_MAJOR)
         self._frames: dict[str, dict[str, Any]] = {}
         cells = 0
         for kind in ("tables", "samples"):
@@ -246,9 +236,10 @@ class Segment:
         frame = self._frames.get(key)
         if frame is None:
             return {}
+        matrix = self._container.array(key)
         try:
-            return decode_frame(frame, self._container.array(key), names)
-        except FrameError as error:
+            return decode_frame(frame, matrix, names)
+        except Damaged as error:
             raise Damaged(f"{key}: {error}") from error
 
 

@@ -13,19 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.container import (
-    Container,
-    Damaged,
-    FrameError,
-    OtherFormat,
-    checked_ns,
-    decode_frame,
-    encode_frame,
-    pack,
-)
+from gpu_util_callback.recording.container import Container, Damaged, checked_ns, decode_frame, encode_frame, pack
 from gpu_util_callback.recording.fold import REDUCTIONS, Fold
 from gpu_util_callback.recording.manifest_facts import encodable
-from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES, TABLES
+from gpu_util_callback.recording.schema import STEP_SERIES, TABLES
 from gpu_util_callback.recording.segments import SegmentInfo, Tables, checked_frame, complete, concatenate
 from gpu_util_callback.recording.summary import ColumnDistributions, step_series
 
@@ -251,7 +242,6 @@ class Top:
         """Return the bytes of `top.npz`."""
         phases, planes = encode_frame(self.phases, TABLES["phases"])
         about: dict[str, Any] = {
-            "format": FORMAT_MAJOR,
             "phases": phases,
             "origin_ns": self.origin_ns,
             "summary": self.summary.state(),
@@ -288,8 +278,6 @@ class Top:
         Raises: Damaged.
         """
         index = container.index
-        if index.get("format") != FORMAT_MAJOR:
-            raise OtherFormat("top", index.get("format"), FORMAT_MAJOR)
         try:
             top = cls(checked_ns(index["origin_ns"]))
             top.summary = ColumnDistributions.restore(index["summary"])
@@ -376,10 +364,7 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
 def _phases_of(container: Container) -> dict[str, np.ndarray]:
     """Return the longest phases as stored. Raises: Damaged, KeyError."""
     frame = checked_frame("phases", container.index["phases"], TABLES["phases"])
-    try:
-        rows = decode_frame(frame, container.array("phases"))
-    except FrameError as error:
-        raise Damaged(f"phases: {error}") from error
+    rows = decode_frame(frame, container.array("phases"))
     if rows and set(rows) != set(TABLES["phases"]):
         raise Damaged("phases: columns are missing")
     return rows or complete("phases", {})

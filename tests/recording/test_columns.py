@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpu_util_callback.recording.container import Damaged, FrameError, decode_frame, encode_frame
+from gpu_util_callback.recording.container import Damaged, decode_frame, encode_frame
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import Segment, complete, encode_segment
 
@@ -99,7 +99,7 @@ def test_percentages_and_multiples_of_a_mebibyte_take_one_byte():
 def test_a_description_that_does_not_fit_is_refused(spoil):
     frame, matrix = encode_frame({"x": np.array([3, 1, 4, 1, 5, 9])}, {"x": "int"})
     spoil(frame)
-    with pytest.raises(FrameError):
+    with pytest.raises(Damaged):
         decode_frame(frame, matrix)
 
 
