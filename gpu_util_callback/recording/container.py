@@ -107,14 +107,6 @@ class Container:
         if not isinstance(self.index, dict):
             raise Damaged("its index is no JSON object")
 
-    def __contains__(self, name: str) -> bool:
-        return name + ".npy" in self._members
-
-    def size(self, name: str) -> int:
-        """Return the bytes that an array takes unpacked, header included; 0 where there is none."""
-        member = self._members.get(name + ".npy")
-        return 0 if member is None else member.file_size
-
     def array(self, name: str) -> np.ndarray:
         """Return one member, as stored (read-only)."""
         data = self._read(name + ".npy")

@@ -460,10 +460,6 @@ class Recording(RecordingFiles):
     def kernels(self) -> dict[str, np.ndarray]:
         return self.table("kernels")
 
-    @property
-    def clock(self) -> dict[str, np.ndarray]:
-        return self.table("clock")
-
     def table(self, table: str) -> dict[str, np.ndarray]:
         """Return all rows of one of `schema.TABLES`; every column exists."""
         none = complete(table, {})

@@ -123,8 +123,6 @@ TABLES: dict[str, dict[str, str]] = {
         "total_ns": "int",
         "max_ns": "int",
     },
-    # Simultaneous readings of both clocks, for foreign wall-clock stamps.
-    "clock": {"mono_ns": "int", "wall_ns": "int"},
 }
 
 # The disjoint parts of a step, in their order -> the account that their time belongs to.

@@ -54,9 +54,7 @@ def _given(table: str, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             given["input_get_ns"] = rows["input_wait_ns"]
             given["body_ns"] = rows["duration_ns"] - np.sum([rows[name] for name in others], axis=0)
         return given
-    if table == "phases":
-        return {"end_ns": rows["start_ns"]}
-    return {"wall_ns": rows["mono_ns"]} if table == "clock" else {}
+    return {"end_ns": rows["start_ns"]} if table == "phases" else {}
 
 
 def segment_name(first: int, last: int) -> str:

@@ -267,7 +267,8 @@ class RecordingWriter:
         for name in list(self.files):
             self._write(name, self.files[name])
             del self.files[name]
-        self._take_new_rows(seal)
+        self._clock.pair()
+        self._take_new_rows()
         while any(self._waiting):
             part, remaining = _split(self._waiting)
             if not self._fits(part):
@@ -292,20 +293,12 @@ class RecordingWriter:
             self._superfluous = []
         self._write_manifest()
 
-    def _take_new_rows(self, seal: bool) -> None:
+    def _take_new_rows(self) -> None:
         """Move appended rows to those that wait for a file, adding them to the totals."""
-        ours, wall = self._clock.pair()
-        self.append("clock", {"mono_ns": [ours], "wall_ns": [wall]})
         with self._lock:
             new, self._new = self._new, {}
             self._new_rows.clear()
-        clock = ("tables", "clock")
-        due = any(self._waiting) or (seal and self._open)
-        if set(new) == {clock} and not due:
-            # Only a heartbeat: the pairs wait for a segment that has to be written anyway.
-            pairs = new[clock] if len(new[clock]) < 64 else new[clock][::2]
-            with self._lock:
-                self._new[clock] = pairs + self._new.get(clock, [])
+        if not new:
             return
         try:
             while new:

@@ -114,7 +114,7 @@ def _look(logdir: Path, numbers: Iterable[int]) -> str:
     (good,) = (one for one in found if one.run == "good")
     assert recordings.same_rows(good.steps, truth.steps), "the good one's rows changed"
     for one in found:
-        for table in ("phases", "pipeline", "traced_steps", "kernels", "step_kernels", "clock"):
+        for table in ("phases", "pipeline", "traced_steps", "kernels", "step_kernels"):
             one.table(table)
         assert one.end_ns >= one.start_ns, "it ends before it begins"
         found._repr_html_()
@@ -250,7 +250,7 @@ def _plugin(logdir: Path, numbers: list[int]) -> None:
                 json.loads(body, parse_constant=refuse)
 
 
-_TABLES = ("steps", "phases", "pipeline", "kernels", "traced_steps", "validation_steps", "clock")
+_TABLES = ("steps", "phases", "pipeline", "kernels", "traced_steps", "validation_steps")
 # The three commands, the page, and of the plugin's queries each one: every fifth exports a table.
 _EACH_WAY = (0, 10, 20, 1, *(10 * query + 2 for query in (*range(7), 8, 13, 18, 23, 28, 33)))
 

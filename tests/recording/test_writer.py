@@ -117,7 +117,7 @@ def test_each_flush_writes_its_rows_and_a_minute_seals_them(make_writer, tmp_pat
     assert seen[61] == ["segment-000000-000030.npz", "segment-000031-000061.npz"]
     assert len(seen[64]) == 2 + 3
     writer.close("ended")
-    assert segments() == [*seen[61], "segment-000062-000065.npz"], "with a last heartbeat"
+    assert segments() == [*seen[61], "segment-000062-000064.npz"]
     assert (only(tmp_path / "run").steps["step"] == np.arange(650)).all()
 
 
@@ -317,7 +317,7 @@ def test_the_manifest_says_what_was_recorded(make_writer, tmp_path, scripted_tim
     manifest = json.loads((Path(writer.path) / "manifest.json").read_text())
     assert manifest["format"] == [2, 0]
     assert manifest["model"] == {"parameters": 5, "x": None}
-    assert manifest["rows"] == {"steps": 4, "phases": 1, "clock": 1}
+    assert manifest["rows"] == {"steps": 4, "phases": 1}
     found = only(tmp_path / "run")
     assert found.stored["rules_version"] == 3
     assert found.account["wall_s"] == pytest.approx(9)
