@@ -147,10 +147,8 @@ class SampleBins:
         self.samples = 0
         self._bins = Fold(self.CAPACITY, self.BASE_NS)
         self._max: dict[str, float] = {}  # column -> its largest value
-        # Queries answered since the newest sample.
-        self._places: list[np.ndarray] = []
-        self._means_by_column: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self._covered_by_bins: dict[int, np.ndarray] = {}
+        # Column -> its bins with samples, since the newest one: their numbers, means, and ns that each covers.
+        self._sampled: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def __contains__(self, column: str) -> bool:
         """Return whether this column has at least one value."""
@@ -181,7 +179,7 @@ class SampleBins:
         newest = int(offsets.max())
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
-        self._places, self._means_by_column, self._covered_by_bins = [], {}, {}
+        self._sampled = {}
         names = list(columns)
         values = np.array([columns[name] for name in names], dtype=np.float64)
         is_sampled = np.isfinite(values.reshape(len(names), len(times)))
@@ -200,22 +198,16 @@ class SampleBins:
             self._max[name] = max(self._max.get(name, value), value)
 
     def means(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bins with samples of a column, ascending, and the mean in each of them.
+        """Return the bins with samples of a column, ascending, and the mean in each of them."""
+        return self._sampled_bins(column)[:2]
 
-        Columns sampled at the same times get identical bins.
-        """
-        if column not in self._means_by_column:
+    def _sampled_bins(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if column not in self._sampled:
             count, total = (self._bins.of(part, column) for part in ("count", "total"))
-            sampled_count, used = np.count_nonzero(count), len(count)
-            for at in self._places:
-                if len(at) == sampled_count and (sampled_count == used or count[at].all()):
-                    break
-            else:
-                at = np.flatnonzero(count)
-                self._places.append(at)
-            means = total / count if sampled_count == used else total[at] / count[at]
-            self._means_by_column[column] = at, means
-        return self._means_by_column[column]
+            at = np.flatnonzero(count)
+            covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
+            self._sampled[column] = at, total[at] / count[at], covered_ns.astype(np.float64)
+        return self._sampled[column]
 
     def maximum(self, column: str) -> float | None:
         """Return the largest value ever seen, None without any."""
@@ -230,13 +222,13 @@ class SampleBins:
         """
         if column not in self or self.origin_ns is None or end_ns <= start_ns:
             return None
-        at, means = self.means(column)
+        at, means, covered = self._sampled_bins(column)
         first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
         last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
         a, b = at.searchsorted((first, last)).tolist()
         if a >= b:
             return None
-        covered = self._covered_each(at)[a:b].copy()
+        covered = covered[a:b].copy()
         head, tail = int(at[a]), int(at[b - 1])
         # Nothing is known about the time before the first bin; both ends may lie within a bin.
         since = min((head - first + 1) * self.bin_ns, self._hold_ns)
@@ -256,16 +248,9 @@ class SampleBins:
     def _hold_ns(self) -> int:
         return max(HOLD_NS, self.bin_ns)
 
-    def _covered_each(self, at: np.ndarray) -> np.ndarray:
-        """Return the ns that each bin from `means` covers."""
-        if id(at) not in self._covered_by_bins:
-            covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
-            self._covered_by_bins[id(at)] = covered_ns.astype(np.float64)
-        return self._covered_by_bins[id(at)]
-
     def covered_ns(self, column: str) -> float:
         """Return how long a column was sampled, ns."""
-        return float(self._covered_each(self.means(column)[0]).sum())
+        return float(self._sampled_bins(column)[2].sum())
 
     def over_each(self, column: str, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means (NaN without a sample) and numbers of samples for many ranges at once.
@@ -274,8 +259,7 @@ class SampleBins:
         """
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
-        at, means = self.means(column)
-        since = self._covered_each(at)
+        at, means, since = self._sampled_bins(column)
         middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
         edges = np.stack([middle - since, middle], axis=1).ravel()
 

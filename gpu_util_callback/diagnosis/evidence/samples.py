@@ -66,14 +66,13 @@ class Sampled:
     """A GPU's samples of one column, with others read at the same times.
 
     Attributes:
-        bins, places: the column's bins, and the indices of those with samples.
+        bins: the column's.
         start_ns, length_ns: when each sample begins to hold and for how long, shape `(n,)`.
     """
 
     run: Run
     gpu: int
     bins: SampleBins
-    places: np.ndarray
     start_ns: np.ndarray
     length_ns: np.ndarray
 
@@ -86,14 +85,16 @@ class Sampled:
         if bins is None:
             return np.full(len(self), np.nan)
         places, values = bins.means(column)
-        if bins is self.bins and places is self.places:
+        stamps = (bins.origin_ns or 0) + places * bins.bin_ns
+        if np.array_equal(stamps, self.start_ns):
             return values
-        # Columns of one group are mostly read at the same times.
-        bins_at, fresh = self.run.once(
-            ("held", id(self.start_ns), id(places), hold_ns),
-            lambda: _covering_bins(bins, places, self.start_ns, hold_ns),
-        )
-        return np.where(fresh, values[bins_at], np.nan)
+        # The bin that contains the time, or the newest one before it; the first one also covers a
+        # little time before it (groups of one GPU are read one after the other).
+        at = stamps.searchsorted(self.start_ns, side="right") - 1
+        at = np.where((at < 0) & (stamps[0] - self.start_ns <= hold_ns), 0, at)
+        bins_at = np.maximum(at, 0)
+        is_fresh = (at >= 0) & (self.start_ns - stamps[bins_at] <= hold_ns + bins.bin_ns)
+        return np.where(is_fresh, values[bins_at], np.nan)
 
     def spans(self, lost_ns: np.ndarray, *, enter: float, min_s: float) -> list[tuple[Range, np.ndarray]]:
         """Return spans of at least `min_s` in which the share `enter` of the time was lost.
@@ -140,16 +141,12 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     at, _ = bins.means(column)
     if len(at) < A_FEW:
         return None
-    return run.once(("sampled", gpu, bins, id(at)), lambda: _sampled(run, gpu, bins, at))
-
-
-def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
     starts = (bins.origin_ns or 0) + at * bins.bin_ns
     apart = starts[1:] - starts[:-1]
     every_bin = int(at[-1] - at[0]) == len(at) - 1
     usual = bins.bin_ns if every_bin else int(np.median(apart))
     length = np.minimum(np.append(apart, usual), 3 * usual)
-    return Sampled(run, gpu, bins, at, starts, length)
+    return Sampled(run, gpu, bins, starts, length)
 
 
 def mean_of(values: np.ndarray, digits: int = 1) -> float | None:
@@ -210,19 +207,6 @@ def _rate(times: np.ndarray, samples: Sampled, lost: np.ndarray) -> np.ndarray:
     last_sample = np.maximum(at, 0)
     fresh = (at >= 0) & (times < samples.start_ns[last_sample] + samples.length_ns[last_sample])
     return np.where(fresh, np.nan_to_num(lost[last_sample]) / samples.length_ns[last_sample], 0.0)
-
-
-def _covering_bins(
-    bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the bins at `places` covers each of these times, and whether any does."""
-    stamps = (bins.origin_ns or 0) + places * bins.bin_ns
-    # The bin that contains the time, or the newest one before it; the first one also covers a
-    # little time before it (groups of one GPU are read one after the other).
-    at = stamps.searchsorted(times, side="right") - 1
-    at = np.where((at < 0) & (stamps[0] - times <= hold_ns), 0, at)
-    bins_at = np.maximum(at, 0)
-    return bins_at, (at >= 0) & (times - stamps[bins_at] <= hold_ns + bins.bin_ns)
 
 
 def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
