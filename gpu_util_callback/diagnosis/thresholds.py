@@ -70,6 +70,7 @@ WARM_UP = Threshold(20, "the first steps fill caches and buffers; as many later 
 MIN_S = Threshold(2, "the driver's utilization is a mean over up to a second; two make a state")
 MIN_STEPS = Threshold(16, "fewer steps are an event, not a state of the run")
 MIN_SAMPLES = Threshold(20, "of fewer samples one more or less is 5 %")
+OP_US = Threshold(1000, "starting an operation costs 10-100 us of Python; above 1 ms compiling hides 10 %")
 BUSY_PCT = Threshold(80, "a GPU that idles has another problem first")
 MANY_TIMES = MIN_STEPS.default  # at ends of epochs: a state of the run however short that was
 ALWAYS_S = Threshold(60, "a lost minute is worth reporting however long the run is")

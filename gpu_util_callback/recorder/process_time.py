@@ -157,7 +157,7 @@ class ProcessTime:
             time.sleep(pause_s * self._random.uniform(0.5, 1.5))
             if not self._paused.is_set():
                 continue
-            stack = [code for _, code in stack_of(self._trains, None, _DEEPEST)]
+            stack = [code for _, code, _ in stack_of(self._trains, None, _DEEPEST)]
             name, set_up = activity(stack)
             with self._lock:
                 if not self._paused.is_set():

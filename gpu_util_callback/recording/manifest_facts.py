@@ -138,6 +138,9 @@ class Dispatch(TypedDict, total=False):
     predict_set_up: Count
     logging: Count  # in a library that writes a log
     logs_to: str
+    own: Count  # in Python of the program's own, of them ...
+    at_place: Count  # ... in the line `own_at`
+    own_at: str
     function: str
     operations: Count
     between: Count  # samples between the steps

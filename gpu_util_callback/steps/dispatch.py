@@ -108,6 +108,7 @@ class DispatchWatch:
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._logs: Counter[str] = Counter()
+        self._own: Counter[str] = Counter()
         self._meanings: dict[CodeType, str] = {}
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
@@ -142,37 +143,32 @@ class DispatchWatch:
             return
         stack = stack_of(self._thread, self._loop, _DEEPEST)
         in_loop = bool(stack) and stack[-1][1] is self._loop
-        kind, function, log, sets_up, set_up = "", "", "", False, False
-        for _, code in stack[: -1 if in_loop else None]:
-            meaning = self._meanings.get(code)
-            if meaning is None:
-                if len(self._meanings) >= _MOST_KNOWN:  # a program that keeps creating functions
-                    self._meanings.clear()
-                meaning = self._meanings[code] = self._of(code)
-            if meaning == "user":
-                function = code.co_qualname
-            elif meaning == SET_UP:
-                sets_up = True
-            elif meaning == PREDICT:
-                set_up |= sets_up
-            elif meaning:
-                log = (meaning == LOGGING and logs_to(code)) or log
-                kind = max(kind, meaning, key=_DECIDES.index)
+        inside = stack[:-1] if in_loop else stack
+        meanings = [self._meaning_of(code) for _, code, _ in inside]
+        kind = self._kind_of(meanings)
+        own = [frame for frame, meaning in zip(inside, meanings, strict=True) if meaning == "user"]
         if not self._working():
             return  # it went on meanwhile
         self._samples += 1
-        if set_up:
-            kind = PREDICT
         self._kinds[kind] += 1
         if kind == LOGGING:
-            self._logs[log] += 1
-        if kind == EAGER and in_loop and len(stack) > 1:
-            self._functions[function.rpartition(".<locals>.")[2]] += 1
+            self._logs[logs_to(inside[meanings.index(LOGGING)][1])] += 1
+        elif not kind and (own or in_loop):
+            self._own[_place(*(own[0] if own else stack[-1])[1:])] += 1
+        elif kind == EAGER and in_loop and inside:
+            self._functions[own[-1][1].co_qualname.rpartition(".<locals>.")[2] if own else ""] += 1
+
+    @staticmethod
+    def _kind_of(meanings: list[str]) -> str:
+        """Return what a stack is in, from the meanings of its frames, the innermost first."""
+        if PREDICT in meanings and SET_UP in meanings[: len(meanings) - meanings[::-1].index(PREDICT)]:
+            return PREDICT
+        return max((meaning for meaning in meanings if meaning in _DECIDES), key=_DECIDES.index, default="")
 
     def _look_between(self) -> None:
         """Sample the stack between two steps: in `model.predict`, its set-up, or an iterator."""
         in_predict, sets_up_call, set_up, in_iterator = False, False, False, False
-        for _, code in stack_of(self._thread, self._loop, _DEEPEST):
+        for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
             in_iterator |= delivers(code)
             if code.co_name == "predict" and "keras/src/" in code.co_filename.replace("\\", "/"):
                 in_predict = True
@@ -184,6 +180,14 @@ class DispatchWatch:
         self._between_predict += in_predict
         self._between_set_up += set_up
         self._between_input += in_iterator and not in_predict
+
+    def _meaning_of(self, code: CodeType) -> str:
+        meaning = self._meanings.get(code)
+        if meaning is None:
+            if len(self._meanings) >= _MOST_KNOWN:  # a program that keeps creating functions
+                self._meanings.clear()
+            meaning = self._meanings[code] = self._of(code)
+        return meaning
 
     def _of(self, code: CodeType) -> str:
         name = code.co_filename.replace("\\", "/")
@@ -204,14 +208,16 @@ class DispatchWatch:
         """Return what was seen so far, for the manifest; {} before samples.
 
         Returns: `samples`, of them `eager`, `compiled`, `predict_set_up` (what `model.predict`
-            makes for each call) and `logging`, with what it mostly `logs_to`; `function`, what the
-            loop calls for a step in which operations were seen; `operations` of a usual step, None
-            where unknown; `between`, samples between the steps, of them in `model.predict`, in what
-            that makes for each call, and in the iterator of a dataset.
+            makes for each call), `logging`, with what it mostly `logs_to`, and `own`, in Python of
+            the program's own and what that calls but for the framework, `at_place` of them
+            `own_at`; `function`, what the loop calls for a step in which operations were seen;
+            `operations` of a usual step, None where unknown; `between`, samples between the steps,
+            of them in `model.predict`, in what that makes for each call, and in the iterator of a
+            dataset.
         """
         if not self._samples and not self._between:
             return {}
-        log = self._logs.most_common(1)
+        log, place = self._logs.most_common(1), self._own.most_common(1)
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
         usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
         return {
@@ -221,6 +227,9 @@ class DispatchWatch:
             "predict_set_up": self._kinds[PREDICT],
             "logging": self._kinds[LOGGING],
             "logs_to": log[0][0] if log else None,
+            "own": self._own.total(),
+            "own_at": place[0][0] if place else None,
+            "at_place": place[0][1] if place else 0,
             "function": name if usual else None,
             "operations": self._operations.per_step if self._operations is not None else None,
             "between": self._between,
@@ -234,6 +243,12 @@ def sets_up(code: CodeType) -> bool:
     """Return whether a function below `model.predict` makes what it needs for each call."""
     name = code.co_filename.replace("\\", "/")
     return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
+
+
+def _place(code: CodeType, line: int) -> str:
+    """Return a line of the program, by its function and file."""
+    name = code.co_qualname.rpartition("<locals>.")[2]
+    return f"{name} ({code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {line})"
 
 
 def logs_to(code: CodeType) -> str:

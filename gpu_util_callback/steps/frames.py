@@ -48,7 +48,7 @@ def _marked(code: CodeType) -> CodeType:
     return code.replace(co_filename=code.co_filename + _MARK, co_consts=constants)
 
 
-def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> list[tuple[int, CodeType]]:
+def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> list[tuple[int, CodeType, int]]:
     """Return the stack of another thread as it runs, from the innermost frame on.
 
     Args:
@@ -56,17 +56,18 @@ def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) 
         until: the stack ends after the first frame of this code.
         deepest: the most frames.
 
-    Returns: (id of the frame, its code) of each; no frame is kept. Empty: there is no such thread.
+    Returns: (id of the frame, its code, its line) of each; no frame is kept. Empty: there is no such
+        thread.
     """
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
     collects = gc.isenabled()
     gc.disable()
-    frames: list[tuple[int, CodeType]] = []
+    frames: list[tuple[int, CodeType, int]] = []
     try:
         frame: FrameType | None = sys._current_frames().get(thread)
         while frame is not None and len(frames) < deepest:
-            frames.append((id(frame), frame.f_code))
+            frames.append((id(frame), frame.f_code, frame.f_lineno or 0))
             if frame.f_code is until:
                 break
             frame = frame.f_back
@@ -141,7 +142,7 @@ class FitWatch:
         return not any(self._runs() for _ in range(3))
 
     def _runs(self) -> bool:
-        return (self._id, self._code) in stack_of(self._thread)
+        return any((frame, code) == (self._id, self._code) for frame, code, _ in stack_of(self._thread))
 
     def same_place(self, other: FitWatch) -> bool:
         """Return whether both fits' frames have one address: the earlier fit is over, then.

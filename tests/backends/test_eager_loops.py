@@ -95,7 +95,7 @@ def test_the_program_s_random_numbers_are_left_alone():
 
 def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypatch):
     compiles = compile("pass", "site-packages/jax/_src/compiler.py", "exec")
-    monkeypatch.setattr(dispatch, "stack_of", lambda *_: [(None, compiles)])
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: [(None, compiles, 1)])
     watch, pauses = DispatchWatch("jax", 0, lambda: True), []
     for _ in range(1000):
         watch.look()
@@ -106,7 +106,7 @@ def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypat
 @pytest.mark.parametrize(("method", "counted"), [("predict", 1), ("test_on_batch", 0)])
 def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, monkeypatch):
     made = compile("pass", "site-packages/keras/src/trainers/trainer.py", "exec")
-    frames = [(None, made.replace(co_name=name)) for name in ("__init__", method)]
+    frames = [(None, made.replace(co_name=name), 1) for name in ("__init__", method)]
     monkeypatch.setattr(dispatch, "stack_of", lambda *_: frames)
     watch = DispatchWatch("tensorflow", 0, lambda: True)
     watch.look()
@@ -123,7 +123,7 @@ def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, m
 )
 def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, log):
     def made_in(file):
-        return None, compile(repr(file), file, "eval")
+        return None, compile(repr(file), file, "eval"), 1
 
     operations = {
         "tensorflow": "tensorflow/python/ops/gen_math_ops.py",
@@ -139,6 +139,22 @@ def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, 
     del stack[1]
     watch.look()
     assert watch.facts()["eager"] == watch.facts()["logging"] == 1
+
+
+def test_a_look_into_the_program_s_own_python_notes_its_innermost_line(monkeypatch):
+    def made_in(file, name, line):
+        return None, compile(repr(file), file, "eval").replace(co_qualname=name), line
+
+    loop = made_in("/home/me/train.py", "main", 40)
+    decodes = made_in("site-packages/PIL/Image.py", "open", 9), made_in("/home/me/data.py", "load.<locals>.read", 17)
+    stacks = [[*decodes, made_in("/home/me/train.py", "step", 30), loop]] * 2 + [[loop]]
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stacks.pop(0))
+    watch = DispatchWatch("torch", 0, lambda: True, loop[1])
+    for _ in range(3):
+        watch.look()
+    facts = watch.facts()
+    assert (facts["samples"], facts["own"], facts["at_place"]) == (3, 3, 2)
+    assert facts["own_at"] == "read (data.py, line 17)"
 
 
 def test_a_look_keeps_no_frame_alive():

@@ -64,6 +64,23 @@ def test_a_log_that_is_written_in_each_step_is_named_with_its_cost():
     assert behind is None, "the GPU is at work meanwhile"
 
 
+OWN = {**SEEN, "eager": 5, "operations": 7, "own": 45, "own_at": "to_tensors (train.py, line 17)", "at_place": 40}
+
+
+def test_python_of_the_program_s_own_is_named_by_its_line_where_the_gpu_waits():
+    found = partial(findings_of, cause="host_stall")
+    (finding,) = found(run_of("torch", gpus=[GPU], gpu_share=0.15, fit={"dispatch": OWN}, step_ms=40))
+    assert "to_tensors (train.py, line 17)" in finding["advice"]["text"]
+    assert "75 % of a step" in finding["advice"]["text"] and finding["saves_s"] == 0
+    assert finding["lost_s"] == pytest.approx(0.75 * 300 * 0.04, rel=0.1)
+    (busy,) = found(run_of("torch", gpus=[GPU], gpu_share=0.6, fit={"dispatch": OWN}, step_ms=40))
+    assert busy["lost_s"] == pytest.approx(0.4 * 300 * 0.04, rel=0.15), "a line that waits for the GPU costs nothing"
+    assert not found(run_of("torch", gpus=[GPU], gpu_share=0.9, fit={"dispatch": OWN}, step_ms=40))
+    assert not found(run_of("torch", fit={"dispatch": OWN}, step_ms=40)), "it may compute the model, without a GPU"
+    many = OWN | {"operations": 400}
+    assert not found(run_of("torch", gpus=[GPU], gpu_share=0.15, fit={"dispatch": many}, step_ms=40)), "launches"
+
+
 def test_without_looks_the_cause_is_not_judged():
     found = run_of()
     assert "launch_bound" in [one["cause"] for one in found["silent"]]

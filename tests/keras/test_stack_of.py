@@ -51,7 +51,7 @@ def eager_collector():
 
 def test_whole_stack(parked):
     thread, outermost, deeper = parked
-    codes = [code for _, code in stack_of(thread)]
+    codes = [code for _, code, _ in stack_of(thread)]
     assert codes.count(deeper) == 30
     assert codes.index(outermost) > max(i for i, code in enumerate(codes) if code is deeper)
 

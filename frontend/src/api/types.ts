@@ -233,6 +233,11 @@ export interface Dispatch {
   /** in a library that writes a log */
   logging?: number | null;
   logs_to?: string | null;
+  /** in Python of the program's own, of them ... */
+  own?: number | null;
+  /** ... in the line `own_at` */
+  at_place?: number | null;
+  own_at?: string | null;
   function?: string | null;
   operations?: number | null;
   /** samples between the steps */

@@ -91,6 +91,8 @@ class StackSamples:
         eager_pct: share of the samples that met an operation started by itself; 0 if a compiled
             function was met in more than a tenth as many.
         predict_set_up_pct: share of those that met the set-up of a call of `model.predict`.
+        own: share (0-1) of those in Python of the program's own.
+        own_at: the line that most of these met, and its share of them.
         logging: share (0-1) of those that met a library which writes a log; logs_to: what the user calls for it.
         operations: started per step; None = not known.
         op_us: a step's own time for each of them; None = not known.
@@ -100,6 +102,8 @@ class StackSamples:
     count: int
     eager_pct: float
     predict_set_up_pct: float
+    own: float
+    own_at: tuple[str, float]
     logging: float
     logs_to: str
     operations: int | None
@@ -115,6 +119,7 @@ def stack_samples_of(run: Run) -> StackSamples | None:
     )
     if not samples:
         return None
+    own = int(dispatch.get("own") or 0)
     mostly = compiled <= A_TENTH * (eager + compiled)
     operations = dispatch.get("operations")
     rows = run.steps.total_rows
@@ -123,6 +128,8 @@ def stack_samples_of(run: Run) -> StackSamples | None:
         samples,
         100 * eager / samples if mostly else 0.0,
         100 * int(dispatch.get("predict_set_up") or 0) / samples,
+        own / samples,
+        (dispatch.get("own_at") or "", int(dispatch.get("at_place") or 0) / max(1, own)),
         int(dispatch.get("logging") or 0) / samples,
         dispatch.get("logs_to") or "",
         int(operations) if operations else None,

@@ -75,6 +75,20 @@ def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
     return Occurrences(list(zip(*(column[long].tolist() for column in columns), strict=True))), usual
 
 
+def idle_in_steps(run: Run) -> int | None:
+    """Return how long the GPUs at work idled in steps, ns; None if it was not sampled.
+
+    Time between the steps of a block is assumed to be idle.
+    """
+    begin, end = run.steps["start_ns"], run.steps["end_ns"]
+    share, samples = run.idle_each(begin, end)
+    is_measured, length = np.isfinite(share), (end - begin).astype(float)
+    if samples < A_FEW or not length[is_measured].sum():
+        return None
+    idle = float(np.average(share[is_measured], weights=length[is_measured])) * float(length.sum())
+    return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
+
+
 def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:
     """Return the GPU's idle time during the stalls in ns and its mean utilization in percent; None if not sampled.
 

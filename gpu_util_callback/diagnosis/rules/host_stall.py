@@ -21,7 +21,15 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import samples_between, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.evidence.stalls import intervals, long_steps, lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.stalls import (
+    idle_in_steps,
+    intervals,
+    long_steps,
+    lost_in,
+    owned,
+    times,
+    usual_ns,
+)
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
@@ -44,6 +52,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     MIN_SAMPLES,
     MIN_STEPS,
     MOSTLY,
+    OP_US,
     SIGNIFICANT,
     Constant,
     Limits,
@@ -51,7 +60,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     chosen,
 )
 from gpu_util_callback.recording.manifest_facts import SourceOnce
-from gpu_util_callback.words import capitalized, duration
+from gpu_util_callback.words import capitalized, duration, percent
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
 AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
@@ -236,6 +245,8 @@ class HostStall(Rule):
         ),
         "callback_pct": MATTERS_PCT,
         "logging_pct": UNNAMED_PCT,
+        "own_python_pct": UNNAMED_PCT,
+        "own_op_us": OP_US,
         "unmarked_pct": UNNAMED_PCT,
         "long_steps_pct": UNNAMED_PCT,
         "ms_per_step": Threshold(
@@ -276,6 +287,7 @@ class HostStall(Rule):
             *self._at_ends(run, limits),
             *self._in_steps(run, limits),
             *self._logging(run, limits),
+            *self._own_python(run, limits),
             *self._unmarked(run, limits),
             *self._long_steps(run, limits),
         ]
@@ -477,6 +489,47 @@ class HostStall(Rule):
             advice=log_seldom(log),
             gpus=run.used_gpus,
             detail="logging",
+            state=True,
+        )
+
+    # -- Python of the program's own in the steps of a loop ----------------------------------------
+
+    def _own_python(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        samples, in_steps = stack_samples_of(run), idle_in_steps(run)
+        if samples is None or in_steps is None or samples.count < limits["min_looks"]:
+            return
+        # The samples do not show an operation that the loop starts without any Python of the framework.
+        if samples.op_us is None or samples.op_us < limits["own_op_us"]:
+            return
+        rows, body_ns = run.steps.total_rows, run.steps.total("body_ns")
+        lost = min(round(samples.own * body_ns), in_steps - int(run.steps.explained_ns.sum()))
+        if 100 * lost < limits["own_python_pct"] * run.steps.total("duration_ns"):
+            return
+        place, of_it = samples.own_at
+        idle = run.idle(*run.steps.extent_ns)
+        yield self.finding(
+            title="The program's own Python in each step keeps the GPU waiting",
+            where=run.whole,
+            lost_ns=lost,
+            confidence=ESTIMATED,
+            evidence={
+                "own_python_pct": round(100 * samples.own, 1),
+                "looks": samples.count,
+                "own_python_at": place,
+                "own_python_at_pct": round(100 * of_it, 1),
+                "own_op_us": round(samples.op_us),
+                "steps": rows,
+                "gpu_active_pct": idle and round(idle.active_pct, 1),
+            },
+            threshold=chosen(limits, "own_python_pct", "own_op_us", "min_looks"),
+            advice=Advice(
+                f"{percent(100 * samples.own)} of a step the training thread is in Python of the program's "
+                f"own, most of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
+                "workers prepare a batch during steps.",
+                saves=0.0,  # what it would take elsewhere is not known
+            ),
+            gpus=run.used_gpus,
+            detail="python",
             state=True,
         )
 

@@ -3,19 +3,18 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-import numpy as np
-
 from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.advice.snippets import command, enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples, stack_samples_of
+from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import (
-    A_FEW,
     A_TENTH,
     MIN_SAMPLES,
     MOSTLY_PCT,
+    OP_US,
     SMALL_US,
     Constant,
     Limits,
@@ -63,9 +62,7 @@ class LaunchBound(Rule):
             20, "predict of 100 batches spends under 5 % on its set-up, of a single one 70-90 %"
         ),
         "min_looks": MIN_SAMPLES,
-        "eager_op_us": Threshold(
-            1000, "starting an operation costs 10-100 us of Python; above 1 ms compiling hides 10 %"
-        ),
+        "eager_op_us": OP_US,
         "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
     }
     unknown = "no profiler window shows what the GPU did between kernels"
@@ -126,7 +123,7 @@ class LaunchBound(Rule):
         pct = share.pct - 100 * explained / spent
         if pct < limits["idle_host_pct"]:
             return
-        idle, in_steps = run.idle(*steps.extent_ns), _idle_in_steps(run)
+        idle, in_steps = run.idle(*steps.extent_ns), idle_in_steps(run)
         if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
             return
         yield self.finding(
@@ -171,7 +168,7 @@ class LaunchBound(Rule):
             return
         evidence, threshold, advice = eager
         idle = run.idle(*run.steps.extent_ns) if run.used_gpus else None
-        in_steps = _idle_in_steps(run) if idle is not None else None
+        in_steps = idle_in_steps(run) if idle is not None else None
         if idle is None or in_steps is None:
             yield self.finding(
                 title="The step runs eagerly, operation by operation from Python",
@@ -233,20 +230,6 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
         evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": op_us and round(op_us, 1)}
     threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
     return evidence, threshold, _compile_advice(run, stack_samples)
-
-
-def _idle_in_steps(run: Run) -> int | None:
-    """Return how long the GPUs at work idled in steps, ns; None if it was not sampled.
-
-    Time between the steps of a block is assumed to be idle.
-    """
-    begin, end = run.steps["start_ns"], run.steps["end_ns"]
-    share, samples = run.idle_each(begin, end)
-    is_measured, length = np.isfinite(share), (end - begin).astype(float)
-    if samples < A_FEW or not length[is_measured].sum():
-        return None
-    idle = float(np.average(share[is_measured], weights=length[is_measured])) * float(length.sum())
-    return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
 
 
 def _eager_advice() -> Advice:
