@@ -107,6 +107,7 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     assert built.sum() == 1 and (phases["account"][built] == "").all()
     # From the last step to the epoch's end there is validation, and the next epoch's iterator.
     setting_up = phases["self_ns"][phases["name"] == "new iterator"].sum() / 1e9
+    assert setting_up > 0
     between = after.epoch_end - after.steps[-1] - slow.spent["on_epoch_end"]
     assert spent["validation"] + setting_up == pytest.approx(between, rel=0.02, abs=0.005)
     waits = recording.validation_steps["input_wait_ns"] / 1e6

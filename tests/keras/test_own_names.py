@@ -176,7 +176,7 @@ def test_a_manifest_cannot_put_other_things_into_code(name):
 
 def test_callbacks_say_how_often_they_work():
     class Prints(keras.callbacks.Callback):
-        def __init__(self, path, print_every=1, *, epoch_freq=2, every=None, frequency="low"):
+        def __init__(self, path, print_every=1, depth=3, *, epoch_freq=2, every="batch", period=None, interval=0):
             super().__init__()
             self._print_every = print_every
 
@@ -187,7 +187,7 @@ def test_callbacks_say_how_often_they_work():
     plain = keras.callbacks.TerminateOnNaN()
     told = describe_callbacks([Prints("a", 5), stopping, plain, SimpleNamespace()])
     assert told == {
-        "Prints": {"every": {"print_every": 5, "epoch_freq": 2}, "names": {"on_epoch_end": "number"}},
+        "Prints": {"every": {"print_every": 5, "epoch_freq": 2, "every": 1}, "names": {"on_epoch_end": "number"}},
         "EarlyStopping": {"monitor": "val_loss"},
     }
 
