@@ -64,7 +64,6 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     spans = [cast(Span, claim) for claim in objects if "start_step" in claim]
     return {
         "rules_version": RULES_VERSION,
-        "thresholds": {cause: dict(names) for cause, names in limits.items()},
         "thresholds_set": thresholds_set(limits),
         "verdict": sentence(run, objects),
         "gpu_active_pct": _active_pct(run),
@@ -93,10 +92,10 @@ def diagnose(recording: Recording, thresholds: Mapping | None = None, *, recompu
     stored: DiagnosisFacts = recording.stored or cast(DiagnosisFacts, {})
     stored_limits = still_known(stored.get("thresholds_set"))
     limits = thresholds_in_force(thresholds, before=stored_limits)
-    up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
+    up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds_set") == thresholds_set(limits)
     lost = recording.status == "lost"  # its last moments were never judged
     if "verdict" in stored and ((up_to_date and not lost) or not (recompute or thresholds)):
-        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {}, **stored}
+        return {"silent": [], "findings": [], "spans": [], "thresholds_set": {}, **stored}
     facts: Mapping = recording.facts
     if lost:
         facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}

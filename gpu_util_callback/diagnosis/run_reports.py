@@ -25,6 +25,7 @@ from gpu_util_callback.diagnosis.report_types import (
     Version,
 )
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
+from gpu_util_callback.diagnosis.rules import still_known, thresholds_in_force
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.verdict import CLEAR, NOTHING, NOTHING_LARGE, gain_of, headline, is_unknown, of_script
 from gpu_util_callback.diagnosis.yardstick import yardstick
@@ -227,7 +228,7 @@ def run_report(
         "verdict": _with_mfu(judged["verdict"], mfu),
         "headline": _headline(judged, wall_s, Script.of(facts.get("process"))),
         "rules_version": judged["rules_version"],
-        "thresholds": judged["thresholds"],
+        "thresholds": thresholds_in_force(None, before=still_known(judged["thresholds_set"])),
         "thresholds_set": judged["thresholds_set"],
         "silent": judged["silent"],
         "findings": judged["findings"],

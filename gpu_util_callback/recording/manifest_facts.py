@@ -582,10 +582,9 @@ class TracedFacts(TypedDict):
 
 
 class DiagnosisFacts(TypedDict, total=False):
-    """The recorder's findings, with its rules and thresholds; if damaged, the thresholds set alone."""
+    """The recorder's findings, with its rules and the thresholds set; if damaged, those thresholds alone."""
 
     rules_version: int
-    thresholds: dict[str, dict[str, Signed]]
     thresholds_set: dict[str, Signed]
     verdict: Required[str]
     gpu_active_pct: dict[str, Percent]

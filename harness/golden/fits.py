@@ -89,8 +89,7 @@ def main(corpus: Path, backend: str) -> None:
         bare = shutil.copytree(log_dir, corpus / f"{backend}-{name}-undiagnosed")
         for file in bare.rglob("manifest.json"):
             manifest = json.loads(file.read_text())
-            for key in ("rules_version", "thresholds", "verdict", "findings", "spans"):
-                manifest.pop(key, None)
+            manifest.pop("diagnosis", None)
             file.write_text(json.dumps(manifest))
 
 
