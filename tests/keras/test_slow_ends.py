@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,17 @@ def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
     recording = newest(tmp_path, "ended")
     assert len(failures) == 2
     assert len(recording.steps["step"]) == STEPS
+
+
+@pytest.mark.parametrize(("number", "cure"), [(errno.ENOSPC, "make room"), (errno.EACCES, "may write there")])
+def test_what_to_do_where_no_end_is_written_depends_on_the_error(number, cure, tmp_path, monkeypatch, caplog):
+    def failing(self, path, data):
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(LocalStorage, "write", failing)
+    monkeypatch.setattr(outputs, "RETRIES_S", ())
+    recorded_loop(tmp_path)
+    wait_until(lambda: re.search(f"the recording.s end: .*{cure}", caplog.text), 20)
 
 
 def loop_with_a_failing_disk(log_dir, fail, seconds: float):
