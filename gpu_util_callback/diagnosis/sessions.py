@@ -241,23 +241,6 @@ def _means(runs: Sequence[Mapping], column: str) -> dict[int, float]:
     return {rank: sum(of_gpus) / len(of_gpus) for rank, of_gpus in means.items()}
 
 
-def _code(rank: int, part: str, worst: Mapping, workers: int) -> str:
-    """Return the code for the part that holds the others back, if there is any."""
-    if part == "callbacks":
-        return (
-            f"if rank != {rank} or batch % 100 == 0: ...  "
-            f"# in the slow callback: worker {rank} does it every 100th batch only"
-        )
-    if part != "input_wait":
-        return ""
-    kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()
-    if "dataloader" in kind:
-        return (
-            "sampler = torch.utils.data.DistributedSampler(dataset)\nloader = DataLoader(dataset, ..., sampler=sampler)"
-        )
-    return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
-
-
 def _straggler(
     runs: Sequence[Mapping],
     rank: int,
@@ -278,19 +261,24 @@ def _straggler(
     threshold: dict[str, float | None] = {next(iter(evidence)): limit}
     severity = None if lost_s is None else min(1.0, lost_s / worst["wall_s"])
     evidence = {"worker": rank, "host": worst["host"], **evidence, "workers": len(runs)}
-    # Work that is shared out still takes time: each worker gets a part.
-    shared = 1 - 1 / len(runs) if part == "input_wait" else 1.0
+    # Nothing shows what would make other parts as quick as they are elsewhere; an input has a finding of its own.
+    code = ""
+    if part == "callbacks":
+        code = (
+            f"if rank != {rank} or batch % 100 == 0: ...  "
+            f"# in the slow callback: worker {rank} does it every 100th batch only"
+        )
     return {
         "id": f"{Imbalance.cause}:worker{rank}.{part}",
         "cause": Imbalance.cause,
         "title": f"Worker {rank} holds the others back: {word}",
         "lost_s": None if lost_s is None else round(lost_s, 6),
-        "saves_s": None if lost_s is None else round(lost_s * shared, 6),
+        "saves_s": None if lost_s is None else round(lost_s, 6) if code else 0.0,
         "severity": None if severity is None else round(severity, 4),
         "confidence": confidence,
         "evidence": cast(dict[str, Value], evidence),
         "threshold": threshold,
-        "advice": {"text": text, "code": _code(rank, part, worst, len(runs)), "before": ""},
+        "advice": {"text": text, "code": code, "before": ""},
         "gpus": [],
         "ranks": [rank],
     }

@@ -1,7 +1,6 @@
 """Who holds the others back: found where the recordings say so, and never guessed."""
 
 import pytest
-from advised import apply
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import logdir_report
@@ -137,5 +136,4 @@ def test_a_late_start_does_not_hide_the_straggler(tmp_path):
 
     (found,), _ = session(tmp_path, [early, late])
     assert found["ranks"] == [1]
-    shares = [apply(found["advice"]["code"], files=["c", "b", "a"], rank=rank)["files"] for rank in (0, 1)]
-    assert shares == [["a", "c"], ["b"]], "each gets its share of the files"
+    assert found["advice"]["code"] == "" and found["saves_s"] == 0, "its own finding has the cure"
