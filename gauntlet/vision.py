@@ -93,7 +93,7 @@ def tfrecord_jpeg(run):
 
 @program(
     "compressed TFRecord files are parsed again in every epoch, and a shuffle takes in 1000 records before its first",
-    "input",
+    "without:cached",
     INPUT,
     cures={"cached": CACHE, "repeated": r"\.repeat\(\)\.shuffle"},
     harmful=UNTUNED,

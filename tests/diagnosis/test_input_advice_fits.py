@@ -105,6 +105,12 @@ INPUTS = [
         "# behind map(decode), before shuffle",
         "AUTOTUNE",
     ),
+    (
+        waits(READER, OPENED, RESIZE, SHUFFLE, **ONCE_AND_KEPT),
+        ALL_CORES,
+        "# behind map(resize), before",
+        "behind TFRec",
+    ),
     (waits(TUNED, ZIP, SHUFFLE, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()  # behind zip, before", "AUTOTUNE"),
     (waits(TUNED, SHUFFLE, ZIP, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()  # behind map(decode), before", "zip"),
     (waits(READER, FLAT), None, "tf.data.TFRecordDataset(filenames, num_par", "interleave"),
@@ -212,9 +218,12 @@ def guarded(**facts) -> Generated:
 starved = dataset(**PROCESSES | {"input_workers": 2}, gpus=[], machine={"cpus": 2, "cpus_allowed": 2})
 
 
-def unread(machine: dict, *behind) -> Generated:
-    """Batches of 28 by 28 are known; what a resize behind the slow stage gets may be any size."""
-    return waits(TUNED, *behind, epochs=10, machine=machine, **SMALL, **PLAIN)
+def unread(machine: dict, *behind, known: dict = PLAIN) -> Generated:
+    """Batches of 28 by 28 are known; what a resize behind the slow stage gets may be any size.
+
+    A cache stands behind the resize where no map is random.
+    """
+    return waits(TUNED, *behind, epochs=10, machine=machine, **SMALL, **known)
 
 
 # run, host, in the text or the code, never in them
@@ -259,8 +268,10 @@ SAID = [
     (waits(DECODE, **LOOP, steps_per_epoch=40), COMPUTING, "ds.", "makes an iterator of its own"),
     (waits(DECODE, machine={"cpus": 2}), COMPUTING, "", "AUTOTUNE"),  # two cores cannot make them any faster
     (waits(*WINDOWS), WAITING, "", "Does each element name a file"),
-    (unread(MEMORY, RESIZE), ALL_CORES, "fit into memory?", "MB)"),
-    (unread({"cpus": 8}, RESIZE), ALL_CORES, "fit into memory?", "MB)"),
+    (unread(MEMORY, RESIZE), ALL_CORES, "(40 MB). Keep its result", "fit into memory?"),
+    (unread({"cpus": 8}, RESIZE), ALL_CORES, "ds.cache()  # behind map(resize)", "behind map(decode)"),
+    (unread({"cpus": 8}, RESIZE, known={}), ALL_CORES, "fit into memory?", "MB)"),
+    (unread({"cpus": 8}, RESIZE, known={}), ALL_CORES, "ds.cache()  # behind map(decode)", "behind map(resize)"),
     (unread({"cpus": 8}), ALL_CORES, "MB)", "several threads"),
     (guarded(), COMPUTING, "hides its later changes", "__main__"),
     (guarded(machine={"cpus": 8, "cpus_allowed": 8, "system": "Windows"}), COMPUTING, "__main__", "cores are busy"),
@@ -315,7 +326,7 @@ def test_no_more_is_promised_than_cores_stages_and_python_let_through(run, host,
         (waits(PYTHON, machine={"cpus": 8}), WAITING, "May several threads call decode at the same time?"),
         (waits(TUNED, **ONCE_AND_KEPT), ALL_CORES, ""),
         (
-            waits(TUNED, RESIZE, **ONCE_AND_KEPT),
+            waits(TUNED, RESIZE, epochs=10, machine=MEMORY, **SMALL),
             ALL_CORES,
             "Does decode return the same in every epoch, without random numbers, and does all of it fit",
         ),

@@ -153,10 +153,26 @@ def _reading_files(wait: InputWait) -> float:
     return wait.saves(max(arrives_ms, wait.cores_ms))
 
 
-def _as_large_as_batches(wait: InputWait) -> bool:
-    """Return whether the slow stage's results are as large as the batches, whose size is known."""
+def _kept(wait: InputWait) -> Stage:
+    """Return the stage behind which a cache keeps most: the slow one, or what follows before anything shuffles."""
     stage = wait.slowest
-    behind = [other for other in wait.stages if other.place < stage.place]
+    inside = stage.inside and (stage.inside.name, stage.inside.op)
+    stage = next((other for other in wait.stages if (other.name, other.op) == inside), stage)
+    behind = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
+    for at, other in enumerate(behind):
+        if other.op.startswith("Zip") and not any(before.shuffles for before in behind[:at]):
+            stage = other  # all branches
+    for other in behind[behind.index(stage) + 1 :] if stage in behind else behind:
+        if wait.input_random is not False or not other.name.startswith(("map", "filter")) or "+" in other.name:
+            break
+        stage = other
+    return stage
+
+
+def _as_large_as_batches(wait: InputWait) -> bool:
+    """Return whether what a cache keeps is as large as the batches, whose size is known."""
+    kept = _kept(wait)
+    behind = [other for other in wait.stages if other.place < kept.place]
     return all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
 
 
@@ -202,8 +218,8 @@ def _helper_shuffles(wait: InputWait) -> bool:
 
 def _keeping(wait: InputWait) -> float:
     """Return the share saved by a cache behind the slow stage: later passes only hand it on."""
-    stage = wait.slowest
-    ahead, slowest = chain_ms([s for s in wait.stages if s.place < stage.place])
+    kept = _kept(wait)
+    ahead, slowest = chain_ms([stage for stage in wait.stages if stage.place < kept.place])
     return wait.later_passes * wait.saves(max(slowest, ahead + wait.needed_ms))
 
 
@@ -289,13 +305,7 @@ def _opens(wait: InputWait) -> str:
 
 
 def _cache(wait: InputWait) -> str:
-    stage = wait.slowest
-    behind = [other for other in wait.stages if other.place < stage.place]
-    zipped = max((other.place for other in behind if other.op.startswith("Zip")), default=math.inf)
-    # Behind a zip a cache keeps all of its branches.
-    keeps_all = not any(other.shuffles and other.place > zipped for other in behind)
-    name = "zip" if zipped < math.inf and keeps_all else stage.name
-    return f"ds = ds.cache()  # behind {name}, before shuffle and repeat"
+    return f"ds = ds.cache()  # behind {_kept(wait).name}, before shuffle and repeat"
 
 
 def _cache_question(wait: InputWait) -> str:
