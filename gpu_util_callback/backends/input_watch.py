@@ -45,6 +45,7 @@ class WatchingAdapter(Adapter):
             "input_calls": self._calls.facts(),
             "input_first": self.first_batch.facts(),
             "input_shuffle_bytes": self._pipelines.shuffle_bytes(),
+            "input_shuffles": self._pipelines.shuffles(),
         }
         return facts | {name: entries for name, entries in entries_by_name.items() if entries}
 
@@ -208,6 +209,11 @@ class TfDataPipelines:
         """Return the manifest's `input_shuffle_bytes`; None where that is not known."""
         reader = self._readers.get("train")
         return None if reader is None else reader.shuffle_bytes()
+
+    def shuffles(self) -> bool | None:
+        """Return the manifest's `input_shuffles`; None where that is not known."""
+        reader = self._readers.get("train")
+        return None if reader is None else reader.shuffles()
 
     def read(self) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.

@@ -220,6 +220,7 @@ class Fit(TypedDict, total=False):
     input_ready_pct: Percent
     input_handover_ms: Number
     input_maps: list[InputMap]
+    input_shuffles: bool  # what stages have made, more than names of files
     input_shuffle_bytes: Count  # of its shuffle buffers when full, if elements have one size
     input_calls: list[InputCall]
     input_first: list[InputArray]

@@ -142,7 +142,7 @@ def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, ahead, ref
         assert span["saves_s"] < 0.5 * span["lost_s"], "the first fill stays"
 
 
-def decoded_shuffled(**facts) -> Generated:
+def decoded_shuffled(read=True, **facts) -> Generated:
     """Ten epochs of 300 steps; each begins with the 0.5 s in which a shuffle takes 100 batches in."""
     fit = {"steps_per_epoch": 300, "epochs": 10, "input_dims": [[32, 28, 28]], "input_autotune": True} | facts
     run = loop(kind="tf.data", name="tensorflow", loop="fit", **fit)
@@ -154,7 +154,8 @@ def decoded_shuffled(**facts) -> Generated:
             run.steps(300, step_ms=7, wait_ms=wait)
             run.input_filled(start, 0.5)
             stages = ("map(decode)", "ParallelMapV2", 5.0, 1.0, "autotuned"), ("shuffle", "ShuffleV3", 0.1, 1.0, "")
-            run.reading(*stages, ("prefetch", "Prefetch", 0.0, 1.0, ""), batches=300)
+            if read:
+                run.reading(*stages, ("prefetch", "Prefetch", 0.0, 1.0, ""), batches=300)
     return run
 
 
@@ -167,3 +168,8 @@ def test_what_fills_a_shuffle_is_kept_where_nothing_of_it_is_random(random, code
     advice = waits(decoded_shuffled(input_maps=[MAPPED | {"random": random}]))["advice"]
     assert advice["text"].startswith("The first batch of an epoch takes 500 ms")
     assert advice["code"].startswith(code)
+
+
+@pytest.mark.parametrize(("shuffles", "says"), [(True, "shuffle fills its buffer"), (None, "10 fetches took 500 ms")])
+def test_a_shuffle_is_named_where_its_stages_were_never_read(shuffles, says):
+    assert says in waits(decoded_shuffled(read=False, input_shuffles=shuffles))["advice"]["text"]

@@ -337,6 +337,15 @@ def test_a_shuffle_buffer_holds_so_many_bytes_at_most(given, held):
     assert reader.shuffle_bytes() == held
 
 
+def test_a_shuffle_of_names_holds_nothing_that_was_made():
+    names = tf.data.Dataset.range(3).shuffle(3)
+    opened = names.interleave(lambda _: tf.data.Dataset.range(20))
+    for given, shuffles in ((opened, False), (opened.shuffle(9), True), (opened.shuffle(9).batch(2), True)):
+        reader = Reader("train")
+        reader.look(given)
+        assert reader.shuffles() is shuffles
+
+
 def test_a_pipeline_without_functions_has_no_maps(tmp_path):
     assert trained(tmp_path, tf.data.Dataset.from_tensors(BATCH).repeat(3))["input_maps"] == []
 

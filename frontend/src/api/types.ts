@@ -284,6 +284,8 @@ export interface Fit {
   input_ready_pct?: number | null;
   input_handover_ms?: number | null;
   input_maps?: InputMap[] | null;
+  /** what stages have made, more than names of files */
+  input_shuffles?: boolean | null;
   /** of its shuffle buffers when full, if elements have one size */
   input_shuffle_bytes?: number | null;
   input_calls?: InputCall[] | null;

@@ -279,14 +279,14 @@ def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenSta
     return None
 
 
-def _gave_up_work(stage: WrittenStage | None) -> bool:
-    """Return whether a stage that runs without inputs had some that worked, as a shuffle at the end of its data.
+def _behind_work(stage: WrittenStage | None) -> bool:
+    """Return whether stages before one work, whether or not a running pipeline still has them.
 
     A cache that is full needs none.
     """
     if stage is None or stage.word == "cache":
         return False
-    return any(lost.random is not None or lost.word in _READERS for above in stage.inputs for lost in above.all())
+    return any(before.random is not None or before.word in _READERS for below in stage.inputs for before in below.all())
 
 
 class Reader:
@@ -321,6 +321,12 @@ class Reader:
         known_sizes = [size for size in sizes if size is not None]
         return sum(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None
 
+    def shuffles(self) -> bool | None:
+        """Return whether it shuffles what stages have made, more than names of files; None without a dataset."""
+        if self.written is None:
+            return None
+        return any(stage.word.startswith("shuffle") and _behind_work(stage) for stage in self.written.all())
+
     def read(self, iterator: tf.data.Iterator) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.
 
@@ -340,7 +346,7 @@ class Reader:
                 self.look(dataset)
         rows = []
         names = match(model, self.written)
-        if all(_gave_up_work(names.get(node.id)) for node in model.nodes.values() if not node.inputs):
+        if all(_behind_work(names.get(node.id)) for node in model.nodes.values() if not node.inputs):
             return []
         parents = {child: node.id for node in model.nodes.values() for child in node.inputs}
         for node in model.nodes.values():

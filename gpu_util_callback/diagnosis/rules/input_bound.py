@@ -116,7 +116,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     None if there is none, or another stage is too slow all the time.
     """
     run, stage = wait.run, wait.stage
-    shuffles = any(stage.shuffles for stage in wait.stages) or bool(run.fit.get("input_shuffle_bytes"))
+    shuffles = any(stage.shuffles for stage in wait.stages) or run.fit.get("input_shuffles") is True
     in_time = stage is None or stage.ms_per_batch < wait.needed_ms
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
     # Repeating gained 1.5 times from a fifth of the time on, nothing below.
