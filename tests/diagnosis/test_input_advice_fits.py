@@ -170,6 +170,7 @@ NO_LINE = [
     (waits(**TWO_CORES, **DATALOADER), {"process_cpu_pct": 180, "cpu_pct": 95}),
     (waits(**TWO_CORES, step_threads=2, **DATALOADER), {"process_cpu_pct": 95, "cpu_pct": 50}),
     (loader(input_workers=8), ALL_CORES),
+    (loader(input_workers=8, input_class="TensorDataset", epochs=10), ALL_CORES),
     (dataset(gpus=[], machine={"cpus": 2}), COMPUTING),
     (waits(GENERATOR, PREFETCH, **LOOP), COMPUTING),
     (waits(input_kind="numpy"), None),

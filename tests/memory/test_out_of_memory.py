@@ -138,7 +138,7 @@ def test_the_host_s_memory_runs_out(tmp_path, kind, where):
     else:  # where one is kept in each of its steps
         assert finding["evidence"]["grows_with"] == "kept"
         assert finding["evidence"]["items_mib"] == pytest.approx(4.0 * run["steps"], rel=0.3)
-        assert finding["advice"]["text"].startswith("`kept` gains items in every step")
+        assert finding["advice"]["text"].startswith("`kept` gains items as training goes on")
 
 
 @pytest.mark.slow

@@ -272,7 +272,8 @@ DATA_LOADER = (
     ),
     Entry(
         "items made once",
-        when=lambda wait: wait.later_passes > 0 and not _hands_over(wait),
+        # The items of a TensorDataset are made already.
+        when=lambda wait: wait.later_passes > 0 and not _hands_over(wait) and wait.input_class != "TensorDataset",
         says="{loader_limit}: {pace}.",
         asks="Does {items_class} return the same item in every epoch, without random numbers, and "
         "do all of them fit into memory?",

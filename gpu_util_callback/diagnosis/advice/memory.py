@@ -19,7 +19,7 @@ _UNFRAGMENTED = {
 
 def _list(run: Run, name: str) -> Advice:
     return Advice(
-        f"`{name}` gains items in every step, and each keeps its array alive. Append a Python "
+        f"`{name}` gains items as training goes on, and each keeps its array alive. Append a Python "
         "number instead, or keep the last ones alone.",
         f"{_attribute_of_self(name)} = collections.deque(maxlen=100)",
     )
@@ -44,7 +44,7 @@ def _checkpoints(run: Run, name: str) -> Advice:
 
 def _metric(run: Run, name: str) -> Advice:
     return Advice(
-        f"`{name}` gains items in every step, and nothing empties it: a metric's reset_state() has "
+        f"`{name}` gains items as training goes on, and nothing empties it: a metric's reset_state() has "
         "to clear what it keeps itself. Sums in variables (add_weight) need no list at all.",
         f"def reset_state(self):\n    super().reset_state()\n    {_attribute_of_self(name)}.clear()",
     )
