@@ -84,8 +84,9 @@ def test_the_clock_puts_each_run_where_it_ran(open_tab, fits):
         return tab.colour_at(".tl-surface canvas", box["width"] * (at_s * 1e9 - low) / (high - low), y)
 
     # While only the earlier one ran, the later one's lane is empty; later both have steps.
-    assert colour(1, -LATER_S / 2)[2] > colour(1, -LATER_S / 2)[0] + 30
-    assert colour(0, -LATER_S / 2) == (0, 0, 0), "nothing is drawn there"
+    before_s = -0.43 * LATER_S  # beside the line of a tick
+    assert colour(1, before_s)[2] > colour(1, before_s)[0] + 30
+    assert colour(0, before_s) == (0, 0, 0), "nothing is drawn there"
     assert colour(0, 6)[2] > colour(0, 6)[0] + 30
 
 
