@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 from generated_runs import GPU, Generated, findings_of
 
@@ -79,6 +80,25 @@ def test_python_of_the_program_s_own_is_named_by_its_line_where_the_gpu_waits():
     assert not found(run_of("torch", fit={"dispatch": OWN}, step_ms=40)), "it may compute the model, without a GPU"
     many = OWN | {"operations": 400}
     assert not found(run_of("torch", gpus=[GPU], gpu_share=0.15, fit={"dispatch": many}, step_ms=40)), "launches"
+
+
+def test_what_a_few_steps_do_is_not_said_of_each():
+    """A loop that logs, or decodes, in every hundredth step: doing that seldom is no cure."""
+    long = np.where(np.arange(300) % 100 == 50, 900.0, 2.0)
+    logs = {**SEEN, "eager": 0, "logging": 45, "logs_to": "tf.summary"}
+    for looks, title in ((logs, "Logging"), (OWN, "The program's own Python")):
+        findings = findings_of(
+            run_of("torch", gpus=[GPU], gpu_share=0.05, fit={"dispatch": looks}, step_ms=long), cause="host_stall"
+        )
+        assert not [one for one in findings if one["title"].startswith(title)]
+
+
+def test_a_line_is_most_of_it_only_where_it_is():
+    (finding,) = findings_of(
+        run_of("torch", gpus=[GPU], gpu_share=0.15, fit={"dispatch": OWN | {"at_place": 9}}, step_ms=40),
+        cause="host_stall",
+    )
+    assert "20 % of it in to_tensors" in finding["advice"]["text"]
 
 
 def test_without_looks_the_cause_is_not_judged():

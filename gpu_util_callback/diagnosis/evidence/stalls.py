@@ -63,16 +63,24 @@ def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
     """
     steps = run.steps
     rows, top_ns = steps["rows"], steps["top_body_ns"]
-    several = rows > 1
-    if not several.any():
+    if not (rows > 1).any():
         return Occurrences(), 0.0
-    usual = float(np.median((steps["body_ns"] - top_ns)[several] / (rows[several] - 1)))
+    usual = usual_body_ns(run)
     warm = steps["first_step"] >= WARM_UP.default
     long = np.flatnonzero(warm & (top_ns >= least_ns) & (A_TENTH * top_ns >= usual))
     if top_ns[long].sum() < MOSTLY * steps["duration_ns"][long].sum():
         return Occurrences(), usual
     columns = steps["start_ns"], steps["end_ns"], top_ns, steps["first_step"], np.ones_like(rows)
     return Occurrences(list(zip(*(column[long].tolist() for column in columns), strict=True))), usual
+
+
+def usual_body_ns(run: Run) -> float:
+    """Return the median own time of a step; where a block holds several, without its longest."""
+    rows, body_ns = run.steps["rows"], run.steps["body_ns"]
+    several = rows > 1
+    if not several.any():
+        return float(np.median(body_ns))
+    return float(np.median((body_ns - run.steps["top_body_ns"])[several] / (rows[several] - 1)))
 
 
 def idle_in_steps(run: Run) -> int | None:

@@ -28,6 +28,7 @@ from gpu_util_callback.diagnosis.evidence.stalls import (
     lost_in,
     owned,
     times,
+    usual_body_ns,
     usual_ns,
 )
 from gpu_util_callback.diagnosis.evidence.windows import Share, stretches_of
@@ -466,10 +467,9 @@ class HostStall(Rule):
         samples = stack_samples_of(run)
         if samples is None or samples.count < limits["min_looks"]:
             return
-        where, steps_ns = run.whole, max(1, run.steps.total("duration_ns"))
-        took = round(samples.logging * run.steps.total("body_ns"))
+        where, took = run.whole, round(samples.logging * run.steps.total("body_ns"))
         lost = run.lost_of(took, where)
-        if 100 * lost < limits["logging_pct"] * steps_ns:
+        if 100 * lost < limits["logging_pct"] * run.steps.total("duration_ns") or not _in_each_step(run, took):
             return
         rows, log = max(1, run.steps.total_rows), samples.logs_to
         idle = run.idle(*where.extent_ns)
@@ -501,11 +501,12 @@ class HostStall(Rule):
         # The samples do not show an operation that the loop starts without any Python of the framework.
         if samples.op_us is None or samples.op_us < limits["own_op_us"]:
             return
-        rows, body_ns = run.steps.total_rows, run.steps.total("body_ns")
-        lost = min(round(samples.own * body_ns), in_steps - int(run.steps.explained_ns.sum()))
-        if 100 * lost < limits["own_python_pct"] * run.steps.total("duration_ns"):
+        took = round(samples.own * run.steps.total("body_ns"))
+        lost = min(took, in_steps - int(run.steps.explained_ns.sum()))
+        if 100 * lost < limits["own_python_pct"] * run.steps.total("duration_ns") or not _in_each_step(run, took):
             return
         place, of_it = samples.own_at
+        part = "most" if of_it > MOSTLY else percent(100 * of_it)
         idle = run.idle(*run.steps.extent_ns)
         yield self.finding(
             title="The program's own Python in each step keeps the GPU waiting",
@@ -518,13 +519,13 @@ class HostStall(Rule):
                 "own_python_at": place,
                 "own_python_at_pct": round(100 * of_it, 1),
                 "own_op_us": round(samples.op_us),
-                "steps": rows,
+                "steps": run.steps.total_rows,
                 "gpu_active_pct": idle and round(idle.active_pct, 1),
             },
             threshold=chosen(limits, "own_python_pct", "own_op_us", "min_looks"),
             advice=Advice(
                 f"{percent(100 * samples.own)} of a step the training thread is in Python of the program's "
-                f"own, most of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
+                f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
                 "workers prepare a batch during steps.",
                 saves=0.0,  # what it would take elsewhere is not known
             ),
@@ -629,6 +630,11 @@ class HostStall(Rule):
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
         confidence = ESTIMATED if active_pct is None and run.used_gpus else MEASURED
         return self.finding(confidence=confidence, evidence=evidence, gpus=run.used_gpus, **more)
+
+
+def _in_each_step(run: Run, took_ns: int) -> bool:
+    """Return whether the usual step has room for its share of a time, which else lies in a few long ones."""
+    return usual_body_ns(run) >= MOSTLY * took_ns / run.steps.total_rows
 
 
 def _holds_steps(run: Run) -> bool:
