@@ -112,6 +112,7 @@ INPUTS = [
         "behind TFRec",
     ),
     (waits(TUNED, ZIP, SHUFFLE, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()  # behind zip, before", "AUTOTUNE"),
+    (waits(TUNED, ZIP, SHUFFLE, epochs=10, machine=MEMORY, **SMALL), ALL_CORES, "# behind map(decode), before", "zip"),
     (waits(TUNED, SHUFFLE, ZIP, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()  # behind map(decode), before", "zip"),
     (waits(READER, FLAT), None, "tf.data.TFRecordDataset(filenames, num_par", "interleave"),
     (waits(MAP, FILES), WAITING, "files.interleave(open_file, cycle_length=8, num_parallel_calls=8", "your_function"),

@@ -1,5 +1,6 @@
 """Advice on a tf.data pipeline, by its slowest stage."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -154,18 +155,23 @@ def _reading_files(wait: InputWait) -> float:
 
 
 def _kept(wait: InputWait) -> Stage:
-    """Return the stage behind which a cache keeps most: the slow one, or what follows before anything shuffles."""
+    """Return the stage behind which a cache keeps most: the slow one, or what follows before anything shuffles.
+
+    Where it is not known that nothing is random, it is the slow one: the question is about that alone.
+    """
     stage = wait.slowest
+    if wait.input_random is not False:
+        return stage
     inside = stage.inside and (stage.inside.name, stage.inside.op)
     stage = next((other for other in wait.stages if (other.name, other.op) == inside), stage)
     behind = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
-    for at, other in enumerate(behind):
-        if other.op.startswith("Zip") and not any(before.shuffles for before in behind[:at]):
-            stage = other  # all branches
-    for other in behind[behind.index(stage) + 1 :] if stage in behind else behind:
-        if wait.input_random is not False or not other.name.startswith(("map", "filter")) or "+" in other.name:
-            break
-        stage = other
+    unshuffled = list(itertools.takewhile(lambda other: not other.shuffles, behind))
+    stage = next((other for other in reversed(unshuffled) if other.op.startswith("Zip")), stage)  # all branches
+    for other in unshuffled:
+        if other.place < stage.place:
+            if not other.name.startswith(("map", "filter")) or "+" in other.name:
+                break
+            stage = other
     return stage
 
 
