@@ -44,8 +44,7 @@ class WatchingAdapter(Adapter):
         entries_by_name = {
             "input_calls": self._calls.facts(),
             "input_first": self.first_batch.facts(),
-            "input_shuffle_bytes": self._pipelines.shuffle_bytes(),
-            "input_shuffles": self._pipelines.shuffles(),
+            **self._pipelines.shuffle_facts(),
         }
         return facts | {name: entries for name, entries in entries_by_name.items() if entries}
 
@@ -205,15 +204,12 @@ class TfDataPipelines:
         readers = [reader for reader in self._readers.values() if reader.written is not None]
         return [entry for reader in readers for entry in reader.functions()] if readers else None
 
-    def shuffle_bytes(self) -> int | None:
-        """Return the manifest's `input_shuffle_bytes`; None where that is not known."""
+    def shuffle_facts(self) -> dict[str, object]:
+        """Return the manifest's `input_shuffles` and `input_shuffle_bytes`; {} where no pipeline was looked at."""
         reader = self._readers.get("train")
-        return None if reader is None else reader.shuffle_bytes()
-
-    def shuffles(self) -> bool | None:
-        """Return the manifest's `input_shuffles`; None where that is not known."""
-        reader = self._readers.get("train")
-        return None if reader is None else reader.shuffles()
+        if reader is None:
+            return {}
+        return {"input_shuffles": reader.shuffles(), "input_shuffle_bytes": reader.shuffle_bytes()}
 
     def read(self) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.

@@ -156,7 +156,7 @@ class DispatchWatch:
         elif not kind and (own or in_loop):
             self._own[_place(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
-            self._functions[own[-1][1].co_qualname.rpartition(".<locals>.")[2] if own else ""] += 1
+            self._functions[_name(own[-1][1]) if own else ""] += 1
 
     @staticmethod
     def _kind_of(meanings: list[str]) -> str:
@@ -170,7 +170,7 @@ class DispatchWatch:
         in_predict, sets_up_call, set_up, in_iterator = False, False, False, False
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
             in_iterator |= delivers(code)
-            if code.co_name == "predict" and "keras/src/" in code.co_filename.replace("\\", "/"):
+            if code.co_name == "predict" and "keras/src/" in _file(code):
                 in_predict = True
                 set_up |= sets_up_call
             sets_up_call |= sets_up(code)
@@ -190,7 +190,7 @@ class DispatchWatch:
         return meaning
 
     def _of(self, code: CodeType) -> str:
-        name = code.co_filename.replace("\\", "/")
+        name = _file(code)
         if code.co_name in _TRACING:
             return COMPILING
         if code.co_name == "predict" and "keras/src/" in name:
@@ -241,25 +241,33 @@ class DispatchWatch:
 
 def sets_up(code: CodeType) -> bool:
     """Return whether a function below `model.predict` makes what it needs for each call."""
-    name = code.co_filename.replace("\\", "/")
+    name = _file(code)
     return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
+
+
+def _file(code: CodeType) -> str:
+    """Return the path of a function's file, with slashes on any system."""
+    return code.co_filename.replace("\\", "/")
+
+
+def _name(code: CodeType) -> str:
+    return code.co_qualname.rpartition("<locals>.")[2]
 
 
 def _place(code: CodeType, line: int) -> str:
     """Return a line of the program, by its function and file."""
-    name = code.co_qualname.rpartition("<locals>.")[2]
-    return f"{name} ({code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {line})"
+    return f"{_name(code)} ({_file(code).rpartition('/')[2]}, line {line})"
 
 
 def logs_to(code: CodeType) -> str:
     """Return what the user calls to write to the log that a library's function writes; "" for others."""
-    name = code.co_filename.replace("\\", "/")
+    name = _file(code)
     return next((log for part, log in _LOGS if part in name), "")
 
 
 def delivers(code: CodeType) -> bool:
     """Return whether a function is that of an iterator over batches, or makes one."""
-    name = code.co_filename.replace("\\", "/")
+    name = _file(code)
     return code.co_name in ("__next__", "__iter__") and any(part in name for part in _ITERATORS)
 
 

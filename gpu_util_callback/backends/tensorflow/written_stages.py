@@ -30,7 +30,7 @@ _WORDS = {
     "PrivateThreadPool": "options",
     "Root": "iterator",
 }
-_READERS = {"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"}
+_READERS = {name for name in _WORDS.values() if name.endswith("Dataset")}
 _VARIANT = re.compile(r"^(Legacy|Parallel|Finite|Forever|Memory|File)+")
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Operations that draw other numbers each time they run.
