@@ -46,7 +46,7 @@ SUITES = {
         "tests/keras/test_thirds.py::test_the_slow_part_is_one_span_with_its_stage",
         "tests/backends/test_loops.py",
         *(
-            f"tests/windows/test_tensorflow_windows.py::test_{name}"
+            f"tests/profiling/test_tensorflow_windows.py::test_{name}"
             for name in ("a_window_is_in_the_recording_and_in_the_profile_tab", "several_batches_in_one_call")
         ),
         "tests/diagnosis/test_report.py",
@@ -59,7 +59,7 @@ SUITES = {
         "tests/keras/test_input_wait.py::test_wait_is_the_truth[tf.data-plain-short]",
         "tests/keras/test_pipeline_stages.py",
         "tests/keras/test_log_dirs.py",
-        "tests/windows",
+        "tests/profiling",
         "tests/recording",
         "tests/diagnosis",
         "tests/traces",
@@ -72,7 +72,7 @@ SUITES = {
         "tests/backends/test_keras_backends.py",
         "tests/backends/test_loops.py",
         "tests/backends/test_device_facts.py",
-        "tests/windows/test_jax_windows.py",
+        "tests/profiling/test_jax_windows.py",
         "-k",
         "not torch and not tensorflow",
     ],
