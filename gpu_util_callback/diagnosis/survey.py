@@ -347,17 +347,18 @@ def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str
 
 
 def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:
-    """Return cause -> its title, and the run's time that it cost and that its advice saves.
+    """Return cause -> its title, and the run's time that it cost and that its advice saves at most.
 
-    The times are None where none of its findings knows them.
+    An answer of yes to each question is assumed. The times are None where none of its findings knows them.
     """
     costs: dict[str, Row] = {}
     for claim in claims:
         cost = costs.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
         if claim["lost_s"] is not None:
-            saves = claim.get("saves_s")
+            _, most_s = claim["saves_range_s"] or (0.0, 0.0)
+            saves = claim["lost_s"] if most_s is None else min(most_s, claim["lost_s"])
             cost["lost_s"] = (cost["lost_s"] or 0.0) + claim["lost_s"]
-            cost["saves_s"] = (cost["saves_s"] or 0.0) + (claim["lost_s"] if saves is None else saves)
+            cost["saves_s"] = (cost["saves_s"] or 0.0) + saves
     return costs
 
 

@@ -62,7 +62,8 @@ def headline(report: Mapping) -> str:
         text += f": {percent(100 * hours['lost'] / whole)} lost"
         largest = report["causes"][0]
         text += ", most of it to " if len(report["causes"]) > 1 else " to "
-        text += f"{largest['title']}; fixing all of it saves up to {amount(saves)}"
+        text += largest["title"]
+        text += f"; fixing all of it saves up to {amount(saves)}" if saves else "; no fix for it is known"
     elif whole and not hours["not_judged"]:
         text += ": no cause of a loss was found"
     return f"{text}."
@@ -219,10 +220,8 @@ def notes(report: Mapping) -> list[str]:
     unit = report["unit"]
     cost = report.get("cost")
     if cost:
-        notes.append(
-            f"At {cost['per_gpu_hour']:,.2f} an hour of a GPU: {cost['total']:,.2f} in all, "
-            f"{cost['lost']:,.2f} lost; fixing all of it saves up to {cost['saves']:,.2f}."
-        )
+        note = f"At {cost['per_gpu_hour']:,.2f} an hour of a GPU: {cost['total']:,.2f} in all, {cost['lost']:,.2f} lost"
+        notes.append(f"{note}; fixing all of it saves up to {cost['saves']:,.2f}." if cost["saves"] else f"{note}.")
     active, again = report["gpu_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])
