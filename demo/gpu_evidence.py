@@ -268,7 +268,7 @@ def child_environment(scenario: Scenario, args: argparse.Namespace, backend_env:
 
 def nvml_recorder(args: argparse.Namespace, scenario: Scenario) -> subprocess.Popen | None:
     """Keep what the driver answers meanwhile, for the stand-in to replay in tests."""
-    program = ROOT / "tests" / "support" / "nvml_recorder.py"
+    program = ROOT / "harness" / "nvml_recorder.py"
     if scenario.name not in PLAYED or not program.exists():
         return None
     args.record.mkdir(parents=True, exist_ok=True)

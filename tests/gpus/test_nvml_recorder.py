@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pynvml
 from nvml import GIB, Scenario, environment
-from nvml_recorder import Recorder, Recording
+
+from harness import nvml_recorder
+from harness.nvml_recorder import Recorder, Recording
 
 TIMES = np.arange(0, 4, 0.1)
 H200 = Path(__file__).parents[1] / "evidence" / "h200" / "jax-competitor.nvml"
@@ -68,14 +70,7 @@ def test_a_recorder_that_is_told_to_end_keeps_what_it_has(standin_folder, tmp_pa
     scenario.gpu("h100").curve("utilization", 42)
     output = tmp_path / "h100.nvml"
     process = subprocess.Popen(
-        [
-            sys.executable,
-            str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
-            "--seconds",
-            "600",
-            "--output",
-            str(output),
-        ],
+        [sys.executable, nvml_recorder.__file__, "--seconds", "600", "--output", str(output)],
         env=environment(scenario, standin_folder),
         stdout=subprocess.PIPE,
     )

@@ -1,6 +1,6 @@
 """Record what a real GPU answers, as a scenario that the stand-in replays.
 
-    python tests/support/nvml_recorder.py --seconds 60 --output h100-training.nvml
+    python harness/nvml_recorder.py --seconds 60 --output h100-training.nvml
 
     scenario = Recording("h100-training.nvml")      # then as any Scenario
     with loaded(scenario, tmp_path): ...
@@ -11,10 +11,13 @@ every call's median latency. Names, UUIDs and process ids are kept; `--anonymous
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from nvml import Gpu, Scenario
 

@@ -1,6 +1,6 @@
-"""Pictures of the tab: python tests/browser/screenshots.py OUTDIR [--scene NAME] [--logdir LOGDIR]
+"""Pictures of the tab: python benchmarks/tab_pictures.py OUTDIR [--scene NAME] [--logdir LOGDIR]
 
-Photographs made-up log directories of every kind (gallery.py), or LOGDIR, in a real TensorBoard:
+Photographs made-up log directories of every kind (tests/browser/gallery.py), or LOGDIR, in a real TensorBoard:
 the run that opens first, in frames from a desktop's to a phone's, light and dark. Prints which part of
 the tab's page the lanes have in each, and whether the first lane is on the first screen.
 """
@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parents[1])]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "support"), str(ROOT)]
 
 import chromium  # noqa: E402
 from gallery import SCENES  # noqa: E402
