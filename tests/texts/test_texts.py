@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.texts.__main__ import texts
+from harness.texts import texts
 
 ROOT = Path(__file__).parents[2]
 ODD = re.compile(

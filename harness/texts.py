@@ -1,4 +1,4 @@
-"""Print all text that people read: `python -m tests.texts [WORD]`, one line each with its place.
+"""Print all text that people read: `python -m harness.texts [WORD]`, one line each with its place.
 
 The terminal, `--help`, errors, the doctor, advice and the tab: every string of a sentence's length
 in the two packages and the frontend, docstrings and comments left out. `{}` stands for a value.
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 # No text for people: patterns, queries, formats; and a protocol's own words.
 _CODE = re.compile(r"\(\?|\\[bdswAZ]|^[\W\d_]*$|^(SELECT|PRAGMA|CREATE|INSERT) |^%\(")
 _TEMPLATE = re.compile(r"`([^`\\]*)`|'((?:[^'\\\n]|\\.)*)'|\"((?:[^\"\\\n]|\\.)*)\"")

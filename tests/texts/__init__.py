@@ -1,1 +1,0 @@
-"""All text that people read, in one list."""
