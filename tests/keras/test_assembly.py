@@ -59,15 +59,37 @@ def steps(items, **arguments) -> dict[str, np.ndarray]:
 SIMPLE = call(start=0, hooks=0.5, hooks_end=1, call=1, call_end=11, logs=13, logs_end=14, end=15, flags=FIRST)
 
 
-def test_the_parts_of_a_step():
-    table = steps(block([SIMPLE], rows((2, 6))))
-    one = {name: values[0] / MS for name, values in table.items()}
-    assert one["duration_ns"] == 15
-    assert one["input_get_ns"] == one["input_wait_ns"] == 4
-    assert one["body_ns"] == 6  # the call without its wait
-    assert one["gpu_wait_ns"] == 2
-    assert one["callbacks_ns"] == 1.5
-    assert one["compile_ns"] == 0
+def changed(**times) -> list[int]:
+    """The simple call with other readings."""
+    row = list(SIMPLE)
+    for name, value in times.items():
+        row[CALL[name]] = value
+    return row
+
+
+# torch: the step begins with the request, and the call has no wait in it.
+FETCHED_BEFORE = call(start=0, hooks=4, hooks_end=4, call=4, call_end=9, logs=9, logs_end=9, end=9)
+WHOLE = {"duration": 15, "input_get": 4, "input_wait": 4, "body": 6, "gpu_wait": 2, "callbacks": 1.5, "compile": 0}
+
+
+@pytest.mark.parametrize(
+    ("row", "given", "expected"),
+    [
+        (SIMPLE, rows((2, 6)), WHOLE),
+        (changed(flags=TRACED), rows((2, 6)), {"compile": 6, "body": 0}),  # but for its wait
+        (SIMPLE, None, {"input_wait": None, "input_get": None, "body": 10}),
+        (changed(logs=0), rows((2, 6)), {"gpu_wait": None, "callbacks": None}),  # without the hooks that show them
+        (FETCHED_BEFORE, rows((0, 3.5)), {"input_wait": 3.5, "body": 5, "duration": 9}),
+        # A wall clock that was set in mid fetch makes no impossible wait.
+        (SIMPLE, rows((2, 5000)), {"input_wait": 10}),
+        (SIMPLE, rows((2, 0.5)), {"input_wait": 0}),
+    ],
+)
+def test_the_parts_of_a_step(row, given, expected):
+    """In ms; None: absent."""
+    table = steps(block([row], given))
+    found = {name: table[f"{name}_ns"][0] for name in expected}
+    assert found == {name: -1 if ms is None else ms * MS for name, ms in expected.items()}
     assert table["estimated"][0] == 0 and table["batches"][0] == 1
 
 
@@ -82,42 +104,9 @@ def test_the_fetch_of_the_first_batch_without_a_stop_of_the_process(most, fetche
     assert table["duration_ns"].sum() == 9 * MS
 
 
-def test_a_traced_call_is_compilation_but_for_its_wait():
-    row = list(SIMPLE)
-    row[CALL["flags"]] = TRACED
-    tables = Assembler(0).add(block([row], rows((2, 6))))
-    assert tables["steps"][0]["compile_ns"][0] == 6 * MS
-    assert tables["steps"][0]["body_ns"][0] == 0
-    assert tables["phases"][0]["kind"].tolist() == ["compilation"]
-    assert tables["phases"][0]["account"].tolist() == [""]
-
-
-def test_without_rows_the_wait_is_absent():
-    table = steps(block([SIMPLE], None))
-    assert table["input_wait_ns"][0] == table["input_get_ns"][0] == -1
-    assert table["body_ns"][0] == 10 * MS
-
-
-def test_without_hooks_what_they_show_is_absent():
-    row = list(SIMPLE)
-    row[CALL["logs"]] = 0
-    table = steps(block([row], rows((2, 6))))
-    assert table["gpu_wait_ns"][0] == table["callbacks_ns"][0] == -1
-
-
-def test_a_batch_fetched_before_the_hooks():
-    """torch: the step begins with the request, and the call has no wait in it."""
-    row = call(start=0, hooks=4, hooks_end=4, call=4, call_end=9, logs=9, logs_end=9, end=9)
-    table = steps(block([row], rows((0, 3.5))))
-    assert table["input_wait_ns"][0] == 3.5 * MS
-    assert table["body_ns"][0] == 5 * MS
-    assert table["duration_ns"][0] == 9 * MS
-
-
-def test_a_wait_is_never_longer_than_its_call():
-    """A wall clock that was set in mid fetch makes no impossible wait."""
-    assert steps(block([SIMPLE], rows((2, 5000))))["input_wait_ns"][0] == 10 * MS
-    assert steps(block([SIMPLE], rows((2, 0.5))))["input_wait_ns"][0] == 0
+def test_a_traced_call_is_a_phase_that_counts_in_its_step():
+    (phases,) = Assembler(0).add(block([changed(flags=TRACED)], rows((2, 6))))["phases"]
+    assert phases["kind"].tolist() == ["compilation"] and phases["account"].tolist() == [""]
 
 
 @pytest.mark.parametrize(("delay", "work"), [(12.0, 8.0), (3.0, 8.0), (12.0, 0.5), (0.0, 4.0), (8.0, 8.0)])
@@ -274,19 +263,6 @@ def test_steps_that_come_too_fast_are_counted_without_rows():
     assert assembler.skip(queue, 3) == ([SkippedCalls(6 * MS, 7 * MS, 1, MS)], 1)
     assert assembler.add([SkippedCalls(6 * MS, 7 * MS, 1, MS), *queue])["steps"][0]["step"] == [11]
     assert assembler.skip(deque(calls), 3) == ([], 0)
-
-
-def test_rows_of_a_call_under_way_wait_for_it():
-    """The recorder's thread may look at any moment: the graph is ahead of the calls."""
-    calls = [tuple(done(k)) for k in range(1, 5)]
-    whole = [(k, k + 0.1 * k) for k in range(1, 5)]
-    graph = Graph(rows(*whole[:2]), rows(whole[2]), rows(whole[3]))
-    assembler = Assembler(0)
-    waits = []
-    for items in ([Function("train", 1, graph), calls[0]], [calls[1]], calls[2:]):
-        for columns in assembler.add(items)["steps"]:
-            waits += (columns["input_wait_ns"] / MS).round(6).tolist()
-    assert waits == [0.1, 0.2, 0.3, 0.4]
 
 
 def test_calls_after_some_that_lost_their_rows_have_their_own():
