@@ -24,45 +24,33 @@ def copying(gb_per_s: float | None, active: float, sm: float | None, back: float
     return run.diagnose()
 
 
-def test_copies_one_after_another_lose_the_time_in_which_no_sm_works():
-    """Pinned copies to an H200: utilization 100 %, and no kernel runs."""
-    found = copying(55, 1.0, 2.6)
-    assert causes(found) == ["transfer_bound"]
-    [finding] = findings_of(found)
-    assert finding["lost_s"] == pytest.approx(0.97 * 15, rel=0.05)
-    assert finding["evidence"]["sm_active_pct"] == pytest.approx(2.6, abs=0.1)
-    assert finding["evidence"]["gpu_active_pct"] > 95
-
-
-@pytest.mark.parametrize("sm", [97, 40, 8])
-def test_copies_behind_kernels_lose_nothing(sm):
-    """However few SMs the kernels take: how many work is no share of time."""
-    assert "transfer_bound" not in causes(copying(55, 1.0, sm))
-
-
-def test_beside_kernels_a_full_link_loses_the_time_in_which_nothing_runs():
-    found = copying(55, 0.4, 20)
-    [finding] = findings_of(found, "transfer_bound")
-    assert finding["lost_s"] == pytest.approx(0.6 * 15, rel=0.1)
-
-
-def test_without_gpm_only_time_without_copies_is_known_to_be_lost():
-    assert causes(copying(55, 1.0, None)) == []
-    found = copying(55, 0.4, None)
-    [finding] = findings_of(found, "transfer_bound")
-    assert finding["lost_s"] == pytest.approx(0.6 * 15, rel=0.1)
-    assert "sm_active_pct" not in {name for name, value in finding["evidence"].items() if value is not None}
-
-
-def test_a_gpu_that_copies_is_no_empty_one():
-    assert causes(copying(0.2, 1.0, 8)) == ["small_batch"]
-    # 36 % of the link's nominal rate is 48 % of what it delivers.
-    assert "small_batch" not in causes(copying(23, 0.98, 8))
-
-
-def test_copies_one_way_after_the_other_take_the_time_of_both():
-    assert "small_batch" in causes(copying(3, 1.0, 8, back=3))
-    assert "small_batch" not in causes(copying(7, 1.0, 8, back=7))
+@pytest.mark.parametrize(
+    "told, cause, lost_s",
+    [
+        # Pinned copies to an H200: utilization 100 %, and no kernel runs.
+        ((55, 1.0, 2.6), "transfer_bound", 0.97 * 15.5),
+        # Behind kernels they lose nothing, however few SMs those take: how many work is no share of time.
+        *(((55, 1.0, sm), None, None) for sm in (97, 40, 8)),
+        ((55, 0.4, 20), "transfer_bound", 0.6 * 15),  # beside kernels, the time in which nothing runs
+        # Without GPM only time without copies is known to be lost.
+        ((55, 1.0, None), None, None),
+        ((55, 0.4, None), "transfer_bound", 0.6 * 15),
+        # A GPU that copies is no empty one: 36 % of the link's nominal rate is 48 % of what it delivers.
+        ((0.2, 1.0, 8), "small_batch", None),
+        ((23, 0.98, 8), None, None),
+        # Copies one way after the other take the time of both.
+        ((3, 1.0, 8, 3), "small_batch", None),
+        ((7, 1.0, 8, 7), None, None),
+    ],
+)
+def test_what_copies_lose(told, cause, lost_s):
+    found = copying(*told)
+    assert causes(found) == ([cause] if cause else [])
+    for finding in findings_of(found):
+        assert finding["lost_s"] == (lost_s and pytest.approx(lost_s, rel=0.05))
+        assert finding["evidence"]["gpu_active_pct"] == pytest.approx(100 * told[1], abs=2)
+        if cause == "transfer_bound":
+            assert finding["evidence"]["sm_active_pct"] == told[2]
 
 
 @pytest.mark.parametrize(("gb_per_s", "card"), [(None, GPU), (0.2, WITHOUT_LINK)], ids=["no traffic", "unknown link"])
@@ -84,29 +72,23 @@ def test_a_gpu_that_may_only_copy_is_no_proof_of_health():
     assert copying(23, 1.0, None)["verdict"].startswith("Nothing held training back")
 
 
-@pytest.mark.parametrize(("copies", "empty"), [(0.0, True), (0.5, False)])
-def test_profiler_windows_tell_copies_from_kernels(copies, empty):
+@pytest.mark.parametrize(
+    ("copies", "active", "ready", "causes_of_it"),
+    [
+        (0.0, 0.97, False, {"small_batch"}),
+        (0.5, 0.97, False, {"transfer_bound"}),
+        # Being made ready is in `copy_h2d` of the windows, and idle for NVML: the rest that is active are kernels.
+        (0.15, 0.85, True, {"small_batch", "transfer_bound"}),
+    ],
+)
+def test_profiler_windows_tell_copies_from_kernels(copies, active, ready, causes_of_it):
     run = Generated(seed=3, gpus=[GPU])
-    run.steps(700, step_ms=10)
+    run.steps(700, step_ms=10, gpu_share=active)
     run.trace(8, 10, copy_h2d=copies)
-    run.steps(700, step_ms=10)
-    seconds = (run.now - run.facts["started_ns"]) / 1e9
-    run.gpu_value("sm_active_pct", seconds, 8)
-    run.gpu_value("allocator_peak_bytes", seconds, 0.1 * GPU["memory_total_bytes"])
-    found = causes(run.diagnose())
-    assert ("small_batch" in found) is empty
-    assert ("transfer_bound" in found) is not empty
-
-
-def test_time_in_which_a_copy_is_made_ready_is_no_part_of_utilization():
-    """It is in `copy_h2d` of the windows, and idle for NVML: the rest that is active are kernels."""
-    run = Generated(seed=3, gpus=[GPU])
-    run.steps(700, step_ms=10, gpu_share=0.85)
-    run.trace(8, 10, copy_h2d=0.15)
-    for row in run._traced:
+    for row in run._traced if ready else ():
         row["any_busy_ns"] = row["kernel_busy_ns"]
-    run.steps(700, step_ms=10, gpu_share=0.85)
+    run.steps(700, step_ms=10, gpu_share=active)
     seconds = (run.now - run.facts["started_ns"]) / 1e9
     run.gpu_value("sm_active_pct", seconds, 8)
     run.gpu_value("allocator_peak_bytes", seconds, 0.1 * GPU["memory_total_bytes"])
-    assert "small_batch" in causes(run.diagnose())
+    assert {"small_batch", "transfer_bound"} & set(causes(run.diagnose())) == causes_of_it
