@@ -5,19 +5,14 @@ import statistics
 from collections import defaultdict
 from itertools import groupby
 
-import numpy as np
 import pytest
-from generated_runs import GPU, Generated, findings_of
+from generated_runs import GPU, Generated, findings_of, write
 
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.diagnosis.rules import launch_bound
 from gpu_util_callback.diagnosis.yardstick import BATCHES, TABLE, yardstick
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.writer import RecordingWriter
 from gpu_util_callback.report.terminal import render
-
-SECOND = 10**9
 
 CARDS = {"A100": "A100-SXM4-80GB", "L40": "L40", "4070": None}
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}
@@ -149,30 +144,18 @@ def test_what_nobody_measured_has_none(gpu, parameters):
 
 
 def test_it_stands_beside_the_mfu(tmp_path):
-    start = 1_700_000_000 * SECOND
     peak = {"tflops": 312, "precision": "bf16", "source": "https://example.org"}
-    facts = {
-        "framework": {"name": "torch"},
-        "started_ns": start,
-        "ended_ns": start + 10 * SECOND,
-        "gpus": [{"index": 0, "name": A100["name"], "used_by_framework": True, "peak": peak}],
-        "model": {"name": "gpt", "parameters": 1_500_000_000},
-        "work": {"flops_per_sample": 5.6e12, "source": "given"},
-        "throughput": {"samples": 100, "training_s": 10.0},
-    }
-    writer = RecordingWriter(str(tmp_path), facts, clock=Clock())
-    at = np.arange(100)
-    writer.append(
-        "steps",
-        {
-            "step": at,
-            "start_ns": start + at * SECOND // 10,
-            "body_ns": np.full(100, SECOND // 10),
-            "duration_ns": np.full(100, SECOND // 10),
-        },
+    run = Generated(
+        noise=0.0,
+        framework={"name": "torch"},
+        gpus=[{"index": 0, "name": A100["name"], "used_by_framework": True, "peak": peak}],
+        model={"name": "gpt", "parameters": 1_500_000_000},
+        work={"flops_per_sample": 5.6e12, "source": "given"},
+        throughput={"samples": 100, "training_s": 10.0},
     )
-    writer.close("ended")
-    report = logdir_report(read_recordings(str(tmp_path)))
+    run.steps(100, step_ms=100)
+    write(run, tmp_path)
+    report = logdir_report(read_recordings(tmp_path))
     (gpu,) = report["runs"][0]["gpus"]
     assert gpu["mfu_pct"] == pytest.approx(17.9, abs=0.1)
     assert gpu["mfu_yardstick"]["source"].endswith("(MIT)")

@@ -59,6 +59,12 @@ def expected(recording) -> list[dict[str, float]]:
     return found
 
 
+def fitted(folder, *others, model=None, epochs=2, **data) -> dict[str, list[float]]:
+    """The history of a fit with the epoch's numbers among its logs, by default of arrays."""
+    ours = GpuUtilCallback(str(folder), report=False, logs=True)
+    return (model or traced()).fit(**(data or arrays()), epochs=epochs, verbose=0, callbacks=[ours, *others]).history
+
+
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "in the middle", "last"])
 def test_every_callback_gets_them_whatever_the_order(place, tmp_path):
     truth = Truth([4.0] * STEPS)
@@ -103,14 +109,8 @@ def test_validation_is_no_training_time(tmp_path):
             time.sleep(0.1)
 
     seen = Seen()
-    given_ = arrays()
-    traced().fit(
-        **given_,
-        epochs=2,
-        verbose=0,
-        validation_data=(given_["x"][:8], given_["y"][:8]),
-        callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True), Slow(), seen],
-    )
+    data = arrays()
+    fitted(tmp_path, Slow(), seen, **data, validation_data=(data["x"][:8], data["y"][:8]))
     (recording,) = read_recordings(tmp_path)
     assert recording.account["time_s"]["validation"] > 0.2
     for logs, truly in zip(seen.logs, expected(recording), strict=True):
@@ -139,8 +139,7 @@ def test_batches_of_any_size_are_counted(kind, tmp_path):
         dataset = ((part, part[:, :1]) for _ in range(3) for part in parts)
         extra = {"steps_per_epoch": len(parts)}
     seen = Seen()
-    callback = GpuUtilCallback(str(tmp_path), report=False, logs=True)
-    model.fit(dataset, epochs=2, verbose=0, callbacks=[callback, seen], **extra)
+    fitted(tmp_path, seen, model=model, x=dataset, **extra)
     (recording,) = read_recordings(tmp_path)
     for logs, truly in zip(seen.logs, expected(recording), strict=True):
         share = samples / (len(recording.steps["step"]) / 2 * BATCH)
@@ -159,17 +158,10 @@ def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
         ]
     )
     model.compile("sgd", "mse")
-    history = model.fit(
-        odd, epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "a"), report=False, logs=True)]
-    ).history
+    history = fitted(tmp_path / "a", model=model, x=odd)
     assert "samples_per_s" not in history, "two sizes of a batch vary, of which one is kept"
     assert len(history["input_wait_pct"]) == 2
-    history = model.fit(
-        texts.padded_batch(BATCH, ([None], [1]), drop_remainder=True),
-        epochs=2,
-        verbose=0,
-        callbacks=[GpuUtilCallback(str(tmp_path / "c"), report=False, logs=True)],
-    ).history
+    history = fitted(tmp_path / "c", model=model, x=texts.padded_batch(BATCH, ([None], [1]), drop_remainder=True))
     assert min(history["samples_per_s"]) > 0
 
     means = EpochLogs._means
@@ -179,21 +171,13 @@ def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
         return means(self) if next(rounds) == 0 else {}
 
     monkeypatch.setattr(EpochLogs, "_means", once)
-    history = (
-        traced()
-        .fit(**arrays(), epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "b"), report=False, logs=True)])
-        .history
-    )
+    history = fitted(tmp_path / "b")
     assert history["samples_per_s"][0] > 0 and math.isnan(history["samples_per_s"][1])
 
 
 def test_an_error_of_ours_leaves_fit_and_recording_alone(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(EpochLogs, "_means", lambda self: 1 / 0)
-    history = (
-        traced()
-        .fit(**arrays(), epochs=3, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True)])
-        .history
-    )
+    history = fitted(tmp_path, epochs=3)
     assert set(history) == {"loss"} and len(history["loss"]) == 3
     (recording,) = read_recordings(tmp_path)
     assert recording.steps["step"].tolist() == list(range(3 * STEPS))

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated
+from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
+from gpu_util_callback.recording import read_recordings
 from tensorboard_plugin.replies import recording_reply
 from tensorboard_plugin.tiles.server import _series
 
@@ -22,12 +22,8 @@ def reply(tmp_path, grows: float) -> dict:
     times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
     steps = (times - times[0]) / 0.5e9
     held = 2 * GIB + grows * 2**20 * steps
-    writer = RecordingWriter(tmp_path, {"ended_ns": run.now, **run.facts}, clock=Clock())
-    for name, table in run.tables().items():
-        if table:
-            writer.append(name, table)
     level = np.full(len(times), 9.0 * GIB)
-    for group, columns in {
+    groups = {
         "host": {"process_held_bytes": held, "workers_memory_bytes": 0.1 * held, "python_blocks": held / 1e6},
         "gpu0": {"memory_used_bytes": level, "memory_process_bytes": level, "memory_other_bytes": 0.1 * level},
         "gpu0/allocator": {
@@ -36,11 +32,9 @@ def reply(tmp_path, grows: float) -> dict:
             "allocator_reserved_bytes": level,
             "allocator_limit_bytes": 4 * level,
         },
-    }.items():
-        values = np.stack(list(columns.values()), axis=1)
-        writer.append_samples(group, list(columns), times, values)
-    writer.flush()
-    writer.close("ended")
+    }
+    run.samples = lambda: {group: {"time_ns": times, **columns} for group, columns in groups.items()}
+    write(run, tmp_path)
     [recording] = read_recordings(tmp_path)
     return recording_reply(recording, "1", run_report(recording))
 

@@ -106,14 +106,28 @@ def test_one_batch_of_unknown_size_leaves_no_rate():
     assert "throughput" not in work.facts({}, [A100])
 
 
-def test_what_is_missing_is_named_and_its_cure():
+SHAPES = {"fit": {"input_dims": [[4, [16, 128]], [4, 1]]}}
+CURE = "give flops_per_sample="
+
+
+@pytest.mark.parametrize(
+    ("missing", "facts", "gpu", "source", "reason", "cure"),
+    [
+        (["SomeOp (layer)"], {}, A100, "model FLOPs", "the work of SomeOp (layer) is not known", CURE),
+        ([], SHAPES, A100, "model FLOPs", "more than one shape", CURE),
+        ([], {}, A100 | {"name": "Some Accelerator"}, "MFU", "the peak of Some Accelerator is not known", ""),
+    ],
+)
+def test_what_is_missing_is_named_and_its_cure(missing, facts, gpu, source, reason, cure):
     adapter = Counting()
-    adapter.counted = counted(missing=["SomeOp (layer)"])
+    adapter.counted = counted(missing=missing)
     work = trained(adapter)
-    assert "work" not in work.facts({}, [A100])
-    assert work.unavailable == [
-        {"source": "model FLOPs", "reason": "the work of SomeOp (layer) is not known", "cure": "give flops_per_sample="}
-    ]
+    found = work.facts(facts, [gpu])
+    assert ("work" in found) == (source == "MFU") and work.rates == {}
+    assert not any("peak" in one for one in found.get("gpus", []))
+    [said] = work.unavailable
+    assert (said["source"], said["cure"]) == (source, cure) and reason in said["reason"]
+    assert "work" in trained(adapter, given=1e6).facts(facts, [gpu]), "what the user says counts"
 
 
 def test_an_error_of_ours_is_a_reason():
@@ -124,16 +138,6 @@ def test_an_error_of_ours_is_a_reason():
     work = trained(Broken())
     work.facts({}, [A100])
     assert work.unavailable[0]["reason"] == "AttributeError: moved"
-
-
-def test_inputs_of_several_shapes():
-    adapter = Counting()
-    adapter.counted = counted()
-    work = trained(adapter)
-    facts = {"fit": {"input_dims": [[4, [16, 128]], [4, 1]]}}
-    assert "work" not in work.facts(facts, [A100]) and work.rates == {}
-    assert "more than one shape" in work.unavailable[0]["reason"]
-    assert "work" in trained(adapter, given=1e6).facts(facts, [A100])
 
 
 def test_a_loop_says_nothing_without_a_gpu():
@@ -155,15 +159,6 @@ def test_gpus_that_share_the_work_and_those_that_do_not():
     unclear = trained(adapter)
     assert not any("peak" in gpu for gpu in unclear.facts({}, two)["gpus"])
     assert unclear.unavailable[0]["reason"] == "which of the GPUs trains is not known"
-
-
-def test_a_gpu_without_a_known_peak_gets_no_number():
-    adapter = Counting()
-    adapter.counted = counted()
-    work = trained(adapter)
-    facts = work.facts({}, [{**A100, "name": "Some Accelerator"}])
-    assert "peak" not in facts["gpus"][0] and work.rates == {}
-    assert work.unavailable[0] == {"source": "MFU", "reason": "the peak of Some Accelerator is not known", "cure": ""}
 
 
 @pytest.mark.parametrize(
