@@ -166,13 +166,17 @@ class InputWait:
 
     @property
     def other_cpus(self) -> float:
-        """Cores that other programs keep busy, this process and its workers apart; 0 = unknown."""
+        """Cores of those it may use that other programs keep busy, as far as the rest of the machine cannot hold them.
+
+        0 = unknown. This process and its workers do not count.
+        """
         own_cpus, children = self.own_cpus, self._host_share("children_cpu_pct")
         if math.isinf(self.cpus_in_use) or own_cpus is None:
             return 0.0
         if children is None and self.run.fit.get("input_processes"):
             return 0.0  # its workers' share is not known apart
-        return max(0.0, self.cpus_in_use - own_cpus - (children or 0))
+        elsewhere = self._machine_cpus - (self.cpus or self._machine_cpus)
+        return max(0.0, self.cpus_in_use - own_cpus - (children or 0) - elsewhere)
 
     @property
     def others_compute(self) -> bool:
@@ -181,8 +185,8 @@ class InputWait:
 
     @property
     def _free_of_others(self) -> float:
-        """Cores of the machine that other programs leave idle."""
-        return float(self._machine_cpus or self.cpus) - self.other_cpus
+        """Cores of those it may use that other programs leave idle."""
+        return self.cpus - self.other_cpus
 
     @property
     def own_cores(self) -> float:
@@ -192,8 +196,8 @@ class InputWait:
         """
         if not self.cpus or self.own_cpus is None:
             return math.inf
-        share = float(self._machine_cpus or self.cpus) * THREADS / (THREADS + self.other_cpus)
-        return max(self.own_cpus, min(self.cpus, max(self._free_of_others, share)))
+        share = self.cpus * THREADS / (THREADS + self.other_cpus)
+        return max(self.own_cpus, self._free_of_others, share)
 
     @property
     def _busy_cpus(self) -> float:
@@ -216,7 +220,7 @@ class InputWait:
         busy = self._busy_cpus
         if self.run.framework == "torch" and self.run.device == "cpu":
             busy = max(busy, float(self.run.fit.get("step_threads") or 0))
-        return max(0.0, min(self.cpus, self._free_of_others) - busy)
+        return max(0.0, self._free_of_others - busy)
 
     @property
     def has_room(self) -> bool:
