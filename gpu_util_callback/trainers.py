@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
 from typing import Any, Protocol
@@ -60,11 +61,7 @@ def _make_callback(library: str, settings: dict[str, object]) -> object:
 
 
 class TrainerHooks:
-    """The steps of a trainer, as its callbacks report them, for a `GpuUtilMonitor`.
-
-    A step's batch is fetched from the end of the last hook before it to its own first one: the
-    callback has to be the last of the list for that.
-    """
+    """The steps of a trainer, as its callbacks report them, for a `GpuUtilMonitor`."""
 
     _library: str
     _settings: dict[str, Any]
@@ -83,6 +80,9 @@ class TrainerHooks:
         frame = self._training()
         self._monitor = monitor = self._new_monitor()
         monitor.begin_in(frame, FitWatch(frame))
+        if monitor._recorder is not None:
+            trainer = "transformers" if self._library == "transformers" else "lightning"
+            monitor._recorder.facts["fit"] = {**monitor._recorder.facts["fit"], "trainer": trainer}
         monitor._tell(monitor._describe, loader, False)
 
     def _training(self) -> FrameType:
@@ -110,9 +110,8 @@ class TrainerHooks:
         """Note that the trainer may now ask for its next batch."""
         self._requested_s = time.perf_counter()
 
-    def _step_begins(self) -> None:
+    def _step_begins(self, waited_s: float | None) -> None:
         if self._monitor is not None:
-            waited_s = time.perf_counter() - self._requested_s
             self._monitor.step(input_wait_s=waited_s).__enter__()
 
     def _step_ends(self) -> None:
@@ -138,7 +137,11 @@ class _Control(Protocol):
 
 
 class _HuggingFace(TrainerHooks):
-    """Hooks of `transformers.TrainerCallback`."""
+    """Hooks of `transformers.TrainerCallback`.
+
+    A step's batch is fetched from the end of the last hook before it to its own first one: the
+    callback has to be the last of the list for that.
+    """
 
     _phase = ""  # under way
 
@@ -149,7 +152,7 @@ class _HuggingFace(TrainerHooks):
         self._epoch("batches_begin")
 
     def on_step_begin(self, *_: object, **__: object) -> None:
-        self._step_begins()
+        self._step_begins(time.perf_counter() - self._requested_s)
 
     def on_step_end(self, _args: object, _state: object, control: _Control, **_: object) -> None:
         self._step_ends()
@@ -183,26 +186,81 @@ class _HuggingFace(TrainerHooks):
         self._request()
 
 
+class _Profiler(Protocol):
+    """A Lightning `Profiler`: it is told when each action of a trainer starts and stops."""
+
+    start: Callable[[str], None]
+    stop: Callable[[str], None]
+
+
 class _Trainer(Protocol):
     """A Lightning `Trainer`."""
 
     train_dataloader: object
+    profiler: _Profiler
+
+
+# Hooks of other callbacks that run between the work of two steps.
+_BETWEEN_STEPS = frozenset({"on_train_batch_end", "on_train_epoch_end", "on_validation_end"})
 
 
 class _Lightning(TrainerHooks):
-    """Hooks of `lightning.pytorch.Callback`."""
+    """Hooks of `lightning.pytorch.Callback`, and of the trainer's profiler.
+
+    Lightning calls its checkpoint callbacks last, so that hooks alone would take a checkpoint for a wait for
+    input. The profiler knows when a batch is fetched, and each hook of each callback.
+    """
+
+    _profiler: _Profiler | None = None
+    _waited_s: float | None = None
 
     def on_train_start(self, trainer: _Trainer, *_: object) -> None:
         self._begin(trainer.train_dataloader)
+        profiler = self._profiler = getattr(trainer, "profiler", None)
+        if profiler is not None:
+            self._parts: dict[str, str] = {}
+            self._start, self._stop = profiler.start, profiler.stop
+            profiler.start, profiler.stop = self._action_starts, self._action_stops
+
+    def _finish(self, error: BaseException | None = None) -> None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.start, profiler.stop = self._start, self._stop
+        super()._finish(error)
+
+    def _part_of(self, action: str) -> str:
+        """Return "fetch", the name of the callback that an action calls, or "" for any other action."""
+        part = self._parts.get(action)
+        if part is None:
+            owner, _, hook = action.rpartition(".")
+            part = "fetch" if hook == "train_dataloader_next" else ""
+            if owner.startswith("[Callback]") and hook in _BETWEEN_STEPS:
+                name = owner.removeprefix("[Callback]").partition("{")[0].rpartition(".")[2]
+                part = "" if name == type(self).__name__ else "checkpoint" if "Checkpoint" in name else name
+            self._parts[action] = part
+        return part
+
+    def _action_starts(self, action: str) -> None:
+        part = self._part_of(action)
+        if part == "fetch":
+            self._step_ends()
+        elif part:
+            self._phase_begins(part)
+        self._start(action)
+
+    def _action_stops(self, action: str) -> None:
+        self._stop(action)
+        part = self._part_of(action)
+        if part == "fetch":
+            self._waited_s = time.perf_counter() - self._requested_s
+        elif part:
+            self._phase_ends(part)
 
     def on_train_epoch_start(self, *_: object) -> None:
         self._epoch("batches_begin")
 
     def on_train_batch_start(self, *_: object) -> None:
-        self._step_begins()
-
-    def on_train_batch_end(self, *_: object) -> None:
-        self._step_ends()
+        self._step_begins(self._waited_s)
 
     def on_validation_start(self, *_: object) -> None:
         self._phase_begins("validation")

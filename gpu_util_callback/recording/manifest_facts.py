@@ -190,6 +190,7 @@ class Fit(TypedDict, total=False):
     """The parameters of the training, and its input."""
 
     loop: str
+    trainer: Literal["lightning", "transformers"]  # whose callbacks report the steps
     timing: str
     epochs: Count
     first_epoch: Count  # counted from 0; more where a training is resumed

@@ -83,7 +83,10 @@ SUITES = {
         "-k",
         "not jax and not tensorflow and not synchronization and not hidden_by",
     ],
+    # The guides' programs for Hugging Face's and Lightning's trainers.
+    "trainers": ["tests/docs/test_site.py", "-k", "recipes_run and loops"],
 }
+TRAINERS = "Hugging Face and Lightning"
 LIBRARIES = ("numpy", "protobuf", "tensorboard", "nvidia-ml-py", "psutil", "fsspec", "werkzeug")
 
 
@@ -143,6 +146,8 @@ class Row:
             wanted.append(f"keras=={self.keras}")
         elif self.note or self.backend != "tensorflow":
             wanted.append("keras")
+        if self.note == TRAINERS:
+            wanted += ["transformers", "accelerate", "lightning"]
         if version.startswith(("2.18", "2.19", "2.20")):
             # Their TensorBoard imports pkg_resources, which newer setuptools lack.
             wanted.append("setuptools<82")
@@ -177,6 +182,7 @@ ROWS = [
     # Keras without TensorFlow.
     *(Row(python, "jax", "", "", "jax") for python in ("3.11", "3.12", "3.13", "3.14")),
     Row("3.11", "torch", "2.13.0+cpu", "", "torch"),
+    Row("3.11", "torch", "2.13.0+cpu", "", "trainers", TRAINERS),
 ]
 
 

@@ -122,6 +122,7 @@ INPUTS = [
     (waits(input_kind=None, epochs=5, wait_ms=8, **LOOP), None, "class Ahead", "cache"),
     (waits(framework=TORCH, input_kind=None, **LOOP), None, "torch.utils.data.DataLoader(", "ds."),
     (waits(framework=TORCH, input_kind=None), None, "num_workers=", "ds."),
+    (loader(**LOOP, trainer="transformers"), COMPUTING, "dataloader_num_workers=3, dataloader_pers", "DataLoader("),
     (loader(**LOOP), COMPUTING, "..., num_workers=3, persistent_workers=True, pin_memory=True)", "ds."),
     (loader(gpus=[], **LOOP), WAITING, "num_workers=4", "pin_memory"),
     (loader(input_pin_memory=True), WAITING, "num_workers=4", "pin_memory"),
@@ -217,6 +218,7 @@ def guarded(**facts) -> Generated:
     return waits(**{"framework": TORCH} | facts, gpus=[], **DATALOADER)
 
 
+SHARED_NODE = {"cpus": 128, "cpus_allowed": 8}
 starved = dataset(**PROCESSES | {"input_workers": 2}, gpus=[], machine={"cpus": 2, "cpus_allowed": 2})
 
 
@@ -232,6 +234,8 @@ def unread(machine: dict, *behind, known: dict = PLAIN) -> Generated:
 SAID = [
     # Seen: 16 workers of JPEG files on two full cores were promised to be three times faster.
     (starved, busy(30, 97, children_cpu_pct=60), "Both cores are busy", "workers = 16"),
+    # The others have cores of their own: 60 of the 120 that this process may not use.
+    (guarded(machine=SHARED_NODE), busy(790, 53), "All 8 cores are busy", "other programs"),
     (waits(PYTHON, wait_ms=35), busy(20, 40), "It mostly waits", "computes in Python"),
     (waits(PYTHON, wait_ms=35), busy(52, 40), "Time one call", "computes in Python"),  # the training's CPU time?
     (waits(PYTHON, wait_ms=35), busy(52, 95), "Time one call", "computes in Python"),  # as far as it gets a core

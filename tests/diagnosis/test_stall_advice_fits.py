@@ -14,6 +14,9 @@ from gpu_util_callback.diagnosis.advice.host import Validations, advise_validati
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.words import what_to_do
 
+LIGHTNING = LOOP | {"trainer": "lightning"}
+HUGGING_FACE = LOOP | {"trainer": "transformers"}
+
 # cause: run, in the code ("" = no line), never in the code
 RUNS = {
     "host_stall": [
@@ -56,6 +59,12 @@ RUNS = {
         (phases("callback", "Plots.on_epoch_end", 0.5), "on_train_end", "epoch %"),
         (phases("validation", "validation", 1), "validation_", "cache"),
         (phases("validation", "validation", 1, **LOOP), 'with monitor.phase("validation")', "model.fit"),
+        # A trainer's user has no monitor.
+        (phases("validation", "validation", 1, **LIGHTNING), "Trainer(..., check_val_every_n_epoch=", "monitor"),
+        (phases("validation", "validation", 1, **HUGGING_FACE), 'eval_strategy="steps", eval_steps=', "monitor"),
+        (hooks("checkpoint", **LIGHTNING), "ModelCheckpoint(..., every_n_train_steps=100)", "monitor"),
+        (hooks("checkpoint", **HUGGING_FACE), 'save_strategy="steps", save_steps=100)', "monitor"),
+        (hooks("EMA", **LIGHTNING), "if batch_idx % 100 == 0: ...  # what EMA does now", "monitor"),
     ],
     "input_bound": [
         (

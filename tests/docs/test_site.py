@@ -115,7 +115,7 @@ def recorded(code, folder):
     modules = set(re.findall(r"^(?:import|from) (\w+)", code, re.M))
     for module in modules:
         if find_spec(module) is None:
-            pytest.skip(f"{module} is not installed: make test BACKENDS=1")
+            pytest.skip(f"{module} is not installed; make matrix runs the guides with it")
     (folder / "train.py").write_text(code, encoding="utf-8")
     done = ran(
         *python(*modules & {"tensorflow", "jax", "torch"}),

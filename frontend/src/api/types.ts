@@ -251,6 +251,8 @@ export interface Dispatch {
 /** The parameters of the training, and its input. */
 export interface Fit {
   loop?: string | null;
+  /** whose callbacks report the steps */
+  trainer?: 'lightning' | 'transformers' | null;
   timing?: string | null;
   epochs?: number | null;
   /** counted from 0; more where a training is resumed */

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import brief
-from gpu_util_callback.diagnosis.advice.snippets import in_loop, steps_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import at_steps, in_loop, steps_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
@@ -363,7 +363,7 @@ STEP_WORK = (
         name="a loop's phase less often",
         when=lambda w: w.run.custom_loop,
         remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
-        code='if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
+        code=lambda w: at_steps(w.run, w.name, w.every),
         before="",
     ),
     ARGUMENT,

@@ -345,7 +345,11 @@ SET_UP = (
             else "Does a DataLoader start worker processes for every epoch, and its dataset stay as it is?"
         ),
         remedy="Keep them",
-        code="loader = DataLoader(dataset, ..., persistent_workers=True)",
+        code=lambda epoch: (
+            "TrainingArguments(..., dataloader_persistent_workers=True)"
+            if epoch.run.trainer == "transformers"
+            else "loader = DataLoader(dataset, ..., persistent_workers=True)"
+        ),
         saves=lambda epoch: epoch.saves,
         wrong_if="the workers are kept already, or the program changes the dataset, which kept workers do not see",
     ),

@@ -94,6 +94,9 @@ class Workers:
 
 def loader_line(wait: InputWait, workers: int, more: str = "") -> str:
     """Return the line of a DataLoader with workers; where they cannot be forked, they spawn."""
+    if wait.run.trainer == "transformers":
+        line = f"TrainingArguments(..., dataloader_num_workers={workers}, dataloader_persistent_workers=True)"
+        return line + (GUARD if starts_fresh(wait.run) else "")
     pinned = wait.run.fit.get("input_pin_memory") or not wait.run.used_gpus
     pin = "" if pinned else ", pin_memory=True"
     arguments = f"num_workers={workers}, persistent_workers=True{pin}{more}"

@@ -84,6 +84,8 @@ def has_keras_fit(run: Run) -> bool:
 def batch_code(run: Run, size: int) -> str:
     """Return the line that sets the batch size, at the place where this run sets it."""
     kind = run.input_kind
+    if run.trainer == "transformers":
+        return f"TrainingArguments(..., per_device_train_batch_size={size})"
     if "dataloader" in kind:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
     if kind == "tf.data":
@@ -318,12 +320,55 @@ def in_epochs(run: Run, count: int) -> bool:
     return 2 * sum(rows.count for rows in run.phases.of("epoch").values()) > count
 
 
+# (library, phase) -> the settings for every n epochs, and for every n steps.
+_TRAINERS = {
+    ("lightning", "validation"): (
+        "Trainer(..., check_val_every_n_epoch={epochs})",
+        "Trainer(..., val_check_interval={steps}, check_val_every_n_epoch=None)",
+    ),
+    ("lightning", "checkpoint"): (
+        "ModelCheckpoint(..., every_n_epochs={epochs})",
+        "ModelCheckpoint(..., every_n_train_steps={steps})",
+    ),
+    ("transformers", "validation"): ('TrainingArguments(..., eval_strategy="steps", eval_steps={steps})',) * 2,
+    ("transformers", "checkpoint"): ('TrainingArguments(..., save_strategy="steps", save_steps={steps})',) * 2,
+}
+_SAVE_LAST = {
+    "lightning": 'Trainer(..., enable_checkpointing=False)\ntrainer.save_checkpoint("last.ckpt")  # after fit',
+    "transformers": 'TrainingArguments(..., save_strategy="no")\ntrainer.save_model()  # after train',
+}
+
+
 def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
-    """Return lines around work a loop does `count` times, for every `factor`th or the last one."""
-    body = f'    with monitor.phase("{phase}"): ...'
-    if in_epochs(run, count):
+    """Return lines with which a loop does work that it does `count` times at every `factor`th or the last one."""
+    epochs = in_epochs(run, count)
+    total, steps = run.steps.total_rows, factor * max(1, round(run.steps.total_rows / count))
+    if run.trainer:
+        if last and phase == "checkpoint":
+            return _SAVE_LAST[run.trainer]
+        if last:
+            return f"def on_train_end(self, trainer, module): ...  # what {phase} does now"
+        return _in_trainer(run.trainer, phase, factor if epochs else 0, steps)
+    if epochs:
         when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
     else:
-        total, period = run.steps.total_rows, max(1, round(run.steps.total_rows / count))
-        when = f"step == {total - 1}" if last else f"step % {factor * period} == 0"
-    return f"if {when}:\n{body}"
+        when = f"step == {total - 1}" if last else f"step % {steps} == 0"
+    return _only_if(when, phase)
+
+
+def at_steps(run: Run, phase: str, steps: int) -> str:
+    """Return lines with which a loop does work of each step at every `steps`th."""
+    return _in_trainer(run.trainer, phase, 0, steps) if run.trainer else _only_if(f"step % {steps} == 0", phase)
+
+
+def _only_if(condition: str, phase: str) -> str:
+    return f'if {condition}:\n    with monitor.phase("{phase}"): ...'
+
+
+def _in_trainer(library: str, phase: str, epochs: int, steps: int) -> str:
+    """Return the setting of a trainer, or lines of a callback, for every so many epochs or, where that is 0, steps."""
+    settings = _TRAINERS.get((library, phase))
+    if settings is not None:
+        return settings[not epochs].format(epochs=epochs, steps=steps)
+    number = f"trainer.current_epoch % {epochs}" if epochs else f"batch_idx % {steps}"
+    return f"if {number} == 0: ...  # what {phase} does now"

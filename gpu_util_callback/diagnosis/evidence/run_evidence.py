@@ -264,6 +264,11 @@ class Run(Gauges):
         return self.fit.get("loop") == "custom"
 
     @property
+    def trainer(self) -> str:
+        """Library whose trainer runs the loop, "lightning" or "transformers"; "" for the user's own loop and `fit`."""
+        return str(self.fit.get("trainer") or "")
+
+    @property
     def input_kind(self) -> str:
         """Kind of the input, in lower case: "tf.data", "torch dataloader", ...; "" if unknown."""
         return str(self.fit.get("input_kind", "")).lower()

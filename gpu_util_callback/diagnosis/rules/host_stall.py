@@ -193,7 +193,10 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
     if times is None and not run.steps.total("wait_known"):
         asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
         return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, 0.0, question=True)
-    text = f"{time} is unaccounted for.{says or MARK}"
+    text = f"{time} is unaccounted for."
+    if run.trainer:  # it marks what it does by itself
+        return times, place, Advice(text, "", 0.0)
+    text += says or MARK
     return times, place, Advice(text, code, 0.0)
 
 
@@ -609,7 +612,11 @@ class HostStall(Rule):
         }
         ratio = occurrences.self_ns / occurrences.count / max(1.0, usual)
         as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
-        text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {as_long}.{_NOT_SEEN}"
+        text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {as_long}."
+        code = ""
+        if not run.trainer:
+            text += _NOT_SEEN
+            code = 'with monitor.phase("validation"): ...  # what runs in them, by its name'
         yield self._stall(
             run,
             active,
@@ -618,7 +625,7 @@ class HostStall(Rule):
             lost_ns=lost,
             evidence=evidence,
             threshold=chosen(limits, "long_steps_pct", "lost_pct"),
-            advice=Advice(text, 'with monitor.phase("validation"): ...  # what runs in them, by its name', 0.0),
+            advice=Advice(text, code, 0.0),
             detail=LONG,
             pieces=intervals(occurrences),
             state=occurrences.count >= MANY_TIMES,
