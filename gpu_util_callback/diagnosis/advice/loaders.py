@@ -348,6 +348,17 @@ _THREADS = Entry(
     changes=_first_batch,
     wrong_if="__getitem__ computes: threads share Python's one lock",
 )
+_MORE = Entry(
+    "more workers",
+    when=lambda wait: (
+        1 < wait.workers < MOST_WORKERS and not _on_threads(wait) and (wait.workers_wait is True or wait.has_room)
+    ),
+    says="{workers} workers of {dataset_class} are too few: {pace}.",
+    remedy="Use more",
+    code=lambda wait: _dataset_line(_more(wait)),
+    saves=lambda wait: _more(wait).saves,
+    wrong_if="they compute, and all cores are busy",
+)
 PY_DATASET = (
     _THREADS,
     Entry(
@@ -371,17 +382,13 @@ PY_DATASET = (
         asks=ITEM_WAITS,
         remedy="Let several threads make batches ahead of time",
     ),
-    Entry(
-        "more workers",
-        when=lambda wait: (
-            1 < wait.workers < MOST_WORKERS
-            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.has_room)
-        ),
-        says="{workers} workers of {dataset_class} are too few: {pace}.",
-        remedy="Use more",
-        code=lambda wait: _dataset_line(_more(wait)),
-        saves=lambda wait: _more(wait).saves,
-        wrong_if="they compute, and all cores are busy",
+    _MORE,
+    replace(
+        _MORE,
+        name="more threads",
+        when=lambda wait: 1 < wait.workers < MOST_WORKERS and _on_threads(wait) and wait.waits is True,
+        asks="Can its calls wait at the same time? (Those that read one HDF5 file wait for each other.)",
+        wrong_if="they wait for each other",
     ),
     Entry(
         "batches made once",
