@@ -299,12 +299,17 @@ def percent(value: float) -> str:
     return f"{shown.removesuffix('.0')} %"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Format names in a sentence: `a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+
+
 def gpu_names(gpus: Sequence[int]) -> str:
     """List GPUs: `gpu0`, `gpu0 and gpu2`, `gpu0, gpu1, gpu2 and gpu5`; `6 GPUs` if more."""
     names = [f"gpu{gpu}" for gpu in sorted(gpus)]
     if len(names) > 4:
         return f"{len(names)} GPUs"
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+    return listed(names)
 
 
 def workers(ranks: Iterable[int]) -> str:
@@ -319,7 +324,7 @@ def workers(ranks: Iterable[int]) -> str:
     if len(ends) > 4:
         return f"{len(ordered):,} workers"
     names = [f"{first}–{last}" if last > first else f"{first}" for first, last in ends]
-    joined = " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+    joined = listed(names)
     return f"Worker{'s' if len(ordered) > 1 else ''} {joined}"
 
 

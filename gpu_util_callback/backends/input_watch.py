@@ -46,7 +46,7 @@ class WatchingAdapter(Adapter):
             "input_first": self.first_batch.facts(),
             **self._pipelines.shuffle_facts(),
         }
-        return facts | {name: entries for name, entries in entries_by_name.items() if entries}
+        return facts | {name: entries for name, entries in entries_by_name.items() if entries or entries is False}
 
     def pipeline(self) -> list[dict[str, object]]:
         return self._pipelines.read()

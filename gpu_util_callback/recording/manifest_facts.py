@@ -184,6 +184,7 @@ class InputMap(TypedDict, total=False):
     which: Required[Literal["train", "validation"]]
     random: Required[bool]  # draws random numbers, others in each call
     python: Required[bool]  # calls Python functions
+    shuffled: bool  # a shuffle takes in its results, which no cache keeps
 
 
 class Fit(TypedDict, total=False):

@@ -80,7 +80,7 @@ TABLES: dict[str, dict[str, str]] = {
         "parallelism": "float",
         "buffered": "float",
         "buffer_limit": "float",
-        "flags": "text",  # comma-separated: "py_function", "stateful", "fixed_parallelism", ...
+        "flags": "text",  # comma-separated: "py_function", "random", "fixed_parallelism", ...
     },
     # Profiler windows: one row per traced step and GPU (index -1: the host alone).
     "traced_steps": {

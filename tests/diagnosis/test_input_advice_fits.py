@@ -56,6 +56,17 @@ NAMES, OPENED = (
     ("interleave(lambda)", "ParallelInterleaveV4", 0.1, 8.0, "autotuned"),
 )
 WINDOWS = ("window", "WindowDataset", 0.1, 1.0, ""), ("flat_map(lambda)", "FlatMap", 40.0, 1.0, "sequential")
+AUGMENT = ("map(augment)", "ParallelMapV2", 80.0, 8.0, "autotuned,random")
+QUICKER = ("map(decode)", "ParallelMapV2", 160.0, 8.0, "autotuned"), (*AUGMENT[:2], 200.0, *AUGMENT[3:])
+AUGMENTED = ONCE_AND_KEPT | {
+    "input_maps": [
+        {"name": "map(decode)", "which": "train", "random": False, "python": False},
+        {"name": "map(augment)", "which": "train", "random": True, "python": False},
+    ]
+}
+NAMES_ALONE = {"input_shuffles": False}
+SAMPLED = ("sample_from_datasets", "DirectedInterleave", 1.0, 1.0, "")
+CHOSEN = ("map(select_dataset)", "ParallelMapV2", 35.0, 1.0, "autotuned,library,random,sequential")
 RESIZE = ("map(resize)", "ParallelMapV2", 4.0, 8.0, "autotuned")
 MANY_THREADS = ("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")
 UNSIZED = {"input_dims": [[None, 64, 64, 3]], "steps_per_epoch": None}
@@ -99,6 +110,17 @@ INPUTS = [
     (waits(LIBRARY, SHUFFLE, **ONCE_AND_KEPT), ALL_CORES, ".cache().shuffle(", "before shuffle"),
     (waits(LIBRARY, SHUFFLE, **ONCE_AND_KEPT | UNSIZED), ALL_CORES, ".cache().shuffle(", "before shuffle"),
     (waits(TUNED, SHUFFLE, **ONCE_AND_KEPT), ALL_CORES, "# behind map(decode), before shuffle", ".shuffle("),
+    (waits(TUNED, AUGMENT, **AUGMENTED), ALL_CORES, "ds = ds.cache()  # behind map(decode)", "AUTOTUNE"),
+    (waits(CHOSEN, SAMPLED, elements=2048, **AUGMENTED), COMPUTING, "tf.concat(rows, 0)", "map(your_function"),
+    (waits(*QUICKER, **AUGMENTED), ALL_CORES, "ds = ds.cache()  # behind map(decode)", "AUTOTUNE"),
+    (waits(LIBRARY, AUGMENT, SHUFFLE, **AUGMENTED), ALL_CORES, "# before map(augment)", "as the last step"),
+    (waits(SHUFFLE, LIBRARY, **ONCE_AND_KEPT | NAMES_ALONE), ALL_CORES, "# as the last step", "behind"),
+    (
+        waits(SHUFFLE, TUNED, **ONCE_AND_KEPT | NAMES_ALONE),
+        ALL_CORES,
+        "ds.cache().shuffle(buffer_size)  # behind map(decode), before batch",
+        "AUTOTUNE",
+    ),
     (
         waits(NAMES, OPENED, TUNED, SHUFFLE, **ONCE_AND_KEPT),
         ALL_CORES,
@@ -165,6 +187,8 @@ NO_LINE = [
     (waits(TUNED, epochs=10, **SMALL, **PLAIN, machine=MEMORY | {"memory_total_bytes": 2**25}), ALL_CORES),
     (waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES),
     (waits(SHUFFLE, TUNED, **ONCE_AND_KEPT), ALL_CORES),
+    (waits(AUGMENT, TUNED, **AUGMENTED), ALL_CORES),
+    (waits((*SAMPLED[:2], 40.0, 1.0, ""), **ONCE_AND_KEPT), ALL_CORES),
     (waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10, machine=MEMORY, **SMALL), COMPUTING),
     (waits(FILTER), None),
     (waits(BATCH), COMPUTING),
@@ -336,6 +360,8 @@ def test_no_more_is_promised_than_cores_stages_and_python_let_through(run, host,
             ALL_CORES,
             "Does decode return the same in every epoch, without random numbers, and does all of it fit",
         ),
+        (waits(*QUICKER, **AUGMENTED), ALL_CORES, "keep its result before map(augment), which stays random"),
+        (waits(**PYDATASET | THREADS), WAITING, "(Those that read one HDF5 file wait for each other.)"),
         (waits(MAP, FILES), WAITING, "Does each element name a file, and are there several?"),
         (waits(input_kind="numpy", input_first=[ARRAY]), None, "Are all of them so, and is the model's train_step"),
     ],

@@ -170,6 +170,16 @@ def test_what_fills_a_shuffle_is_kept_where_nothing_of_it_is_random(random, code
     assert advice["code"].startswith(code)
 
 
+@pytest.mark.parametrize(("random", "code"), [(False, "ds = ds.cache()  # behind map(decode)"), (True, "ds.repeat()")])
+def test_what_fills_a_shuffle_is_kept_where_its_stages_were_never_read(random, code):
+    """Seen: a shuffle of 600 images; a cache made the training 4 times faster, repeating 0.97 to 1.3 times."""
+    later = {"name": "map(mix)", "which": "train", "python": False, "random": True}
+    maps = [MAPPED | {"random": random, "shuffled": True}, later]
+    advice = waits(decoded_shuffled(read=False, input_shuffles=True, input_maps=maps))["advice"]
+    assert advice["text"].startswith("The first batch of an epoch takes 500 ms")
+    assert code in advice["code"]
+
+
 @pytest.mark.parametrize(("shuffles", "says"), [(True, "shuffle fills its buffer"), (None, "10 fetches took 500 ms")])
 def test_a_shuffle_is_named_where_its_stages_were_never_read(shuffles, says):
     assert says in waits(decoded_shuffled(read=False, input_shuffles=shuffles))["advice"]["text"]

@@ -51,6 +51,12 @@ def test_a_reading_in_which_no_batch_came_counts_for_none():
     assert read(filling, FILLED)["map(decode)"].work_ms_per_batch == pytest.approx(5.0)
 
 
+def test_a_shuffle_whose_input_begins_anew_in_each_pass_passes_on_no_more_than_it_took():
+    repeated = [(*row[:3], "ShuffleAndRepeatV2", *row[4:]) if row[0] == 3 else row for row in FILLED]
+    anew = tuple((*row[:4], 1, row[5]) if row[0] == 4 else row for row in repeated)
+    assert read(anew)["shuffle"].work_ms_per_batch == pytest.approx(25 / 40)
+
+
 def test_stages_stand_in_the_order_of_the_pipeline_in_whatever_order_they_are_read():
     assert [name for name, _ in sorted(read(FILLED).items(), key=lambda item: item[1].place)] == [
         "iterator",

@@ -299,7 +299,7 @@ NOISY = keras.layers.GaussianNoise(0.1)
     ],
 )
 def test_what_each_map_draws_and_calls(tmp_path, function, random, calls_python):
-    facts = trained(tmp_path, labelled(function).shuffle(16).batch(8))
+    facts = trained(tmp_path, labelled(function).batch(8))
     name = f"map({function.__name__})"
     assert facts["input_maps"] == [{"name": name, "which": "train", "random": random, "python": calls_python}]
 
@@ -344,6 +344,18 @@ def test_a_shuffle_of_names_holds_nothing_that_was_made():
         reader = Reader("train")
         reader.look(given)
         assert reader.shuffles() is shuffles
+
+
+def test_that_only_names_are_shuffled_is_a_fact(tmp_path):
+    rows = tf.data.Dataset.from_tensor_slices(BATCH).shuffle(16)
+    assert trained(tmp_path, rows.map(lambda x, y: (x, y)).batch(8))["input_shuffles"] is False
+
+
+def test_a_map_whose_results_a_shuffle_takes_in_is_marked_unless_a_cache_keeps_them(tmp_path):
+    for cached in (False, True):
+        made = labelled(plain).cache() if cached else labelled(plain)
+        maps = trained(tmp_path / str(cached), made.shuffle(16).map(lambda x, y: (x, y)).batch(8))["input_maps"]
+        assert [entry.get("shuffled", False) for entry in maps] == [not cached, False]
 
 
 def test_a_pipeline_without_functions_has_no_maps(tmp_path):

@@ -55,6 +55,19 @@ def test_a_stage_of_a_librarys_function_is_told_from_the_users(own):
     assert maps and all(("library" in row["flags"]) != own for row in maps)
 
 
+def jitter(index):
+    return index + tf.random.uniform((), maxval=3, dtype=tf.int64)
+
+
+def test_the_stage_that_draws_random_numbers_is_known():
+    steady = tf.data.Dataset.range(100).map(augment)
+    random = tf.data.Dataset.range(100).map(jitter).map(augment)
+    found = stages(read(tf.data.Dataset.zip((steady, random)).batch(4), 2))
+    assert [name for name, row in found.items() if "random" in row["flags"].split(",")] == ["map(jitter)"]
+    sampled = tf.data.Dataset.sample_from_datasets([steady, steady], [0.5, 0.5])
+    assert any("random" in row["flags"].split(",") for row in read(sampled.batch(4), 2))
+
+
 def test_names_flags_and_times():
     dataset = (
         tf.data.Dataset.range(1000).map(decode).map(augment, num_parallel_calls=2).shuffle(4).batch(BATCH).prefetch(2)

@@ -191,6 +191,8 @@ export interface InputMap {
   random: boolean;
   /** calls Python functions */
   python: boolean;
+  /** a shuffle takes in its results, which no cache keeps */
+  shuffled?: boolean | null;
 }
 
 /** A Python function that makes the input; its times are means per call, of its thread. */

@@ -59,6 +59,7 @@ _SEEDED_OPS = {
 }
 _OPENS = re.compile(r"^Placeholder$|Dataset(V\d+)?$")
 _AUTOTUNE = -1
+_DRAWING = {"Random": True}  # `sample_from_datasets` chooses by it
 # Whose functions are not the user's: stages of datasets like `image_dataset_from_directory`'s.
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.")
 
@@ -88,6 +89,14 @@ class WrittenStage:
         for stage in self.inputs:
             yield from stage.all()
         yield self
+
+    def shuffled(self, taken_in: bool = False) -> Iterator[WrittenStage]:
+        """Yield the stages whose results a shuffle takes in, and no cache keeps."""
+        if taken_in:
+            yield self
+        if self.word != "cache":
+            for stage in self.inputs:
+                yield from stage.shuffled(taken_in or self.word.startswith("shuffle"))
 
 
 def word(op: str) -> str:
@@ -148,7 +157,7 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
         name,
         title,
         frozenset(flags),
-        random=any(map(_draws, bodies)) if bodies else None,
+        random=any(map(_draws, bodies)) if bodies else _DRAWING.get(kind),
         py_functions=tuple(_tokens(bodies)),
         buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
     )
@@ -308,11 +317,17 @@ class Reader:
 
     def functions(self) -> list[InputMap]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""
-        return [
-            {"name": stage.title, "which": self._phase, "random": stage.random, "python": bool(stage.py_functions)}
-            for stage in (self.written.all() if self.written is not None else ())
-            if stage.random is not None
-        ]
+        shuffled = {id(stage) for stage in self.written.shuffled()} if self.written is not None else set()
+        entries: list[InputMap] = []
+        for stage in self.written.all() if self.written is not None else ():
+            if stage.random is not None:
+                calls_python = bool(stage.py_functions)
+                entries.append(
+                    {"name": stage.title, "which": self._phase, "random": stage.random, "python": calls_python}
+                )
+                if id(stage) in shuffled:
+                    entries[-1]["shuffled"] = True
+        return entries
 
     def shuffle_bytes(self) -> int | None:
         """Return the bytes of all shuffle buffers when full; None without one, or if not known."""
@@ -357,6 +372,8 @@ class Reader:
             elements, processing = self._last.get(node.id, (0, 0))
             self._last[node.id] = (node.num_elements, node.processing_time)
             flags = set(stage.flags) if stage else set()
+            if stage is not None and stage.random:
+                flags.add("random")
             if node.name.startswith("Generator"):
                 flags.add("py_function")
             if parallelism is not None and parallelism.tunable:

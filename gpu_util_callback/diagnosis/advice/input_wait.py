@@ -485,6 +485,24 @@ class InputWait:
         unknown = unknown or any(stage.flags & {"py_function", "stateful"} for stage in self.stages)
         return None if unknown else False
 
+    def random_up_to(self, stage: Stage) -> bool | None:
+        """Return whether a stage or one before it draws random numbers; None = not known.
+
+        Where it is not known which stage draws them, each may.
+        """
+        maps = [function for function in self.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
+        flags = [flag for other in self.stages for flag in other.flags]
+        placed = all(
+            flags.count(flag) >= sum(bool(function.get(fact)) for function in maps)
+            for fact, flag in (("random", "random"), ("python", "py_function"))
+        )
+        if self.input_random is not True or not placed:
+            return self.input_random
+        before = [other for other in self.stages if other.place >= stage.place]
+        if any(other.random for other in before):
+            return True
+        return None if any(other.flags & {"py_function", "stateful"} for other in before) else False
+
     # -- words ---------------------------------------------------------------------------------
 
     @property

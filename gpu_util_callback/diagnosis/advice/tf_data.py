@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, InputWait, function_of
 from gpu_util_callback.diagnosis.advice.table import Entry
@@ -14,7 +15,9 @@ from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
-_IN_MEMORY = re.compile(r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window")
+_IN_MEMORY = re.compile(
+    r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window|DirectedInterleave"
+)
 
 
 def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice | None:
@@ -82,6 +85,15 @@ def _call_us(wait: InputWait) -> float:
 def _short_calls(wait: InputWait) -> bool:
     stage = wait.stage
     return stage is not None and stage.elements_per_batch > 1 and _call_us(wait) <= CALL_US
+
+
+def _samples(wait: InputWait) -> bool:
+    """Return whether the slow stage is `sample_from_datasets`, or draws its choices."""
+    stage = wait.stage
+    if stage is None:
+        return False
+    sampler = next((other for other in wait.stages if other.op.startswith("DirectedInterleave")), None)
+    return sampler is not None and (stage is sampler or (stage.place > sampler.place and "library" in stage.flags))
 
 
 def _waiting_python_ms(wait: InputWait) -> float:
@@ -157,17 +169,18 @@ def _reading_files(wait: InputWait) -> float:
 def _kept(wait: InputWait) -> Stage:
     """Return the stage behind which a cache keeps most: the slow one, or what follows before anything shuffles.
 
-    Where it is not known that nothing is random, it is the slow one: the question is about that alone.
+    Where it is not known that nothing up to it is random, it is the slow one: the question is about that alone.
     """
     stage = wait.slowest
-    if wait.input_random is not False:
+    if wait.random_up_to(stage) is not False:
         return stage
     inside = stage.inside and (stage.inside.name, stage.inside.op)
     stage = next((other for other in wait.stages if (other.name, other.op) == inside), stage)
     behind = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
     unshuffled = list(itertools.takewhile(lambda other: not other.shuffles, behind))
-    stage = next((other for other in reversed(unshuffled) if other.op.startswith("Zip")), stage)  # all branches
-    for other in unshuffled:
+    steady = [other for other in unshuffled if wait.random_up_to(other) is False]
+    stage = next((other for other in reversed(steady) if other.op.startswith("Zip")), stage)  # all branches
+    for other in steady:
         if other.place < stage.place:
             if not other.name.startswith(("map", "filter")) or "+" in other.name:
                 break
@@ -188,7 +201,7 @@ def _pass_fits(wait: InputWait) -> bool | None:
 
 
 def _can_be_kept(wait: InputWait) -> bool:
-    """Return whether a cache behind the slow stage would save work, complete, and leave a shuffle behind it."""
+    """Return whether a cache behind the slow stage would save work, complete, and can leave a shuffle behind it."""
     stage = wait.stage
     is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
     if wait.later_passes <= 0 or is_kept or stage is None:
@@ -200,9 +213,27 @@ def _can_be_kept(wait: InputWait) -> bool:
     # Zipped with what ends, a dataset that is repeated ends, too.
     if any(other.repeats and other.place < zipped for other in before):
         return False
-    if any(other.shuffles and not _shuffles_files(wait, other) for other in before):
+    if any(other.shuffles and not _shuffles_files(wait, other) for other in before) and not _shuffles_names(wait):
         return False
-    return wait.input_random is not True and _pass_fits(wait) is not False
+    return wait.random_up_to(stage) is not True and _pass_fits(wait) is not False
+
+
+def _keepable(wait: InputWait) -> InputWait | None:
+    """Return the wait for the stage that a cache may follow: the slow one or, if that is random, the slowest other."""
+    if _can_be_kept(wait):
+        return wait
+    if wait.stage is None or wait.random_up_to(wait.stage) is not True:
+        return None
+    for stage in wait.stages:
+        other = replace(wait, stage=stage, overlaps=stage.work_ms_per_batch > wait.arrives_ms)
+        if stage.work_ms_per_batch > 0 and not stage.passing and _can_be_kept(other):
+            return other
+    return None
+
+
+def _of_kept(words: Callable[[InputWait], Any]) -> Callable[[InputWait], Any]:
+    """Return a function that is asked about the stage that a cache may follow."""
+    return lambda wait: words(_keepable(wait) or wait)
 
 
 def _shuffles_files(wait: InputWait, shuffle: Stage) -> bool:
@@ -211,7 +242,14 @@ def _shuffles_files(wait: InputWait, shuffle: Stage) -> bool:
     return opened and any(other.shuffles and other.place < wait.slowest.place for other in wait.stages)
 
 
-def _order_of_files(wait: InputWait) -> str:
+def _shuffles_names(wait: InputWait) -> bool:
+    """Return whether all that is shuffled are rows in memory, such as names of files, and no result of a stage."""
+    return wait.run.fit.get("input_shuffles") is False and any(other.shuffles for other in wait.stages)
+
+
+def _order_kept(wait: InputWait) -> str:
+    if _shuffles_names(wait):
+        return "the order of the samples, and so the weights"
     kept = any(other.shuffles and _shuffles_files(wait, other) for other in wait.stages)
     return "the order of the files: it stays that of the first pass" if kept else ""
 
@@ -219,7 +257,9 @@ def _order_of_files(wait: InputWait) -> str:
 def _helper_shuffles(wait: InputWait) -> bool:
     """Return whether a library made the dataset and its shuffle, so that no cache can come before the shuffle."""
     stage = wait.slowest
-    return "library" in stage.flags and any(other.shuffles and other.place < stage.place for other in wait.stages)
+    return "library" in stage.flags and any(
+        other.shuffles and (other.place < stage.place or _shuffles_names(wait)) for other in wait.stages
+    )
 
 
 def _keeping(wait: InputWait) -> float:
@@ -227,6 +267,24 @@ def _keeping(wait: InputWait) -> float:
     kept = _kept(wait)
     ahead, slowest = chain_ms([stage for stage in wait.stages if stage.place < kept.place])
     return wait.later_passes * wait.saves(max(slowest, ahead + wait.needed_ms))
+
+
+def _keeping_before_random(wait: InputWait) -> float:
+    """Return the share saved by a cache, where what is random behind it goes on computing."""
+    spared_ms = sum(stage.work_ms_per_batch for stage in wait.stages if stage.place >= _kept(wait).place)
+    cores_ms = max(0.0, wait.cpu_ms - spared_ms) / max(0.3, wait.own_cores)
+    return min(_keeping(wait), wait.later_passes * wait.saves(cores_ms))
+
+
+def _before_random(wait: InputWait) -> str:
+    """Return the place of a cache: before the first random stage behind the slow one; "" if none is random."""
+    behind = [stage for stage in wait.stages if stage.random and stage.place < _kept(wait).place]
+    return f"before {max(behind, key=lambda stage: stage.place).name}" if behind else ""
+
+
+def _random_behind(wait: InputWait) -> str:
+    before = _before_random(wait)
+    return f" {before}, which stays random" if before else ""
 
 
 def _after_cache(wait: InputWait) -> bool:
@@ -311,7 +369,11 @@ def _opens(wait: InputWait) -> str:
 
 
 def _cache(wait: InputWait) -> str:
-    return f"ds = ds.cache()  # behind {_kept(wait).name}, before shuffle and repeat"
+    kept = _kept(wait).name
+    if not _shuffles_names(wait):
+        return f"ds = ds.cache()  # behind {kept}, before shuffle and repeat"
+    # A cache keeps one order: what comes out of it is shuffled again, sample by sample.
+    return f"ds = ds.cache().shuffle(buffer_size)  # behind {kept.removesuffix(' + batch')}, before batch and repeat"
 
 
 def _cache_question(wait: InputWait) -> str:
@@ -325,31 +387,71 @@ def _asked_room(fits: bool | None, size: str) -> str:
     return "" if fits else f", and does all of it{size} fit into memory"
 
 
+_SAMPLED = """parts = [one.batch(size) for one, size in zip(datasets, sizes)]
+ds = tf.data.Dataset.zip(tuple(parts)).map(
+    lambda *parts: tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *parts))"""
+
+
 # -- remedies --------------------------------------------------------------------------------------
 
 _CACHE = Entry(
     "cache",
     when=lambda wait: (
-        _can_be_kept(wait) and not _helper_shuffles(wait) and wait.input_random is False and _pass_fits(wait) is True
+        (kept := _keepable(wait)) is not None
+        and not _helper_shuffles(kept)
+        and wait.input_random is False
+        and _pass_fits(kept) is True
     ),
-    says="{takes}, again in every pass. No stage is random, and all of it fits into memory{size}.",
+    says=_of_kept(
+        lambda kept: (
+            f"{kept.takes}, again in every pass. No stage is random, and all of it fits into memory{kept.size}."
+        )
+    ),
     remedy="Keep its result: the first pass stays slow, the others do not wait",
-    code=_cache,
-    saves=_keeping,
-    changes=_order_of_files,
+    code=_of_kept(_cache),
+    saves=_of_kept(_keeping),
+    changes=_of_kept(_order_kept),
     frees_cores=True,
     wrong_if="a stage is random, the order is shuffled or repeated before, or the data does not fit",
 )
-
-KEPT = (
+_ASKED = replace(
     _CACHE,
-    replace(
-        _CACHE,
-        name="cache, asked",
-        when=lambda wait: _can_be_kept(wait) and not _helper_shuffles(wait),
-        says="{takes}, again in every pass.",
-        asks=_cache_question,
+    name="cache, asked",
+    when=lambda wait: (
+        (kept := _keepable(wait)) is not None and not _helper_shuffles(kept) and wait.input_random is not True
     ),
+    says=_of_kept(lambda kept: f"{kept.takes}, again in every pass."),
+    asks=_of_kept(_cache_question),
+)
+_BEFORE_RANDOM = replace(
+    _ASKED,
+    name="cache before what is random",
+    when=lambda wait: (
+        (kept := _keepable(wait)) is not None and not _helper_shuffles(kept) and wait.input_random is True
+    ),
+    remedy=_of_kept(lambda kept: f"Keep its result{_random_behind(kept)}"),
+    saves=_of_kept(_keeping_before_random),
+    frees_cores=False,
+)
+
+KEPT = (_CACHE, _ASKED, _BEFORE_RANDOM)
+_OF_A_HELPER = replace(
+    _CACHE,
+    name="cache behind a helper's shuffle",
+    when=lambda wait: (
+        (kept := _keepable(wait)) is not None and _helper_shuffles(kept) and wait.input_random is not True
+    ),
+    says=_of_kept(
+        lambda kept: f"{kept.takes}, again in every pass. The library that made this dataset also shuffles it."
+    ),
+    asks=_of_kept(
+        lambda kept: f"May each batch keep its samples in all epochs{_asked_room(kept.fits_memory, kept.size)}?"
+    ),
+    remedy=_of_kept(lambda kept: f"Keep the batches{kept.size}{_random_behind(kept)}, and shuffle whole ones"),
+    code=_of_kept(
+        lambda kept: f"ds = ds.cache().shuffle({kept.batches})  # {_before_random(kept) or 'as the last step'}"
+    ),
+    changes="which samples share a batch",
 )
 
 _SEVERAL_FILES = Entry(
@@ -440,15 +542,15 @@ REMEDIES = (
         asks="Does each element name a file, and are there several?",
     ),
     *KEPT,
+    _OF_A_HELPER,
     replace(
-        _CACHE,
-        name="cache behind a helper's shuffle",
-        when=lambda wait: _can_be_kept(wait) and _helper_shuffles(wait),
-        says="{takes}, again in every pass. The library that made this dataset also shuffles it.",
-        asks=lambda wait: f"May each batch keep its samples in all epochs{_asked_room(wait.fits_memory, wait.size)}?",
-        remedy="Keep the batches{size}, and shuffle whole ones",
-        code="ds = ds.cache().shuffle({batches})  # as the last step",
-        changes="which samples share a batch",
+        _OF_A_HELPER,
+        name="cache behind a helper's shuffle, before what is random",
+        when=lambda wait: (
+            (kept := _keepable(wait)) is not None and _helper_shuffles(kept) and wait.input_random is True
+        ),
+        saves=_of_kept(_keeping_before_random),
+        frees_cores=False,
     ),
     Entry(
         "before the cache",
@@ -464,8 +566,24 @@ REMEDIES = (
         wrong_if="the function draws random numbers, or its results are larger than what is cached now",
     ),
     Entry(
+        "sampled batches",
+        when=lambda wait: _samples(wait) and _short_calls(wait),
+        says=lambda wait: (
+            f"{wait.paces}. sample_from_datasets picks {wait.stage.elements_per_batch:,.0f} elements "
+            "a batch, one by one."
+        ),
+        asks="May each batch have a fixed number of samples of each dataset?",
+        remedy="Batch each of them, and put these together",
+        code=_SAMPLED,
+        saves=lambda wait: (
+            wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
+        ),
+        changes="how many samples of each dataset a batch has, and ends with the shortest dataset",
+        wrong_if="what is sampled is dear, not the sampling",
+    ),
+    Entry(
         "whole batches",
-        when=lambda wait: _is_map(wait) and not _is_python(wait) and _short_calls(wait),
+        when=lambda wait: _is_map(wait) and not _is_python(wait) and _short_calls(wait) and not _samples(wait),
         says=lambda wait: (
             f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
             f"{_call_us(wait):.0f} µs, most of it the call itself."

@@ -11,6 +11,8 @@ from gpu_util_callback.recording.fold import FAR, Fold
 
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
+# Stages that open an input for each element; `sample_from_datasets` has all of its inputs from the start.
+_OPENS = re.compile("(?!Directed).*(Interleave|FlatMap)")
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _REPEATS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
@@ -44,6 +46,11 @@ class Stage:
         return _PASSING.match(self.op) is not None
 
     @property
+    def random(self) -> bool:
+        """True if its function draws random numbers, others in each call."""
+        return "random" in self.flags
+
+    @property
     def repeats(self) -> bool:
         """True if it passes its input several times: no cache behind it is ever complete."""
         return _REPEATS.match(self.op) is not None
@@ -61,8 +68,7 @@ class Stage:
     @property
     def opens_files(self) -> bool:
         """True if it is an interleave or flat_map, except those inside from_generator."""
-        opens = "Interleave" in self.op or "FlatMap" in self.op
-        return opens and not self.name.startswith("from_generator")
+        return _OPENS.match(self.op) is not None and not self.name.startswith("from_generator")
 
 
 def chain_ms(stages: Sequence[Stage], changed: Stage | None = None, changed_ms: float = 0.0) -> tuple[float, float]:
@@ -258,7 +264,7 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
     excludes a stage with a function's name before it in the chain.
     """
     rows = len(table["time_ns"])
-    opens = [any(kind in str(op) for kind in ("Interleave", "FlatMap")) for op in table["op"]]
+    opens = [_OPENS.match(str(op)) is not None for op in table["op"]]
     consumers = _consumers(table)
     openers: list[_Written | None] = [None] * rows
     for i in range(rows):
@@ -304,6 +310,8 @@ def _passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
         for above in consumers(i):
             if ops[above].startswith("Shuffle") and counts[below]:
                 passed_on = counts[above] / counts[below]
+                if _REPEATS.match(ops[above]):
+                    passed_on = min(1.0, passed_on)  # its input counts from 0 again in each pass
                 worked[i] *= passed_on
                 gave[i] *= passed_on
                 if below == i:

@@ -54,7 +54,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     chosen,
 )
 from gpu_util_callback.recording.work import another_batch_size
-from gpu_util_callback.words import duration, percent
+from gpu_util_callback.words import duration, listed, percent
 
 # -- rare long fetches -------------------------------------------------------------------------
 # More batches than this rarely fit into memory.
@@ -132,6 +132,18 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     kept = choose(KEPT, replace(wait, stage=_to_blame(wait.stages, wait.later_passes)))
     if kept is not None:
         return replace(kept, text=f"{observation} {kept.text}", name="refill, kept")
+    remade = _remade(wait)
+    if remade:
+        return Advice(
+            f"{observation} {listed(remade)} made what it takes in, again in every pass. Is that the same in every "
+            "epoch, without random numbers, and does all of it fit into memory? If so, keep it: the first pass stays "
+            "slow, the others do not wait.",
+            f"ds = ds.cache()  # behind {remade[-1]}, before shuffle and repeat",
+            wait.later_passes * filling.share,
+            question=True,
+            name="refill, kept",
+            frees_cores=True,
+        )
     saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms))
     if wait.gain(saves) >= LEAST_GAIN:
         return Advice(
@@ -145,6 +157,17 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
             name="refill",
         )
     return Advice(f"{observation} {CHEAPER}", saves=0.0, name="refill")
+
+
+def _remade(wait: InputWait) -> list[str]:
+    """Return the functions that make what a shuffle takes in, where none was read at work and none is random."""
+    maps = wait.run.fit.get("input_maps") or []
+    made = [function for function in maps if function.get("shuffled") and function["which"] == "train"]
+    names = list(dict.fromkeys(function["name"] for function in made))
+    was_read = any(stage.name in names and stage.work_ms_per_batch > 0 for stage in wait.stages)
+    if was_read or wait.later_passes <= 0 or any(function["random"] for function in made):
+        return []
+    return names
 
 
 def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
