@@ -1,13 +1,13 @@
 """Each source that another one can replace, with its first choice missing altogether."""
 
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from made_up_rows import step_table
 from nvml import Scenario, build_standin, environment
+from programs import ran
 from test_gpu_readings import BATCH, WAYS
 
 from gpu_util_callback.diagnosis import diagnose, run_report
@@ -23,12 +23,6 @@ def lacking(way, *symbols, profile="h100"):
     for symbol in symbols:
         WAYS[way](scenario, symbol)
     return scenario, scenario.gpu(profile)
-
-
-def run_python(program, env):
-    return subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 def test_event_reasons_serve_while_the_batch_fails_now_and_then(step):
@@ -133,8 +127,7 @@ print(problem or binding.nvmlDeviceGetCount())
     scenario = Scenario("h100")
     env = environment(scenario, tmp_path)
     env.pop("LD_LIBRARY_PATH")
-    run = run_python(program, env)
-    assert run.stdout.strip() == "1", run.stdout + run.stderr
+    assert ran(sys.executable, "-c", program, env=env).stdout.strip() == "1"
 
 
 def test_folders_of_drivers_hold_no_stub():

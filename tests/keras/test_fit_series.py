@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
-import textwrap
 import threading
 import time
 from importlib.util import find_spec
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, Raise, compiled, ended, traced
 from fork_server import python
+from programs import ran
 from waiting import wait_for_recorders
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
@@ -261,14 +260,9 @@ BACKENDS = [name for name in ("tensorflow", "jax", "torch") if find_spec(name)]
     [*(("over", backend) for backend in BACKENDS), ("killed", "tensorflow"), ("killed at rest", "tensorflow")],
 )
 def test_the_process_ends_after_a_series(how, backend, tmp_path):
-    done = subprocess.run(
-        [*python("keras"), "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert ("over" in done.stdout) == (how == "over"), done.stderr
+    environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = ran(*python("keras"), "-c", PROGRAM, tmp_path, how, ends=0 if how == "over" else -9, env=environment)
+    assert ("over" in done.stdout) == (how == "over")
     (recording,) = read_recordings(tmp_path)
     steps = recording.steps["step"].tolist()
     assert steps == list(range(len(steps)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import time
 import tracemalloc
 from pathlib import Path
@@ -13,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from fork_server import python
+from programs import ran
 
 import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -97,14 +97,8 @@ for number in range(52):
 
 def test_many_fits_keep_no_memory(tmp_path):
     """Each fit's own threads and buffers left 20 MB behind by the fiftieth."""
-    done = subprocess.run(
-        [*python("keras"), "-c", FITS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-        env=os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    environment = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = ran(*python("keras"), "-c", FITS, tmp_path, timeout=600, env=environment)
     (before, objects), (after, more) = (map(float, one.split()) for one in done.stdout.splitlines())
     assert after - before < 12, f"{after - before:.0f} MB"
     assert more - objects < 2000

@@ -2,12 +2,12 @@
 
 import json
 import signal
-import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 from fork_server import python
+from programs import ran
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis.survey import survey
@@ -54,10 +54,7 @@ def test_a_fit_killed_and_resumed_twice_counts_each_step_once(tmp_path):
     # In epochs of 30 steps: each start is killed in its second, and does that one again.
     deaths = [40, 50, 0]
     for dies_at in deaths:
-        done = subprocess.run(
-            [*python("keras"), str(program), str(tmp_path), str(dies_at)], capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == (-signal.SIGKILL if dies_at else 0), done.stderr[-2000:]
+        ran(*python("keras"), program, tmp_path, dies_at, ends=-signal.SIGKILL if dies_at else 0)
     recordings = read_recordings(tmp_path / "logs")
     counts = [one.step_count for one in recordings]
     # The last steps before a kill may not have been drained yet.

@@ -7,7 +7,6 @@ import functools
 import itertools
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -179,9 +178,7 @@ with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
                 open(sys.argv[1], "w").close()
 print(time.time(), flush=True)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "logs")], capture_output=True, text=True, timeout=60
-    )
+    done = ran(sys.executable, "-c", program, tmp_path / "logs", timeout=60)
     assert time.time() - float(done.stdout) < 4, "7.5 s of attempts, and five were waited for"
     assert "it is missing" in done.stderr, done.stderr
 
@@ -372,7 +369,7 @@ with GpuUtilMonitor(f"heavy://{sys.argv[1]}", report=False) as monitor:
 
 
 def test_a_store_whose_library_takes_long_to_import_has_not_been_silent(tmp_path):
-    done = subprocess.run([sys.executable, "-c", IMPORTED, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = ran(sys.executable, "-c", IMPORTED, tmp_path, timeout=60)
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "ended" and recording.step_count == STEPS, done.stderr
 
@@ -414,9 +411,7 @@ else:
 @pytest.mark.parametrize("how", ["over", "left", "another thread"])
 def test_an_object_store_gets_the_end_while_the_process_ends(how, tmp_path):
     """Thread pools take no more work once the interpreter has begun to end its threads."""
-    done = subprocess.run(
-        [sys.executable, "-c", POOLED, str(tmp_path), how], capture_output=True, text=True, timeout=60
-    )
+    done = ran(sys.executable, "-c", POOLED, tmp_path, how, ends=1 if how == "left" else 0, timeout=60)
     assert "shutdown" not in done.stderr, done.stderr
     (recording,) = read_recordings(tmp_path)
     steps = 100 if how == "another thread" else STEPS
@@ -578,7 +573,7 @@ else:
 
 
 def test_a_forked_child_leaves_the_recording_to_its_parent(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = ran(sys.executable, "-c", FORKED, tmp_path, timeout=60)
     assert float(done.stderr.split("left after ")[1].split()[0]) < 0.5, done.stderr
     assert "still being written" not in done.stderr and done.stdout.count("gpu-util:") == 1
     (recording,) = read_recordings(tmp_path)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import ran
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
@@ -46,14 +47,8 @@ class Container:
     def run(self, *command: str) -> subprocess.CompletedProcess:
         """Run a command that is inside before it begins."""
         enter = f'echo $$ > "{self.folder}/cgroup.procs" && exec "$@"'
-        return subprocess.run(
-            ["sh", "-c", enter, "sh", *command],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        )
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        return ran("sh", "-c", enter, "sh", *command, ends=None, cwd=REPOSITORY, env=environment)
 
     def close(self) -> None:
         if not self.folder.exists():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fork_server import python
 from generated_runs import GPU, Generated, write
+from programs import ran
 
 from gpu_util_callback.cgroup import KillCount, kill_count
 from gpu_util_callback.diagnosis import diagnose, run_report
@@ -87,14 +88,9 @@ def test_an_error_inside_another_is_found_and_other_errors_are_not():
 
 def run_program(kind: str, log_dir: Path) -> subprocess.CompletedProcess:
     fits = kind in ("fit", "validation", "callback", "killed")
-    return subprocess.run(
-        [*(python("keras") if fits else [sys.executable]), str(HERE / "oom_program.py"), kind, str(log_dir)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "KERAS_BACKEND": "torch"},
-    )
+    start = python("keras") if fits else [sys.executable]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "KERAS_BACKEND": "torch"}
+    return ran(*start, HERE / "oom_program.py", kind, log_dir, ends=None, cwd=REPOSITORY, env=environment)
 
 
 def out_of_memory(diagnosis: dict) -> dict:

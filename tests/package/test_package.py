@@ -48,12 +48,7 @@ def test_the_wheel_has_what_runs_and_nothing_else(dist):
 
 
 def test_the_source_distribution_is_the_repository(dist):
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
+    listed = ran("git", "ls-files", "--cached", "--others", "--exclude-standard", ends=None, cwd=REPOSITORY)
     if listed.returncode:
         pytest.skip("this is no clone")
     (sdist,) = dist.glob("*.tar.gz")

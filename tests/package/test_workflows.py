@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from programs import ran
 
 yaml = pytest.importorskip("yaml", reason='pip install -e ".[docs]"')
 
@@ -46,21 +47,9 @@ def test_pythons_are_those_of_the_classifiers(tmp_path):
     assert name == "pythons" and len(yaml.safe_load(pythons)) >= 3
     for python in yaml.safe_load(pythons):
         assert f"Programming Language :: Python :: {python}" in project["classifiers"]
-        rows = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "harness.versions.matrix",
-                "--list",
-                "--only",
-                f"{python} tensorflow-newest keras-newest",
-            ],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert rows.strip()
+        only = "--only", f"{python} tensorflow-newest keras-newest"
+        rows = ran(sys.executable, "-m", "harness.versions.matrix", "--list", *only, cwd=REPOSITORY)
+        assert rows.stdout.strip()
 
 
 def test_what_make_is_asked_for_exists():

@@ -1,7 +1,6 @@
 """`gpu-util run`: programs of others, run as Python runs them."""
 
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from fork_server import python
 from packages import need
+from programs import ran
 
 from gpu_util_callback import read_recordings
 
@@ -87,9 +87,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def outcome(command: list[str], folder: Path, **environment: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        command, cwd=folder, input="abc", capture_output=True, text=True, timeout=250, env={**os.environ, **environment}
-    )
+    done = ran(*command, ends=None, cwd=folder, input="abc", env=os.environ | environment)
     return done.returncode, done.stdout, done.stderr
 
 
