@@ -11,7 +11,7 @@ from functools import partial
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli.report import add_timeout, length, nothing_in
-from gpu_util_callback.diagnosis.survey import Cache, survey
+from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import expanded
@@ -46,9 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="local",
         help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is started here)",
     )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="read every run again, also those that have not changed"
-    )
     add_timeout(parser)
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
@@ -77,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
             thresholds=thresholds,
             recompute=args.rejudge,
             engine=args.engine,
-            cache=None if args.no_cache else Cache(logdirs),
             progress=partial(_progress, line),
         )
     finally:

@@ -1,17 +1,12 @@
-"""One small row a run, of all runs of log directories: read concurrently, cached, or diagnosed."""
+"""One small row a run, of all runs of log directories: read concurrently, or diagnosed."""
 
-import hashlib
-import json
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.rule import own_findings
 from gpu_util_callback.diagnosis.run_reports import Recorded
@@ -25,9 +20,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import without_secrets
 
-# Increment when rows of older versions no longer serve.
-ROW_VERSION = 1
-_VERSION = [ROW_VERSION, RULES_VERSION, __version__]
 # Runs a Ray task reads: enough that starting it costs little, few enough to spread.
 TASK_RUNS = 50
 IDLE_CAUSES = frozenset(rule.cause for rule in RULES if rule.unused)
@@ -41,7 +33,7 @@ class Survey:
     """The rows of all runs, and what could not be read.
 
     Attributes:
-        read: how many manifests were read; the other rows came from the cache.
+        read: how many manifests were read.
         diagnosed: how many runs had to be diagnosed from their rows of steps.
     """
 
@@ -49,54 +41,6 @@ class Survey:
     problems: list[Problem] = field(default_factory=list)
     read: int = 0
     diagnosed: int = 0
-
-
-class Cache:
-    """Rows of earlier surveys of the same log directories, by folder and stamp of the manifest.
-
-    A file that cannot be read or written costs time, and nothing else.
-    """
-
-    def __init__(self, logdirs: Sequence[str], folder: Path | None = None):
-        home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
-        where = [text if is_remote(text) else str(Path(text).resolve()) for text in logdirs]
-        name = hashlib.sha256("\n".join(where).encode("utf-8", "surrogateescape")).hexdigest()
-        self.path = (folder or home / "gpu-util") / f"total-{name[:16]}.json"
-        self._rows: dict[str, list] = {}
-        if not self.path.is_absolute():  # a user without a home
-            return
-        try:
-            stored = json.loads(self.path.read_bytes())
-            if stored["version"] == _VERSION:
-                self._rows = stored["rows"]
-        except (OSError, ValueError, TypeError, KeyError):
-            pass
-
-    def get(self, place: Found) -> Row | None:
-        """Return the row of a recording, None if it has changed or is not known."""
-        stamp, row = self._rows.get(_key(place), (None, None))
-        if row is None or not place.stamp or stamp != list(map(str, place.stamp)):
-            return None
-        return {**row, "logdir": without_secrets(place.logdir), "run": place.run}
-
-    def write(self, rows: Iterable[tuple[Found, Row]]) -> None:
-        """Replace everything by these rows; of recordings that still grow, none is kept."""
-        settled = {
-            _key(place): [list(map(str, place.stamp)), row]
-            for place, row in rows
-            if place.stamp and row["status"] != "live"
-        }
-        text = json.dumps({"version": _VERSION, "rows": settled})
-        if not self.path.is_absolute():
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-            with open(temporary, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
-                f.write(text)
-            temporary.replace(self.path)
-        except OSError:
-            pass
 
 
 def _key(place: Found) -> str:
@@ -111,7 +55,6 @@ def survey(
     thresholds: Mapping | None = None,
     recompute: bool = False,
     engine: str = "local",
-    cache: Cache | None = None,
     progress: Progress = lambda what, done, of: None,
 ) -> Survey:
     """Return a row for each recording below the log directories.
@@ -123,46 +66,29 @@ def survey(
         thresholds: overrides of the rules' thresholds; every run is diagnosed with them.
         recompute: diagnose every run by today's rules unless its diagnosis was made by them.
         engine: "local", or "ray" to spread the reading over the Ray cluster.
-        cache: of runs that have not changed, only a listing is read.
         progress: is called with a word, how many are done, and of how many (None = not known).
     Raises: UnusableInput where a log directory cannot be opened, or a threshold does not exist.
     """
     result = Survey()
-    rows: dict[str, tuple[Found, Row]] = {}
-    unread: list[tuple[Storage, Found]] = []
-    keys: set[str] = set()
-    if thresholds or recompute:
-        cache = None
+    found: dict[str, tuple[Storage, Found]] = {}
     for logdir in logdirs:
-        storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(keys)))
+        storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(found)))
         for place in places:
-            key = _key(place)
-            if key in keys:
-                continue
-            keys.add(key)
-            row = cache.get(place) if cache is not None else None
-            if row is not None:
-                rows[key] = (place, row)
-            else:
-                unread.append((storage, place))
-    cached = len(rows)
-    damaged: set[str] = set()  # to be read, and reported, each time
+            found.setdefault(_key(place), (storage, place))
+    unread = list(found.values())
     result.read = len(unread)
+    rows: list[tuple[str, Row]] = []
     if unread:
         answers = (
             _by_ray(unread, thresholds, recompute) if engine == "ray" else _by_threads(unread, thresholds, recompute)
         )
         for count, (place, row, problems) in enumerate(answers, 1):
             result.problems += problems
-            if problems:
-                damaged.add(_key(place))
             if row is not None:
-                rows[_key(place)] = (place, row)
+                rows.append((place.path, row))
                 result.diagnosed += row["diagnosed"]
-            progress("read", cached + count, cached + len(unread))
-    if cache is not None and unread:
-        cache.write(item for key, item in rows.items() if key not in damaged)
-    result.rows = [row for _, row in sorted(rows.values(), key=lambda item: item[0].path)]
+            progress("read", count, len(unread))
+    result.rows = [row for _, row in sorted(rows, key=lambda item: item[0])]
     return result
 
 
@@ -266,7 +192,7 @@ def row_of_open(recording: Recording, recompute: bool = False) -> Row:
     Args:
         recompute: diagnose it where its recorder did not; without that it is not judged.
     """
-    place = Found("", recording.run, recording.path, ())
+    place = Found("", recording.run, recording.path)
     row = _as_diagnosed(place, recording, recording.status)
     if row is not None:
         return row | {"id": recording.id}

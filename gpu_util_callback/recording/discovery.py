@@ -156,13 +156,11 @@ class Found:
     Attributes:
         logdir: the log directory it was found in, as given.
         run: name of the TensorBoard run, "." for the log directory itself.
-        stamp: changes with the manifest; () = it has none, or its stamp is not known.
     """
 
     logdir: str
     run: str
     path: str
-    stamp: tuple
 
 
 def expanded(patterns: Iterable[str]) -> list[str]:
@@ -219,32 +217,24 @@ def find_recordings(
         raise UnusableInput(f"{logdir} cannot be opened: {error}") from None
     places = _walked(storage, root, names, problems, requests) if listed is None else _in_listing(root, listed)
     places_found = []
-    for run, path, stamp in places:
-        places_found.append(Found(logdir, run, path, stamp))
+    for run, path in places:
+        places_found.append(Found(logdir, run, path))
         progress(len(places_found))
     return storage, sorted(places_found, key=lambda place: place.path)
 
 
-def _stamp(storage: Storage, path: str) -> tuple:
-    try:
-        return storage.stamp(storage.join(path, "manifest.json"))
-    except OSError:
-        return ()
-
-
-def _in_listing(root: str, listed: dict[str, tuple]) -> Iterator[tuple[str, str, tuple]]:
-    """Yield run, folder and stamp of the recordings among all files below `root`."""
-    folders: dict[str, tuple] = {}
-    for name, stamp in listed.items():
-        folder, _, file = name.rpartition("/")
-        if file == "manifest.json":
-            folders[folder] = stamp
-        elif file.startswith("segment-"):
-            folders.setdefault(folder, ())
-    for folder, stamp in folders.items():
+def _in_listing(root: str, listed: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield run and folder of the recordings among all files below `root`."""
+    paths = (name.rpartition("/") for name in listed)
+    for folder in {folder for folder, _, file in paths if _of_recording(file)}:
         run = _run_of(root, folder)
         if run is not None:
-            yield run, folder, stamp
+            yield run, folder
+
+
+def _of_recording(file: str) -> bool:
+    """Return whether a file shows that its folder is a recording's."""
+    return file == "manifest.json" or file.startswith("segment-")
 
 
 def _run_of(root: str, folder: str) -> str | None:
@@ -264,17 +254,17 @@ def _run_of(root: str, folder: str) -> str | None:
 
 def _walked(
     storage: Storage, root: str, names: Sequence[str], problems: list[Problem], requests: int
-) -> Iterator[tuple[str, str, tuple]]:
+) -> Iterator[tuple[str, str]]:
     """Walk the folders: those of a remote store several at a time.
 
     Args:
         names: what `root` contains: a log directory, one of its runs, or one recording's folder.
     """
-    if "manifest.json" in names or any(name.startswith("segment-") for name in names):
-        yield ".", root, _stamp(storage, root)
+    if any(map(_of_recording, names)):
+        yield ".", root
         return
 
-    def look(place: tuple[str, str, int]) -> tuple[list[tuple[str, str, tuple]], list[tuple[str, str, int]]]:
+    def look(place: tuple[str, str, int]) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
         """Return (recordings, folders to look into)."""
         run, path, depth = place
         home = path
@@ -284,9 +274,8 @@ def _walked(
             home = storage.join(path, "plugins", PLUGIN_NAME)
             recordings = _folders(storage, home, problems) if "plugins" in folders else []
             below = [name for name in folders if name != "plugins" and not name.startswith(".") and depth < _DEEPEST]
-        paths = [storage.join(home, name) for name in recordings]
         return (
-            [(run, recording, _stamp(storage, recording)) for recording in paths],
+            [(run, storage.join(home, name)) for name in recordings],
             [(name if run == "." else f"{run}/{name}", storage.join(path, name), depth + 1) for name in below],
         )
 

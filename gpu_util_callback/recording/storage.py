@@ -230,10 +230,12 @@ class RemoteStorage:
     def stamp(self, path: str) -> tuple:
         with _as_oserror():
             self._fs.invalidate_cache(posixpath.dirname(path))
-            return _stamp(self._fs.info(path))
+            info = self._fs.info(path)
+        keys = ("size", "etag", "ETag", "generation", "mtime", "LastModified", "updated", "created")
+        return tuple(str(info[key]) for key in keys if key in info)
 
-    def find(self, path: str) -> dict[str, tuple] | None:
-        """Return all files below `path` with their stamps, where one listing names them all.
+    def find(self, path: str) -> list[str] | None:
+        """Return all files below `path`, where one listing names them all.
 
         Object stores list a thousand names a request, whatever their folders; None elsewhere.
         """
@@ -241,16 +243,10 @@ class RemoteStorage:
             return None
         with _as_oserror():
             self._fs.invalidate_cache(path)
-            infos = self._fs.find(path, detail=True)
-        return {name: _stamp(info) for name, info in infos.items()}
+            return list(self._fs.find(path))
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return None  # stores name it differently; rely on the heartbeat itself
-
-
-def _stamp(info: dict[str, Any]) -> tuple:
-    keys = ("size", "etag", "ETag", "generation", "mtime", "LastModified", "updated", "created")
-    return tuple(str(info[key]) for key in keys if key in info)
 
 
 Storage = LocalStorage | RemoteStorage

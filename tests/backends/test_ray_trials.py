@@ -67,7 +67,7 @@ def test_a_cluster_diagnoses_what_has_no_summary(cluster, tmp_path, capsys):
     assert total(survey([str(tmp_path)], thresholds=strict, engine="ray")) == total(
         survey([str(tmp_path)], thresholds=strict)
     )
-    arguments = ["total", str(tmp_path), "--engine", "ray", "--json", "--no-cache"]
+    arguments = ["total", str(tmp_path), "--engine", "ray", "--json"]
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["gpu_hours"] == here["gpu_hours"]
     assert main([*arguments, "--threshold", "input_bound.no_such=1"]) == 2

@@ -85,7 +85,7 @@ def test_the_commands_write_all_runs_into_one_file(logdir, open_report, open_fil
     page.locator(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: "No GPU" in page.locator(".accounts").inner_text())
     # The table of all runs alone: there is no run to open, and what to do is said.
-    assert main(["total", str(logdir), "--no-cache", "--html", str(path)]) == 0
+    assert main(["total", str(logdir), "--html", str(path)]) == 0
     page = open_file(path)
     page.locator(".choice").first.wait_for()
     assert page.locator(".choice").count() == 3

@@ -43,7 +43,7 @@ def names(tab):
 
 def test_the_sums_say_what_the_terminal_says(open_tab, served, capsys):
     tab = open_list(open_tab, served)
-    assert main(["total", str(served.logdir), "--no-cache", "--width", "500"]) == 0
+    assert main(["total", str(served.logdir), "--width", "500"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert tab.text(".sums h1") == lines[0]
     chips = tab.text(".sums-parts")

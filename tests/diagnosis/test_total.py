@@ -9,7 +9,7 @@ from make_recording import make_recording
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
-from gpu_util_callback.diagnosis.survey import Cache, survey
+from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import REPEATED, total
 from gpu_util_callback.recording import read_recordings
 
@@ -258,26 +258,6 @@ def test_other_thresholds_diagnose_every_run_with_them(mixed):
     assert "input_bound" not in {one["cause"] for one in found["causes"]}
 
 
-def test_only_what_changed_is_read_again(mixed, tmp_path):
-    def counted():
-        cache = Cache([str(mixed)], tmp_path / "cache")
-        found = survey([str(mixed)], cache=cache)
-        return found.read, total(found)
-
-    read, first = counted()
-    assert read == 5
-    read, second = counted()
-    assert read == 0
-    first["read"]["manifests"] = 0
-    assert second == first
-    make_recording(mixed / "another", "slow", 300, 3, scalars=False)
-    read, third = counted()
-    assert read == 1 and third["recordings"] == 6
-    cache = next((tmp_path / "cache").iterdir())
-    cache.write_text("{")  # a damaged cache costs time only
-    assert counted()[0] == 6
-
-
 def test_a_damaged_recording_does_not_hide_the_others(mixed):
     [manifest] = (mixed / "slow").rglob("manifest.json")
     manifest.write_bytes(manifest.read_bytes()[:500])
@@ -291,14 +271,12 @@ def test_a_damaged_recording_does_not_hide_the_others(mixed):
     assert any("manifest.json" in text for text in said)
 
 
-def test_what_is_damaged_is_said_each_time(mixed, tmp_path):
+def test_a_damaged_fact_is_said(mixed):
     [manifest] = (mixed / "slow").rglob("manifest.json")
     facts = json.loads(manifest.read_bytes())
     manifest.write_text(json.dumps(facts | {"fits": "many"}))
-    for _ in range(2):
-        found = survey([str(mixed)], cache=Cache([str(mixed)], tmp_path / "cache"))
-        assert len(found.rows) == 5 and len(found.problems) == 1
-    assert found.read == 1
+    found = survey([str(mixed)])
+    assert len(found.rows) == 5 and len(found.problems) == 1
 
 
 def test_a_recording_found_twice_counts_once(mixed):
@@ -328,7 +306,7 @@ def test_an_object_store_gives_the_same_as_a_folder(mixed, where):
 
 
 def command(capsys, *arguments):
-    code = main(["total", *map(str, arguments), "--no-cache"])
+    code = main(["total", *map(str, arguments)])
     return code, *capsys.readouterr()
 
 
@@ -344,7 +322,7 @@ def test_the_command_prints_the_total(mixed, capsys):
 
 
 def test_a_price_makes_costs_of_the_hours(mixed, capsys):
-    arguments = ["total", str(mixed), "--no-cache", "--price-per-gpu-hour", "3.5"]
+    arguments = ["total", str(mixed), "--price-per-gpu-hour", "3.5"]
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     cost, hours = found["cost"], found["gpu_hours"]

@@ -57,7 +57,6 @@ def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data
     for name in ("before", "logs"):
         make_recording(tmp_path / name, "thirds", steps=300, gpus=1)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # The doctor would import each framework: tests/gpus/test_doctor.py.
     monkeypatch.setattr(_checks, "FRAMEWORKS", dict.fromkeys(_checks.FRAMEWORKS, ()))
     stands_for = {

@@ -117,7 +117,7 @@ def everything_said(logdir, folder, capfd, caplog):
         ["report", logdir, "--json", "--html", str(page)],
         ["report", logdir],
         ["total", logdir],
-        ["total", logdir, "--json", "--no-cache"],
+        ["total", logdir, "--json"],
         ["export", logdir, "--perfetto", "-"],
         ["report", f"{logdir.replace('/logs', '/nowhere')}"],
     ):

@@ -105,7 +105,7 @@ def test_the_total_of_many_runs_and_a_check_against_a_baseline(tmp_path):
     for scenario in SCENARIOS:
         make_recording(tmp_path / scenario, scenario, steps=300, gpus=2, scalars=False)
     (tmp_path / "damaged" / "plugins" / "gpu_utilization" / "x").mkdir(parents=True)
-    found = check("total", str(tmp_path), "--no-cache")
+    found = check("total", str(tmp_path))
     assert found["recordings"] >= len(SCENARIOS)
     slow, healthy = str(tmp_path / "slow"), str(tmp_path / "healthy")
     document = check("report", slow, "--baseline", healthy, status=1)
