@@ -6,12 +6,13 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
-from gpu_util_callback.diagnosis.evidence.source import Source, TracedGpu, explains_idle, extrapolated
+from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
+from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, times_between, what_to_do
 
 # Causes next to which nothing else is worth fixing first.
@@ -367,16 +368,16 @@ def _kernel_pct(runs: Sequence[Run]) -> float | None:
     return min(100.0, sum(shares) / len(shares)) if shares else None
 
 
-def _sources(runs: Sequence[Run]) -> list[Source]:
+def _sources(runs: Sequence[Run]) -> list[SourceFacts]:
     """Return the traces of processes with GPUs at work."""
-    return [run.source for run in runs if run.source is not None and run.source.gpus]
+    return [run.source for run in runs if run.source is not None and run.source["gpus"]]
 
 
 def _traced_time(runs: Sequence[Run]) -> str:
     """Return the name of the time that a trace is judged by."""
     sources = _sources(runs)
-    if not all(source.steps_judged for source in sources):
-        judged = all(source.idle_judged for source in sources)
+    if not all(source["steps_judged"] for source in sources):
+        judged = all(source["idle_judged"] for source in sources)
         return "the time between the first and the last GPU work" if judged else "the trace"
     steps = max(run.steps.total_rows for run in runs)
     return "the one traced step" if steps == 1 else f"the {steps:,} traced steps"
@@ -398,14 +399,14 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     """Return the verdict on a trace without findings: the share of its time in which kernels ran."""
     pct = _kernel_pct(runs)
     if pct is None:
-        tpu = any(run.source is not None and run.source.tpu for run in runs)
+        tpu = any(run.source is not None and run.source["tpu"] for run in runs)
         return (
             f"{NOT_TRACED}: what the TPU did is not read from its trace."
             if tpu
             else f"{NOT_TRACED}: what a GPU did is not in this trace."
         )
     of = f"of {_traced_time(runs)}"
-    if not all(source.idle_judged for source in _sources(runs)):
+    if not all(source["idle_judged"] for source in _sources(runs)):
         return f"{TOO_LITTLE}, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
         return f"Kernels ran only {percent(pct)} {of}; {UNEXPLAINED}{_idle_parts(runs)}."

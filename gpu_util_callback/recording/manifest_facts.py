@@ -617,16 +617,6 @@ class SourceCopies(TypedDict, total=False):
     total_ns: Required[Number]
 
 
-class SourceGpu(TypedDict, total=False):
-    """A GPU of a trace."""
-
-    index: Required[GpuIndex]
-    at_work: bool
-    linked_kernels: Count
-    short_kernels_pct: Percent
-    copies: list[SourceCopies]
-
-
 class SourceLateRank(TypedDict, total=False):
     """The rank that a trace's collectives wait for."""
 
@@ -652,26 +642,29 @@ class SourceHostCalls(TypedDict, total=False):
 
 
 class SourceFacts(TypedDict, total=False):
-    """The profiler's file that a recording was imported from."""
+    """The profiler's file that a recording was imported from: it times each of its few steps exactly."""
 
     tool: str
     format: str
     files: list[str]
-    steps_judged: bool
-    idle_judged: bool
-    host_traced: bool
-    tpu: bool
-    fetches: Count
-    host_activity: str
-    slowest_stage: SourceStage | None
-    trains: bool
-    collectives: str
-    late_rank: SourceLateRank | None
-    once: SourceOnce | None
-    host_calls: SourceHostCalls | None
-    uploaded_ns: Number
-    gpus: list[SourceGpu]
     problems: list[str]
+    steps_judged: Required[bool]  # its steps are certainly steps, not all GPU work as one
+    idle_judged: Required[bool]  # its GPUs did enough work for their idle time to be judged
+    host_traced: Required[bool]  # it shows what the host did
+    tpu: Required[bool]  # a TPU did the work; what it did is not read
+    fetches: Required[Count]  # of batches
+    host_activity: Required[str]  # what the host did while the GPUs waited for it; "" = not known
+    slowest_stage: Required[SourceStage | None]  # of the input pipeline, by work of its own
+    trains: Required[bool]  # gradients or an optimizer are seen in it
+    collectives: Required[str]  # the kind of most communication, all_to_all, gather or reduce; "" = none
+    late_rank: Required[SourceLateRank | None]
+    once: Required[SourceOnce | None]
+    host_calls: Required[SourceHostCalls | None]
+    uploaded_ns: Required[Time]  # copies to a GPU before its first kernel, of a trace without steps
+    gpus: Required[list[GpuIndex]]  # that computed, or else all with any activity; the rest is about them
+    linked_kernels: Required[Count]  # kernels whose launch was seen
+    short_kernels_pct: Required[Percent]  # kernels shorter than a launch, on the GPU with most of them
+    copies: Required[list[SourceCopies]]
 
 
 class CeilingsInstead(TypedDict, total=False):

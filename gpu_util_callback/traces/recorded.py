@@ -285,19 +285,15 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
         else None,
         "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
         "slowest_stage": stage and {"name": stage.name, "path": stage.path, "self_ms": stage.self_ps / PS_PER_MS},
-        "gpus": [
-            {
-                "index": index(d),
-                "at_work": d in p.active,
-                "linked_kernels": d.launches.linked,
-                "short_kernels_pct": 100 * (d.launches.short_share or 0.0),
-                "copies": [
-                    {"direction": c.direction, "memory": c.memory, "bytes": c.bytes, "total_ns": c.total_ps / PS_PER_NS}
-                    for c in d.copies
-                    if c.direction in ("h2d", "d2h")
-                ],
-            }
+        "gpus": [index(d) for d in p.devices if d in p.active],
+        "linked_kernels": sum(d.launches.linked for d in p.active),
+        "short_kernels_pct": 100 * max((d.launches.short_share or 0.0 for d in p.active), default=0.0),
+        "copies": [
+            {"direction": c.direction, "memory": c.memory, "bytes": c.bytes, "total_ns": c.total_ps / PS_PER_NS}
             for d in p.devices
+            if d in p.active
+            for c in d.copies
+            if c.direction in ("h2d", "d2h")
         ],
     }
 

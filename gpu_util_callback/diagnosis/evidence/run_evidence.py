@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Phases, Ste
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, SampleBins, cached
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
-from gpu_util_callback.diagnosis.evidence.source import Traced, source_of
+from gpu_util_callback.diagnosis.evidence.source import Traced
 from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
 from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse, EnergyUse
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP
@@ -23,6 +23,7 @@ from gpu_util_callback.recording.manifest_facts import (
     Machine,
     MemoryFacts,
     Model,
+    SourceFacts,
     with_known_parts,
 )
 from gpu_util_callback.recording.schema import ACCOUNTS, PAUSES, STOPPED, TABLES
@@ -160,7 +161,7 @@ class Run(Gauges):
         self.machine = cast(Machine, _without_nulls(self.facts.get("machine")))
         self.framework_facts = cast(Framework, _without_nulls(self.facts.get("framework")))
         self.memory_facts = cast(MemoryFacts, _without_nulls(self.facts.get("memory")))
-        self.source = source_of(self.facts)
+        self.source: SourceFacts | None = self.manifest.get("source") or None
         self.gpus: list[Gpu] = [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu]
         self.used_gpus = [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")]
         self.steps, self.validation, self.phases = evidence.steps, evidence.validation, evidence.phases
@@ -174,6 +175,11 @@ class Run(Gauges):
     def over(self) -> bool:
         """Return whether no step will follow: the training has ended, or its process is gone."""
         return self.ended or bool(self.facts.get("lost"))
+
+    @property
+    def other_program(self) -> bool:
+        """Return whether a trace shows neither batches nor gradients: no words of a training fit it."""
+        return self.source is not None and not (self.source["fetches"] or self.source["trains"])
 
     def rounded(self, value: float, places: int | None = None) -> float:
         """Return a number for evidence: as measured if exact, else without digits of chance."""

@@ -1,114 +1,32 @@
 """Profiler data: the trace that a recording was made of, or its profiler windows.
 
-`Source` is the trace: its exactness, and what it shows besides rows. `Traced` holds the windows in
-bounded memory: GPU time by category, and kernels.
+`Traced` holds the windows in bounded memory: GPU time by category, and kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import A_FEW, Constant
 from gpu_util_callback.recording.fold import Fold
-from gpu_util_callback.recording.manifest_facts import (
-    SourceCopies,
-    SourceHostCalls,
-    SourceLateRank,
-    SourceOnce,
-    SourceStage,
-    TracedFacts,
-    TracedSums,
-)
+from gpu_util_callback.recording.manifest_facts import Facts, SourceFacts, TracedFacts, TracedSums
 from gpu_util_callback.recording.schema import CATEGORIES
 
 LEAST_STEPS = A_FEW  # of a trace or a window; fewer are a fragment, and their mean represents no others
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A trace times each of its steps and every gap in them exactly, but holds few of them.
-
-    Attributes:
-        whole: the name of the base of shares: a step, or the trace as one.
-        steps_judged: its steps are certainly steps, not all GPU work as one.
-        idle_judged: its GPUs did enough work for their idle time to be judged.
-        host_traced: it shows what the host did.
-        fetches: it shows the fetching of batches.
-        gpus: those that computed, or else all with any activity.
-        linked_kernels: kernels whose launch was seen, on these GPUs.
-        short_kernels_pct: kernels shorter than a launch, on the GPU with most of them.
-        host_activity: what the host did while the GPUs waited for it; "" = not known.
-        tpu: a TPU did the work; what it did is not read.
-        trains: gradients or an optimizer are seen in it.
-        collectives: the kind of most communication, "all_to_all", "gather" or "reduce"; "" = none.
-        late_rank: the rank for which this one waits in collectives.
-        slowest_stage: the stage of the input pipeline with most work of its own.
-        once: what is paid for once, at the start of the program; the GPUs idle in all of it together.
-        host_calls: code of the host that compiled steps call; times are those within steps.
-        uploaded_ns: copies to a GPU before its first kernel, of a trace without steps.
-    """
-
-    whole: str
-    steps_judged: bool
-    idle_judged: bool
-    host_traced: bool
-    fetches: bool
-    gpus: tuple[int, ...]
-    linked_kernels: int
-    short_kernels_pct: float
-    copies: Sequence[SourceCopies]
-    slowest_stage: SourceStage | None
-    host_activity: str
-    tpu: bool
-    trains: bool
-    collectives: str
-    late_rank: SourceLateRank | None
-    once: SourceOnce | None
-    host_calls: SourceHostCalls | None
-    uploaded_ns: int
-
-    @property
-    def shows_idle_host(self) -> bool:
-        """True if it shows what the host did while its GPUs idled."""
-        return bool(self.gpus and self.idle_judged and self.host_traced)
-
-    @property
-    def other_program(self) -> bool:
-        """True if it shows neither batches nor gradients: no words of a training fit it."""
-        return not (self.fetches or self.trains)
+def base_of(source: SourceFacts) -> str:
+    """Return the name of the base of shares: a step, or the trace as one."""
+    return "step" if source["steps_judged"] else "trace"
 
 
-def source_of(facts: Mapping[str, Any]) -> Source | None:
-    """Return the trace that a recording was made of; None for one that a training wrote."""
-    stored = facts.get("source")
-    if not stored:
-        return None
-    judged = bool(stored.get("steps_judged"))
-    gpus = [gpu for gpu in stored.get("gpus") or () if gpu.get("at_work")]
-    return Source(
-        whole="step" if judged else "trace",
-        steps_judged=judged,
-        idle_judged=bool(stored.get("idle_judged")),
-        host_traced=bool(stored.get("host_traced")),
-        fetches=bool(stored.get("fetches")),
-        gpus=tuple(int(gpu["index"]) for gpu in gpus),
-        linked_kernels=sum(int(gpu.get("linked_kernels") or 0) for gpu in gpus),
-        short_kernels_pct=max((gpu.get("short_kernels_pct") or 0.0 for gpu in gpus), default=0.0),
-        copies=[copy for gpu in gpus for copy in gpu.get("copies") or ()],
-        slowest_stage=stored.get("slowest_stage"),
-        host_activity=stored.get("host_activity") or "",
-        tpu=bool(stored.get("tpu")),
-        trains=bool(stored.get("trains", True)),
-        collectives=str(stored.get("collectives") or ""),
-        late_rank=stored.get("late_rank"),
-        once=stored.get("once"),
-        host_calls=stored.get("host_calls"),
-        uploaded_ns=int(stored.get("uploaded_ns") or 0),
-    )
+def shows_idle_host(source: SourceFacts) -> bool:
+    """Return whether a trace shows what the host did while its GPUs idled."""
+    return bool(source["gpus"] and source["idle_judged"] and source["host_traced"])
 
 
 MAX_KERNELS = 4096
@@ -117,10 +35,10 @@ MAX_KERNELS = 4096
 MAX_WINDOWS = 256
 
 
-def explains_idle(facts: Mapping) -> bool:
+def explains_idle(facts: Facts) -> bool:
     """Return whether a recording shows why its GPUs idled: a trace with too little work does not."""
     source = facts.get("source")
-    return not source or bool(source.get("idle_judged"))
+    return not source or source["idle_judged"]
 
 
 # Columns of a window: the number of its steps, and what is summed over them.

@@ -10,9 +10,10 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import cached
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import link_bytes_per_s
-from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS, Source, Windows
+from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS, Windows, base_of
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, AGAIN, MOSTLY, SIGNIFICANT, Constant
+from gpu_util_callback.recording.manifest_facts import SourceFacts
 
 IN_A_ROW = AGAIN  # windows in a row that differ from the rest: a single one may have met a checkpoint
 
@@ -61,7 +62,7 @@ class Share:
 def traced_gpus(run: Run) -> list[int]:
     """Return the GPUs that computed in enough traced steps, not only a few kernels."""
     if run.source is not None:
-        return list(run.source.gpus)
+        return run.source["gpus"]
     if not len(run.steps):
         return []
     busy = {
@@ -133,7 +134,7 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     )
 
 
-def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
+def _measured(run: Run, source: SourceFacts, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
     """Return the categories' share of a run of which every step was traced."""
     sums = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
     steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
@@ -152,7 +153,7 @@ def _measured(run: Run, source: Source, gpus: Sequence[int], categories: Sequenc
         count / steps / len(sums),
         sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e3,
         exact=True,
-        whole=source.whole,
+        whole=base_of(source),
     )
 
 

@@ -5,11 +5,10 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits
-from gpu_util_callback.recording.manifest_facts import SourceLateRank
+from gpu_util_callback.recording.manifest_facts import SourceFacts, SourceLateRank
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
@@ -40,7 +39,7 @@ class CommunicationBound(Rule):
                 "gpus": len(run.used_gpus) or len(share.gpus),
             }
             title = f"Communication that nothing hides takes {share.pct:.0f} % of the {share.whole}"
-            late = run.source.late_rank if run.source is not None else None
+            late = run.source["late_rank"] if run.source is not None else None
             if late is not None and late["waited_pct"] >= limits["waited_pct"]:
                 title = f"The GPUs wait for {late['name']} in {share.pct:.0f} % of the {share.whole}"
                 evidence |= {"late_rank": late["name"], "waited_pct": late["waited_pct"]}
@@ -63,9 +62,9 @@ def _of_late_rank(late: SourceLateRank) -> Advice:
     )
 
 
-def _in_trace_advice(run: Run, source: Source) -> Advice:
+def _in_trace_advice(run: Run, source: SourceFacts) -> Advice:
     """Return advice by the kind of communication that a trace shows."""
-    if source.collectives == "all_to_all":
+    if source["collectives"] == "all_to_all":
         return Advice(
             "Each GPU sends every other one its part of the batch (all-to-all, of sharded "
             "embeddings or experts), and each step needs it. Compute what does not need it "
@@ -73,14 +72,14 @@ def _in_trace_advice(run: Run, source: Source) -> Advice:
             "rows.",
             saves=0.0,
         )
-    if not source.trains:
+    if not source["trains"]:
         return Advice(
             "The GPUs exchange the results of their parts of each layer; no gradients are seen. "
             "Divide the model among fewer GPUs if it fits, use those with the fastest link between "
             "them, or serve larger batches, for which computing grows faster than waiting.",
             saves=0.0,
         )
-    if source.collectives == "gather":
+    if source["collectives"] == "gather":
         return Advice(
             "The GPUs gather parameters that are divided among them, for longer than the "
             "computation hides. Keep them after the forward pass, or divide them within a machine "

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.source import base_of
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Limits, chosen
 
@@ -23,23 +24,23 @@ class HostCallback(Rule):
     unknown_in_trace = "the trace shows nothing of the host"
 
     def missing(self, run: Run) -> bool:
-        return run.source is None or not (len(run.steps) and run.source.host_traced)
+        return run.source is None or not (len(run.steps) and run.source["host_traced"])
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        calls = run.source.host_calls if run.source is not None else None
+        calls = run.source["host_calls"] if run.source is not None else None
         if run.source is None or calls is None:
             return
-        lost = calls["idle_ns"] if run.source.gpus else calls["total_ns"]
+        lost = calls["idle_ns"] if run.source["gpus"] else calls["total_ns"]
         pct = 100 * lost / max(1, run.steps.total("duration_ns"))
         if pct < limits["host_callback_pct"]:
             return
         yield self.finding(
-            title=f"Calls to the host inside the compiled step take {pct:.0f} % of the {run.source.whole}",
+            title=f"Calls to the host inside the compiled step take {pct:.0f} % of the {base_of(run.source)}",
             lost_ns=lost,
             evidence={"host_callback_pct": pct, "host_activity": calls["name"]},
             threshold=chosen(limits, "host_callback_pct"),
             advice=_advice(run, calls["name"]),
-            gpus=run.source.gpus,
+            gpus=run.source["gpus"],
             severity=pct / 100,
         )
 

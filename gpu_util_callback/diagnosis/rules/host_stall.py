@@ -19,7 +19,7 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import samples_between, stack_samples_of
-from gpu_util_callback.diagnosis.evidence.source import Source
+from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import (
     idle_in_steps,
@@ -60,7 +60,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
-from gpu_util_callback.recording.manifest_facts import SourceOnce
+from gpu_util_callback.recording.manifest_facts import SourceFacts, SourceOnce
 from gpu_util_callback.words import capitalized, duration, percent
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
@@ -278,7 +278,7 @@ class HostStall(Rule):
         if not len(run.steps):
             return True
         if run.source is not None:
-            return not run.source.shows_idle_host
+            return not shows_idle_host(run.source)
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
         # The activity of a custom loop outside steps is observed.
         return not (run.custom_loop or phases or run.steps.total("callbacks_known"))
@@ -299,20 +299,20 @@ class HostStall(Rule):
 
     # -- a trace ---------------------------------------------------------------------------------
 
-    def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
-        calls = source.host_calls["idle_host_ns"] if source.host_calls else 0  # they have a rule
-        once = source.once["idle_ns"] if source.once else 0
+    def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Iterable[Finding]:
+        calls = source["host_calls"]["idle_host_ns"] if source["host_calls"] else 0  # they have a rule
+        once = source["once"]["idle_ns"] if source["once"] else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
-            if source.once and 2 * once >= share.lost_ns:
-                yield self._start_up(share, source.once, limits, run)
+            if source["once"] and 2 * once >= share.lost_ns:
+                yield self._start_up(share, source["once"], limits, run)
             share = share.without(once + calls)
             if share.pct < limits["idle_host_pct"]:
                 continue
             yield self.loss(
                 share,
-                host_activity(source.host_activity),
+                host_activity(source["host_activity"]),
                 threshold=chosen(limits, "idle_host_pct"),
-                evidence={"idle_host_pct": share.pct, "host_activity": source.host_activity or None},
+                evidence={"idle_host_pct": share.pct, "host_activity": source["host_activity"] or None},
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does something else",
             )
 

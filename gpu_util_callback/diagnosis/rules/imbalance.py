@@ -67,7 +67,7 @@ class Imbalance(Rule):
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            return len(run.source.gpus) < 2 or not len(run.steps)
+            return len(run.source["gpus"]) < 2 or not len(run.steps)
         sampled_gpus = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
         return len(sampled_gpus) < 2
 

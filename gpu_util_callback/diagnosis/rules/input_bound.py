@@ -16,7 +16,6 @@ from gpu_util_callback.diagnosis.advice.tf_data import KEPT, advise_source, advi
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, StepBlocks
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
-from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import share_of
@@ -53,6 +52,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
+from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, listed, percent
 
@@ -398,8 +398,8 @@ class InputBound(Rule):
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            judged = run.source.idle_judged or run.source.steps_judged
-            return not (len(run.steps) and run.source.fetches and judged)
+            judged = run.source["idle_judged"] or run.source["steps_judged"]
+            return not (len(run.steps) and run.source["fetches"] and judged)
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -444,7 +444,7 @@ class InputBound(Rule):
             detail="fetch",
         )
 
-    def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
+    def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Iterable[Finding]:
         """Return the wait of all steps of a trace, or the spans that it is limited to."""
         steps, lost = run.steps.total_rows, run.steps.total("input_wait_ns")
         total = max(1, run.steps.total("duration_ns"))
@@ -453,8 +453,8 @@ class InputBound(Rule):
         pct = 100 * lost / total
         if pct < limits["wait_pct"] or (spans and 100 * inside < limits["throughout_pct"] * steps):
             return spans
-        stage = source.slowest_stage
-        who = "The GPU" if source.gpus else "Training"
+        stage = source["slowest_stage"]
+        who = "The GPU" if source["gpus"] else "Training"
         return [
             self.finding(
                 title=f"{who} waits for input {pct:.0f} % of the time",
@@ -467,7 +467,7 @@ class InputBound(Rule):
                 },
                 threshold=chosen(limits, "wait_pct"),
                 advice=_in_trace_advice(run, source, lost / steps / 1e6, (total - lost) / steps / 1e6),
-                gpus=source.gpus,
+                gpus=source["gpus"],
                 severity=lost / total,
             )
         ]
@@ -742,10 +742,10 @@ def _model_alone_ns(run: Run) -> float | None:
     return 1e9 / measured["model_per_s"]
 
 
-def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
+def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: float) -> Advice:
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
-    if source.slowest_stage is not None:
-        return advise_traced_stage(source.slowest_stage["name"])
+    if source["slowest_stage"] is not None:
+        return advise_traced_stage(source["slowest_stage"]["name"])
     if run.framework == "torch" and run.fit.get("input_workers") is None:
         return Advice(
             "Batches come too late. Are they made in the training process, or by few workers? If "

@@ -70,7 +70,7 @@ class LaunchBound(Rule):
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            return not (run.source.idle_judged and run.source.linked_kernels)
+            return not (run.source["idle_judged"] and run.source["linked_kernels"])
         is_reported = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
         return not traced_gpus(run) and not is_reported and not run.fit.get("dispatch")
 
@@ -99,11 +99,11 @@ class LaunchBound(Rule):
                 kernels = share.kernels_per_step * share.steps * len(share.gpus)
                 counted = {  # in traces alone: windows of a recording may be too short to count kernels
                     "kernels_per_step": share.kernels_per_step,
-                    "linked_kernels_pct": 100 * run.source.linked_kernels / max(1, kernels),
+                    "linked_kernels_pct": 100 * run.source["linked_kernels"] / max(1, kernels),
                 }
                 if any(value < limits[name] for name, value in counted.items()):
                     continue
-                evidence |= counted | {"short_kernels_pct": run.source.short_kernels_pct}
+                evidence |= counted | {"short_kernels_pct": run.source["short_kernels_pct"]}
                 fired += counted
             yield self.loss(
                 share,
@@ -285,7 +285,7 @@ def _advice(run: Run, per_step: int) -> Advice:
     """Return advice on many short kernels: launch fewer or longer kernels."""
     if run.fit.get("run_eagerly", False):
         return _eager_advice()
-    runs = "A step runs" if run.source is None or run.source.steps_judged else "The trace shows"
+    runs = "A step runs" if run.source is None or run.source["steps_judged"] else "The trace shows"
     says = f"{runs} {per_step:,} GPU kernels so short that the GPU waits for the next one. "
     if _threads_compete(run):
         return Advice(
@@ -308,7 +308,7 @@ def _advice(run: Run, per_step: int) -> Advice:
             question=True,
         )
     compile_step = idioms(run).compiled
-    if not compile_step and run.source is not None and run.source.other_program:
+    if not compile_step and run.other_program:
         return Advice(
             f"{says}Give each more to do, fuse several of them, or launch them as one graph (cudaGraphLaunch).",
             saves=0.0,

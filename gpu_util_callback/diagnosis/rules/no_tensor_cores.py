@@ -100,7 +100,7 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             "units = 8 * math.ceil(units / 8)",
             alters_training=True,
         )
-    if run.source is not None and run.source.other_program:
+    if run.other_program:
         return Advice(
             "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them "
             "several times as fast in 16 bits, or in TF32 from compute capability 8.0 on. Try "

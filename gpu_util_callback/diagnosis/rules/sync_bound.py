@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms, sizes_vary
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold, chosen
@@ -49,7 +50,7 @@ class SyncBound(Rule):
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
-            return not run.source.shows_idle_host
+            return not shows_idle_host(run.source)
         return not traced_gpus(run) and not self._visible_from_outside(run)
 
     @staticmethod
@@ -144,7 +145,7 @@ def _advice(run: Run) -> Advice:
             "model.compile(..., run_eagerly=False)",
             compiles=True,
         )
-    steps = run.source is None or run.source.steps_judged
+    steps = run.source is None or run.source["steps_judged"]
     if not run.framework or not steps:
         return Advice(
             f"The program waits for the GPU{' in every step' * steps}, and the GPU idles meanwhile"

@@ -25,7 +25,6 @@ from gpu_util_callback.diagnosis.evidence.samples import (
     sampled,
     shared_spans,
 )
-from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
@@ -37,6 +36,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
+from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import gpu_names
 
 
@@ -77,7 +77,7 @@ class TransferBound(Rule):
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         limit = limits["exposed_copy_pct"]
-        uploaded = run.source.uploaded_ns if run.source is not None else 0
+        uploaded = run.source["uploaded_ns"] if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             if uploaded and 2 * uploaded >= share.lost_ns:
                 yield self._upload(run, share.only(uploaded), limit)
@@ -145,16 +145,16 @@ class TransferBound(Rule):
             )
 
 
-def _copied(source: Source) -> Evidence:
+def _copied(source: SourceFacts) -> Evidence:
     """Return the kind, rate and size of a trace's copies, unknown = None."""
-    total = sum(copy["total_ns"] for copy in source.copies)
-    pageable = sum(copy["total_ns"] for copy in source.copies if copy.get("memory") == "pageable")
-    longest = max(source.copies, key=lambda copy: copy["total_ns"], default=None)
+    total = sum(copy["total_ns"] for copy in source["copies"])
+    pageable = sum(copy["total_ns"] for copy in source["copies"] if copy.get("memory") == "pageable")
+    longest = max(source["copies"], key=lambda copy: copy["total_ns"], default=None)
     copied_bytes, took_ns = (longest.get("bytes"), longest["total_ns"]) if longest else (None, 0)
     return {
         "pageable_pct": 100 * pageable / total if total else None,
         "gb_per_s": copied_bytes / took_ns if copied_bytes and took_ns else None,
-        "bytes": sum(copy.get("bytes") or 0 for copy in source.copies) or None,
+        "bytes": sum(copy.get("bytes") or 0 for copy in source["copies"]) or None,
     }
 
 
@@ -230,7 +230,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             "Results are copied back from the GPU in every step. Return fewer of them from the "
             "step, and keep metrics on the GPU."
         )
-    if run.source is not None and run.source.other_program:
+    if run.other_program:
         return Advice(
             "Data is copied to the GPU while it computes nothing. Keep there what is used again, "
             "and copy the rest from pinned memory, on a stream of its own, while kernels run.",
