@@ -44,6 +44,7 @@ REPEATED_TITLE = "Steps done again after a restart"
 REPEATED_LOOK = "⟲", "slate"
 DIMENSIONS = tuple(Dimensions.__annotations__)
 PARTS = get_args(Part)
+UNITS: tuple[Unit, ...] = get_args(Unit)  # gpu_hours, hours
 # All other causes lose time within the training steps.
 _OUTSIDE_STEPS = frozenset(rule.cause for rule in RULES if rule.idling)
 _NS_OF_A_WEEK = 7 * 86_400 * 10**9
@@ -53,54 +54,51 @@ Row = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Seconds:
-    """Time of trainings, or of their GPUs, by part, and what each cause cost of it.
+class Sums:
+    """Seconds of trainings ("hours") and of their GPUs ("gpu_hours"), and what each cause cost of them.
 
     The parts are disjoint: "productive" = in training steps, and no cause of a loss was found;
     "lost" = to the causes with a known cost; "other" = around the steps (validation, compilation,
     callbacks, set-up), and none was found; "not_judged" = of runs without steps or an account.
 
     Attributes:
-        lost: cause -> [lost, saved by fixing it].
+        parts: unit -> part -> seconds.
+        lost: unit -> cause -> [lost, saved by fixing it].
     """
 
-    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    lost: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    parts: dict[Unit, dict[str, float]] = field(default_factory=lambda: {unit: defaultdict(float) for unit in UNITS})
+    lost: dict[Unit, dict[str, list[float]]] = field(
+        default_factory=lambda: {unit: defaultdict(lambda: [0.0, 0.0]) for unit in UNITS}
+    )
 
-    def add(self, parts: Mapping[str, float], lost: Mapping[str, Sequence[float]], weight: float = 1.0) -> None:
+    def add_to(
+        self, unit: Unit, parts: Mapping[str, float], lost: Mapping[str, Sequence[float]], weight: float = 1.0
+    ) -> None:
         for name, seconds in parts.items():
-            self.parts[name] += weight * seconds
+            self.parts[unit][name] += weight * seconds
         for cause, (cost, saves) in lost.items():
-            sums = self.lost[cause]
+            sums = self.lost[unit][cause]
             sums[0] += weight * cost
             sums[1] += weight * saves
 
-    def hours(self) -> Hours:
-        total = {"total": _hours(sum(self.parts.values()))}
-        return cast(Hours, total | {part: _hours(self.parts[part]) for part in PARTS})
-
-    def saved_hours(self) -> float:
-        """Return the hours that fixing all causes saves."""
-        return _hours(sum(saves for _, saves in self.lost.values()))
-
-
-@dataclass(slots=True)
-class Sums:
-    """The time of trainings, and that of their GPUs."""
-
-    run: Seconds = field(default_factory=Seconds)
-    gpu: Seconds = field(default_factory=Seconds)
-
     def add(self, other: Sums, share: float = 1.0) -> None:
-        self.run.add(other.run.parts, other.run.lost, share)
-        self.gpu.add(other.gpu.parts, other.gpu.lost, share)
+        for unit in UNITS:
+            self.add_to(unit, other.parts[unit], other.lost[unit], share)
 
     def to_json(self) -> Spent:
-        return {"gpu_hours": self.gpu.hours(), "hours": self.run.hours()}
+        return {"gpu_hours": self._hours("gpu_hours"), "hours": self._hours("hours")}
+
+    def _hours(self, unit: Unit) -> Hours:
+        parts = {part: self.parts[unit][part] for part in PARTS}
+        return cast(Hours, {name: _hours(spent) for name, spent in {"total": sum(parts.values()), **parts}.items()})
+
+    def saved_hours(self, unit: Unit) -> float:
+        """Return the hours that fixing all causes saves."""
+        return _hours(sum(saves for _, saves in self.lost[unit].values()))
 
     def cost(self, cause: str) -> CauseCost:
         """Return the hours that a cause cost, and that fixing it saves."""
-        of_gpus, of_runs = self.gpu.lost[cause], self.run.lost[cause]
+        of_gpus, of_runs = (self.lost[unit][cause] for unit in UNITS)
         return {
             "gpu_hours": _hours(of_gpus[0]),
             "hours": _hours(of_runs[0]),
@@ -108,10 +106,10 @@ class Sums:
             "saves_hours": _hours(of_runs[1]),
         }
 
-    def causes(self, gpus: bool) -> list[str]:
+    def causes(self, unit: Unit) -> list[str]:
         """Return the causes, the most expensive first."""
-        by = (self.gpu if gpus else self.run).lost
-        names = dict.fromkeys([*self.gpu.lost, *self.run.lost])
+        by = self.lost[unit]
+        names = dict.fromkeys(cause for each in UNITS for cause in self.lost[each])
         return sorted(names, key=lambda cause: (-by[cause][0] if cause in by else 0.0, cause))
 
 
@@ -149,11 +147,11 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
         if repeated:
             lost[REPEATED] = repeated, repeated
     parts["lost"] = lost_s
-    sums.run.add(parts, lost)
+    sums.add_to("hours", parts, lost)
     if working:
-        sums.gpu.add(parts, lost, working)
+        sums.add_to("gpu_hours", parts, lost, working)
     for cause, count in idle.items():  # these GPUs did nothing all the time
-        sums.gpu.add({"lost": wall}, {cause: (wall, wall)}, count)
+        sums.add_to("gpu_hours", {"lost": wall}, {cause: (wall, wall)}, count)
     return sums
 
 
@@ -163,13 +161,12 @@ _TITLES = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES
 def total(survey: Survey) -> TotalSums:
     """Return where the time of all runs went: hours of trainings, and of their GPUs."""
     rows = [row for row in survey.rows if not row["imported"]]
-    gpus = any(row["gpus"] for row in rows)
+    unit: Unit = "gpu_hours" if any(row["gpus"] for row in rows) else "hours"
     joined = trainings(rows)
     everything = _Everything()
-    runs = [_run(training, everything.add(training), gpus) for training in joined]
+    runs = [_run(training, everything.add(training), unit) for training in joined]
     _add_speeds(runs, joined)
-    runs.sort(key=lambda run: -(run["saves_gpu_hours"] if gpus else run["saves_hours"]))
-    unit: Unit = "gpu_hours" if gpus else "hours"
+    runs.sort(key=lambda run: -(run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"]))
     return {
         "version": TOTAL_VERSION,
         "recordings": len(rows),
@@ -182,12 +179,12 @@ def total(survey: Survey) -> TotalSums:
             "hours": _hours(sum(row["wall_s"] or 0 for row in rows if not row["gpus"])),
         },
         "gpu_active": _gpu_active(rows),
-        "causes": everything.causes(gpus),
+        "causes": everything.causes(unit),
         "unknown_cost": [
             {"cause": cause, "title": _TITLES.get(cause, cause), "trainings": count}
             for cause, count in everything.unknown.most_common()
         ],
-        "by": everything.by_dimension(gpus),
+        "by": everything.by_dimension(unit),
         "runs": runs,
         "restarts": _restarts(joined),
         "goodput": _goodput_of_all(runs),
@@ -211,8 +208,8 @@ class _Group:
         self.sums.add(sums, share)
         self.trainings.add(id(training))
 
-    def to_json(self, name: str, gpus: bool) -> TrainingGroup:
-        causes = self.sums.causes(gpus)
+    def to_json(self, name: str, unit: Unit) -> TrainingGroup:
+        causes = self.sums.causes(unit)
         return {
             "name": name,
             "trainings": len(self.trainings),
@@ -246,12 +243,12 @@ class _Everything:
                 for name, value, share in _places(row):
                     self.by[name][value].add(row_sums, share, training)
         self.sums.add(sums)
-        costly = {*sums.run.lost, *sums.gpu.lost}
+        costly = {cause for unit in UNITS for cause in sums.lost[unit]}
         self.costly.update(costly)
         self.unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
         return sums
 
-    def causes(self, gpus: bool) -> list[TotalCause]:
+    def causes(self, unit: Unit) -> list[TotalCause]:
         """Return what each cause cost, the costliest first."""
         return [
             {
@@ -260,15 +257,14 @@ class _Everything:
                 **self.sums.cost(cause),
                 "trainings": self.costly[cause],
             }
-            for cause in self.sums.causes(gpus)
+            for cause in self.sums.causes(unit)
         ]
 
-    def by_dimension(self, gpus: bool) -> Dimensions:
+    def by_dimension(self, unit: Unit) -> Dimensions:
         """Return the groups of each dimension, the costliest first; weeks in their order."""
-        unit: Unit = "gpu_hours" if gpus else "hours"
 
         def groups(name: str) -> list[TrainingGroup]:
-            of_dimension = [group.to_json(value, gpus) for value, group in self.by[name].items()]
+            of_dimension = [group.to_json(value, unit) for value, group in self.by[name].items()]
             if name == "week":
                 return sorted(of_dimension, key=lambda group: group["name"])
             return sorted(of_dimension, key=lambda group: -group[unit]["total"])
@@ -305,11 +301,11 @@ def _weeks(start_ns: int, end_ns: int) -> Iterator[tuple[str, float]]:
         at += _NS_OF_A_WEEK
 
 
-def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
+def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
     """Return a training with its ranks and restarts as one object."""
     last, rows = training.starts[-1], training.rows
     first = last.first
-    causes = sums.causes(gpus)
+    causes = sums.causes(unit)
     return {
         "run": first["run"],
         "logdir": first["logdir"],
@@ -334,9 +330,9 @@ def _run(training: Training, sums: Sums, gpus: bool) -> TrainingReport:
         **sums.to_json(),
         "lost": [{"cause": cause, **sums.cost(cause)} for cause in causes],
         "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),
-        "saves_gpu_hours": sums.gpu.saved_hours(),
-        "saves_hours": sums.run.saved_hours(),
-        "top": _top_cause(rows, causes, (sums.gpu if gpus else sums.run).lost),
+        "saves_gpu_hours": sums.saved_hours("gpu_hours"),
+        "saves_hours": sums.saved_hours("hours"),
+        "top": _top_cause(rows, causes, sums.lost[unit]),
         "since": None,
         "goodput": _goodput(training),
     }
