@@ -163,10 +163,17 @@ def _permitted(finding: Finding, run: Run) -> Advice:
     If the gain of altering it is unknown, the advice stays. A small one justifies no other batch size or precision.
     """
     advice = finding.advice
-    if finding.lost_ns is None:
+    if finding.lost_ns is None or not advice.alters_training:
         return advice
     saved = round(finding.lost_ns * advice.saves)
-    return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), NOTICEABLY)
+    if run.wall_ns >= NOTICEABLY * max(1, run.wall_ns - saved):
+        return advice
+    return advice.otherwise or Advice(
+        "What helps here is a change of the training itself, of its batch size or precision, "
+        f"and gains less than {100 * (NOTICEABLY - 1):.0f} %: leave it as it is.",
+        "",
+        0.0,
+    )
 
 
 def _place(finding: Finding) -> tuple:

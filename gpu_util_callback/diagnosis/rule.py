@@ -66,19 +66,6 @@ class Advice:
     frees_cores: bool = False
     compiles: bool = False
 
-    def worth_altering(self, gain: float, least: float) -> "Advice":
-        """Return the alternative if this advice alters the training for a gain below `least`, else itself."""
-        if not self.alters_training or gain >= least:
-            return self
-        if self.otherwise is not None:
-            return self.otherwise.worth_altering(gain, least)
-        return Advice(
-            "What helps here is a change of the training itself, of its batch size or precision, "
-            f"and gains less than {100 * (least - 1):.0f} %: leave it as it is.",
-            "",
-            0.0,
-        )
-
 
 @dataclass(slots=True)
 class Finding:

@@ -136,26 +136,3 @@ def stack_samples_of(run: Run) -> StackSamples | None:
         body_us / operations if operations and body_us else None,
         dispatch.get("function"),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SamplesBetween:
-    """Samples of the training thread's stack between the steps of a custom loop, and shares (0-1) of them.
-
-    Attributes:
-        input: those in the iterator of a dataset.
-        predict: those in a call of `model.predict`; predict_set_up: those in its set-up.
-    """
-
-    count: int
-    input: float
-    predict: float
-    predict_set_up: float
-
-
-def samples_between(run: Run) -> SamplesBetween:
-    """Return the stack samples between a run's steps."""
-    dispatch: Dispatch = run.fit.get("dispatch") or {}
-    count = int(dispatch.get("between") or 0)
-    inside = (dispatch.get("between_input"), dispatch.get("between_predict"), dispatch.get("between_predict_set_up"))
-    return SamplesBetween(count, *(int(samples or 0) / max(1, count) for samples in inside))

@@ -1,6 +1,5 @@
 """Profiler windows extrapolated to the run: shares and costs of categories, kernels, occupancy."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -258,14 +257,6 @@ def _range(run: Run, first: float, end: float) -> Range:
     return Range(round(first), round(end), begin_ns, max(end_ns, begin_ns + 1))
 
 
-_MATRIX = re.compile(r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention|Cijk_", re.IGNORECASE)
-_HELPER = re.compile(
-    r"nchwtonhwc|nhwctonchw|convert|im2col|im3d2col|bn_(fw|bw)|norm|pool|reorder|transpose"
-    r"|splitkreduce|scalepacked|computeoffsets|gemv|depthwise|softmax|bias|activation",
-    re.IGNORECASE,
-)
-
-
 class Fill(NamedTuple):
     """Part of a GPU that its kernels fill, %.
 
@@ -345,45 +336,3 @@ def capability(run: Run, gpu: int) -> float | None:
         return float(reported) if reported else None
     except ValueError:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixKernels:
-    """Tensor core use of kernels, in % of kernel time.
-
-    Attributes:
-        plain_pct: matrix kernels that surely do not use them.
-        unknown_pct: kernels for which it is not known.
-        used_pct: kernels that do.
-        largest: the plain one with most time; "" without one.
-    """
-
-    plain_pct: float
-    unknown_pct: float
-    used_pct: float
-    largest: str
-
-
-def matrix_kernels_of(run: Run, gpu: int) -> MatrixKernels | None:
-    """Return the tensor core use of a GPU's kernels in its profiler windows; None without kernels."""
-    # A collective has no tensor cores to use: waiting in one is not computing.
-    kernels = [kernel for (index, _), kernel in run.traced.kernels.items() if index == gpu and kernel.tensor_core]
-    total = sum(kernel.total_ns for kernel in kernels)
-    if not total:
-        return None
-    pct = {
-        use: 100 * sum(kernel.total_ns for kernel in kernels if kernel.tensor_core == use) / total
-        for use in ("yes", "unknown")
-    }
-    plain = [
-        kernel
-        for kernel in kernels
-        if kernel.tensor_core == "no" and _MATRIX.search(kernel.name) and not _HELPER.search(kernel.name)
-    ]
-    largest = max(plain, key=lambda kernel: kernel.total_ns, default=None)
-    return MatrixKernels(
-        100 * sum(kernel.total_ns for kernel in plain) / total,
-        pct["unknown"],
-        pct["yes"],
-        largest.name if largest is not None else "",
-    )

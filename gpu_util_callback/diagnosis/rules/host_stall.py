@@ -1,7 +1,7 @@
 """Host stall: training stands still while the host validates, saves or runs a callback."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.script import samples_between, stack_samples_of
+from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import (
@@ -60,71 +60,11 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
-from gpu_util_callback.recording.manifest_facts import SourceFacts, SourceOnce
+from gpu_util_callback.recording.manifest_facts import Dispatch, SourceFacts, SourceOnce
 from gpu_util_callback.words import capitalized, duration, percent
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
 AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
-
-
-@dataclass(frozen=True, slots=True)
-class Unmarked:
-    """Time between steps without a name.
-
-    Attributes:
-        where: from the first step to the end of the last such stretch.
-        took_ns: all of it; `usual_ns`: with the longest stretch replaced by the median.
-        lost_ns: of it the GPU idled; `active_pct`: how active it was meanwhile, None = not sampled.
-        times: how often; None = between most of the steps.
-        place: where in the loop, in words.
-        pieces: the stretches, where they are known separately.
-    """
-
-    where: Range
-    took_ns: int
-    usual_ns: int
-    longest_ns: int
-    lost_ns: int
-    active_pct: float | None
-    times: int | None
-    place: str
-    advice: Advice
-    pieces: list[tuple[int, int]]
-
-
-def unmarked(run: Run) -> Unmarked | None:
-    """Return the unnamed time of a custom loop; None if nothing like it comes twice.
-
-    Time before the first step is setup. The account's "other" is its upper bound.
-    """
-    steps = run.steps
-    if not run.custom_loop or not len(steps):
-        return None
-    spent = _by_block(run)
-    stretches = spent[spent >= max(1.0, A_TENTH * float(spent.max()))]
-    if len(stretches) < 2:
-        return None
-    middle = float(np.median(stretches))
-    last_ns = int(steps["end_ns"].max())
-    tail = min(middle, _tail(run, last_ns))
-    took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"].get("other", np.inf))))
-    usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
-    where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
-    rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
-    separate = rare and steps.rows_per_block <= MIN_STEPS.default
-    lost, active, pieces = took, None, []
-    if separate:
-        occurrences = _occurrences(run, spent, last_ns, tail)
-        pieces = intervals(occurrences)
-        lost, active = lost_in(run, occurrences, where)
-        lost = min(lost, took)
-    else:
-        idle = run.idle(*where.extent_ns)
-        if idle is not None:
-            lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
-    times, place, advice = _place(run, took, tail, len(stretches) + (tail >= A_TENTH * middle), rare, separate)
-    longest = float(spent.max()) if separate else float(steps["top_between_ns"].max())
-    return Unmarked(where, took, usual, round(longest), lost, active, times, place, advice, pieces)
 
 
 def _by_block(run: Run) -> np.ndarray:
@@ -207,6 +147,28 @@ def _outside(run: Run, epochs: Occurrences) -> float:
         return max(0.0, _unnamed_ns(run, int(starts[0]), int(ends[-1])) - epochs.self_ns)
     accounted_ns = run.phases.accounted_ns(starts[1:]) - run.phases.accounted_ns(ends[:-1])
     return float(np.maximum(starts[1:] - ends[:-1] - accounted_ns, 0).sum())
+
+
+def _named_by_samples(run: Run, least: float) -> tuple[str, str, Advice, Evidence] | None:
+    """Return title, detail, advice and evidence where most stack samples between steps met one thing."""
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
+    count = dispatch.get("between") or 0
+    inside = dispatch.get("between_predict"), dispatch.get("between_predict_set_up"), dispatch.get("between_input")
+    predict, set_up, fetching = ((samples or 0) / max(1, count) for samples in inside)
+    if count >= least and predict >= MOSTLY:
+        advice = replace(PREDICT_ADVICE, saves=set_up)
+        evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
+        return "predict is called between the steps", "predict", advice, evidence
+    if count >= least and fetching >= MOSTLY:
+        advice = Advice(
+            f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of "
+            "a dataset. The monitor sees why only where it is given the dataset.",
+            _SEEN,
+            0.0,
+        )
+        evidence = {"between_input_pct": round(100 * fetching, 1)}
+        return "Training waits for its input between the steps", "fetching", advice, evidence
+    return None
 
 
 # -- the rule ----------------------------------------------------------------------------------
@@ -540,52 +502,64 @@ class HostStall(Rule):
     # -- unmarked time of a custom loop ------------------------------------------------------------
 
     def _unmarked(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        unmarked_work = unmarked(run)
-        if unmarked_work is None:
+        """Yield the finding about unnamed time, if anything like it comes twice.
+
+        Time before the first step is setup. The account's "other" is its upper bound.
+        """
+        steps = run.steps
+        if not run.custom_loop or not len(steps):
             return
-        span_ns = max(1, run.present_in(unmarked_work.where))
-        if 100 * unmarked_work.usual_ns < limits["unmarked_pct"] * span_ns:
+        spent = _by_block(run)
+        stretches = spent[spent >= max(1.0, A_TENTH * float(spent.max()))]
+        if len(stretches) < 2:
             return
-        if 100 * unmarked_work.lost_ns < limits["lost_pct"] * span_ns:
+        longest, middle, last_ns = float(spent.max()), float(np.median(stretches)), int(steps["end_ns"].max())
+        tail = min(middle, _tail(run, last_ns))
+        took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"].get("other", np.inf))))
+        usual = took if len(stretches) < 3 else round(took - longest + middle)
+        where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
+        rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
+        separate = rare and steps.rows_per_block <= MIN_STEPS.default
+        lost, active, pieces = took, None, []
+        if separate:
+            occurrences = _occurrences(run, spent, last_ns, tail)
+            pieces = intervals(occurrences)
+            lost, active = lost_in(run, occurrences, where)
+            lost = min(lost, took)
+        elif (idle := run.idle(*where.extent_ns)) is not None:
+            lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
+        span_ns = max(1, run.present_in(where))
+        if 100 * usual < limits["unmarked_pct"] * span_ns or 100 * lost < limits["lost_pct"] * span_ns:
             return
+        count = len(stretches) + (tail >= A_TENTH * middle)
+        often, place, advice = _place(run, took, tail, count, rare, separate)
         evidence: Evidence = {
-            "unmarked_pct": round(100 * unmarked_work.took_ns / span_ns, 1),
-            "unmarked_s": round(unmarked_work.took_ns / 1e9, 3),
-            "place_in_loop": unmarked_work.place,
+            "unmarked_pct": round(100 * took / span_ns, 1),
+            "unmarked_s": round(took / 1e9, 3),
+            "place_in_loop": place,
         }
-        if unmarked_work.times is not None:
-            evidence["times"] = unmarked_work.times
-            evidence["longest_s"] = round(unmarked_work.longest_ns / 1e9, 3)
-        evidence["lost_pct"] = round(100 * unmarked_work.lost_ns / span_ns, 1)
-        evidence["gpu_active_meanwhile_pct"] = unmarked_work.active_pct
-        title, advice, detail = "Work outside steps and phases", unmarked_work.advice, self.unnamed
-        between = samples_between(run)
-        enough = between.count >= limits["min_looks"]
-        if enough and between.predict >= MOSTLY:
-            evidence["predict_set_up_pct"] = round(100 * between.predict_set_up, 1)
-            title, detail = "predict is called between the steps", "predict"
-            advice = replace(PREDICT_ADVICE, saves=between.predict_set_up)
-        elif enough and between.input >= MOSTLY:
-            evidence["between_input_pct"] = round(100 * between.input, 1)
-            title, detail = "Training waits for its input between the steps", "fetching"
-            advice = Advice(
-                f"{100 * between.input:.0f} % of the time between the steps passes in the iterator of "
-                "a dataset. The monitor sees why only where it is given the dataset.",
-                _SEEN,
-                0.0,
-            )
+        if often is not None:
+            evidence["times"] = often
+            evidence["longest_s"] = round(round(longest if separate else float(steps["top_between_ns"].max())) / 1e9, 3)
+        evidence["lost_pct"] = round(100 * lost / span_ns, 1)
+        evidence["gpu_active_meanwhile_pct"] = active
+        title, detail = "Work outside steps and phases", self.unnamed
+        named = _named_by_samples(run, limits["min_looks"])
+        if named is not None:
+            title, detail, advice, of_samples = named
+            evidence |= of_samples
         yield self._stall(
             run,
-            unmarked_work.active_pct,
+            active,
             title=title,
-            where=unmarked_work.where,
-            lost_ns=unmarked_work.lost_ns,
+            where=where,
+            lost_ns=lost,
             evidence=evidence,
             threshold=chosen(limits, "unmarked_pct", "lost_pct"),
             advice=advice,
             detail=detail,
-            pieces=unmarked_work.pieces,
-            state=unmarked_work.times is None or unmarked_work.times >= MANY_TIMES,
+            pieces=pieces,
+            state=often is None or often >= MANY_TIMES,
         )
 
     # -- work of a custom loop that lies in its steps ----------------------------------------------

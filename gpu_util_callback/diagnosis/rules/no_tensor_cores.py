@@ -1,13 +1,22 @@
 """No tensor cores: matrix kernels run on the ordinary cores of a GPU that has tensor cores."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, idioms, keras_policy
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.windows import MatrixKernels, capability, matrix_kernels_of, traced_gpus
+from gpu_util_callback.diagnosis.evidence.source import Kernel
+from gpu_util_callback.diagnosis.evidence.windows import capability, traced_gpus
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+_MATRIX = re.compile(r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention|Cijk_", re.IGNORECASE)
+_HELPER = re.compile(
+    r"nchwtonhwc|nhwctonchw|convert|im2col|im3d2col|bn_(fw|bw)|norm|pool|reorder|transpose"
+    r"|splitkreduce|scalepacked|computeoffsets|gemv|depthwise|softmax|bias|activation",
+    re.IGNORECASE,
+)
 
 
 class NoTensorCores(Rule):
@@ -33,7 +42,7 @@ class NoTensorCores(Rule):
     unknown_in_trace = "the trace has no kernels, or does not say the GPU's compute capability"
 
     def missing(self, run: Run) -> bool:
-        return not any(capability(run, gpu) and matrix_kernels_of(run, gpu) for gpu in traced_gpus(run))
+        return not any(capability(run, gpu) and _kernels(run, gpu) for gpu in traced_gpus(run))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         findings = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
@@ -46,26 +55,35 @@ class NoTensorCores(Rule):
         yield first
 
     def _of_gpu(self, run: Run, limits: Limits, gpu: int) -> Finding | None:
-        busy = run.traced.gpus.get(gpu)
-        able, matrix_kernels = capability(run, gpu), matrix_kernels_of(run, gpu)
-        if busy is None or able is None or matrix_kernels is None:
+        busy, able = run.traced.gpus.get(gpu), capability(run, gpu)
+        kernels = _kernels(run, gpu)
+        if busy is None or able is None or not kernels:
             return None
-        kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / max(1, busy.duration_ns)
-        if not _unused(able, kernels, matrix_kernels, limits):
+        kernel_pct = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / max(1, busy.duration_ns)
+        plain = [
+            kernel
+            for kernel in kernels
+            if kernel.tensor_core == "no" and _MATRIX.search(kernel.name) and not _HELPER.search(kernel.name)
+        ]
+        used, unknown = ([kernel for kernel in kernels if kernel.tensor_core == use] for use in ("yes", "unknown"))
+        total_ns = _total_ns(kernels)
+        plain_pct, used_pct, unknown_pct = (100 * _total_ns(some) / total_ns for some in (plain, used, unknown))
+        if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
+            return None
+        if plain_pct < limits["plain_matrix_pct"] or max(unknown_pct, round(used_pct)) >= plain_pct:
             return None
         policy = str(run.fit.get("mixed_precision", ""))
         title, severity = self.title, None
         if run.source is not None:
-            subject = "Hardly a kernel" if matrix_kernels.used_pct else "No kernel"
-            title, severity = f"{subject} uses the tensor cores", matrix_kernels.plain_pct / 100
+            title, severity = f"{'Hardly a' if used else 'No'} kernel uses the tensor cores", plain_pct / 100
         return self.finding(
             title=title,
             evidence={
-                "plain_matrix_pct": run.rounded(matrix_kernels.plain_pct, 1),
-                "kernel_pct": run.rounded(kernels, 1),
-                "tensor_core_pct": run.rounded(matrix_kernels.used_pct),
-                "unknown_kernels_pct": run.rounded(matrix_kernels.unknown_pct, 1),
-                "largest_kernel": matrix_kernels.largest[:120],
+                "plain_matrix_pct": run.rounded(plain_pct, 1),
+                "kernel_pct": run.rounded(kernel_pct, 1),
+                "tensor_core_pct": run.rounded(used_pct),
+                "unknown_kernels_pct": run.rounded(unknown_pct, 1),
+                "largest_kernel": max(plain, key=lambda kernel: kernel.total_ns).name[:120],
                 "precision": policy or None,
                 "compute_capability": able,
             },
@@ -77,18 +95,14 @@ class NoTensorCores(Rule):
         )
 
 
-def _unused(able: float, kernel_pct: float, matrix_kernels: MatrixKernels, limits: Limits) -> bool:
-    """Return whether a GPU's kernels certainly leave its tensor cores unused, for long enough to matter.
+def _kernels(run: Run, gpu: int) -> list[Kernel]:
+    """Return a GPU's kernels in its profiler windows; a collective has no tensor cores to use: waiting is no work."""
+    of_gpu = [kernel for (index, _), kernel in run.traced.kernels.items() if index == gpu and kernel.tensor_core]
+    return of_gpu if _total_ns(of_gpu) else []
 
-    Args:
-        able: its compute capability.
-        kernel_pct: kernels, share of the steps.
-    """
-    if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
-        return False
-    plain = matrix_kernels.plain_pct
-    enough = plain >= limits["plain_matrix_pct"]
-    return enough and matrix_kernels.unknown_pct < plain and round(matrix_kernels.used_pct) < plain
+
+def _total_ns(kernels: Sequence[Kernel]) -> int:
+    return sum(kernel.total_ns for kernel in kernels)
 
 
 def _advice(run: Run, able: float, policy: str) -> Advice:
