@@ -56,25 +56,15 @@ class Gauges:
     ) -> Mean | None:
         """Return a GPU's column over a range; None with fewer samples than `at_least`.
 
-        The driver's own buffer is preferred where it covers the range: its times are exact.
-
         Args:
             reach: the share of the range that must lie between the first and the last of them.
         """
-        best: Mean | None = None
-        for part in ("/utilization", "", "/gpm"):
-            bins = self.samples.get(f"gpu{index}{part}")
-            if bins is None or column not in bins:
-                continue
-            arguments = column, start_ns, end_ns
-            mean = self.once((bins, *arguments), partial(bins.over, *arguments))
-            if mean is None or mean.samples < at_least or mean.reach < reach:
-                continue
-            if part == "/utilization":
-                return mean
-            if best is None or mean.samples > best.samples:
-                best = mean
-        return best
+        bins = self.column(index, column)
+        if bins is None:
+            return None
+        arguments = column, start_ns, end_ns
+        mean = self.once((bins, *arguments), partial(bins.over, *arguments))
+        return None if mean is None or mean.samples < at_least or mean.reach < reach else mean
 
     def host_mean(self, column: str, start_ns: int, end_ns: int) -> float | None:
         """Return the mean of a column of the host over a range; None with less than two of its samples."""
