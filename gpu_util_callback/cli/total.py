@@ -1,11 +1,8 @@
 """`gpu-util total LOGDIR…`: where the GPU-hours of all runs went, and which runs to fix first."""
 
 import argparse
-import contextlib
-import gc
 import json
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 from gpu_util_callback.cli import options
@@ -85,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"gpu-util total: {more:,} more such problems (--json has all)", file=sys.stderr)
     if not surveyed.rows:
         raise nothing_in(*args.logdir)
-    with _uncollected():
-        report = total(surveyed)
+    report = total(surveyed)
     if args.price_per_gpu_hour is not None:
         report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
@@ -99,18 +95,6 @@ def run(args: argparse.Namespace) -> int:
         color, unicode = options.color(args.color), options.unicode()
         print(render(report, width, color, unicode, max(0, args.top)), end="")
     return 0
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Leave millions of new objects, none of which is garbage, to their reference counts."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _lines(report: dict) -> str:

@@ -8,26 +8,19 @@ from gpu_util_callback.diagnosis.check import Check, failures, new_causes
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose, judge, judge_together
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
-from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.regression import slowdowns
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.rules import thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
-from gpu_util_callback.diagnosis.thresholds import Threshold, meant
+from gpu_util_callback.diagnosis.thresholds import meant
 from gpu_util_callback.diagnosis.verdict import Announcer
 
 __all__ = [
     "RULES",
     "RULES_VERSION",
-    "Advice",
     "Announcer",
     "Check",
     "Evidence",
-    "Finding",
-    "Range",
-    "Rule",
     "Run",
-    "Threshold",
     "comparison",
     "diagnose",
     "failures",
