@@ -52,6 +52,15 @@ def test_of_a_validation_only_the_idle_time_counts():
     assert span["evidence"]["gpu_active_meanwhile_pct"] == pytest.approx(50, abs=5)
 
 
+def test_of_more_validations_than_are_kept_apart_only_the_idle_time_counts_too():
+    run = Generated(seed=3, gpus=[GPU])
+    epochs(run, 1100, steps=50, validation=(0.5, "validation", 0.5))
+    [span] = run.findings("host_stall")
+    assert span["evidence"]["times"] == 1100
+    assert span["lost_s"] == pytest.approx(1100 * 0.25, rel=0.1)
+    assert span["evidence"]["gpu_active_meanwhile_pct"] == pytest.approx(50, abs=5)
+
+
 def test_compiling_is_no_training_beside_which_a_stall_looks_busy():
     """4 s of it, the GPU idle: what it idles in training anyhow is a tenth, not a half."""
     run = Generated(seed=3, gpus=[GPU])

@@ -468,9 +468,9 @@ class Run(Gauges):
         if not len(steps):
             return np.full(len(start_ns), 100.0)
         begin, end = steps["start_ns"], steps["end_ns"]
-        # Time before a block that no step accounts for, then the block's own.
+        # Time before a block that no step accounts for, then the block's own, that between its steps included.
         between = np.concatenate([[0], np.maximum(begin[1:] - end[:-1], 0)])
-        spent = np.minimum(steps["duration_ns"] - steps.own_ns, end - begin)
+        spent = np.clip(end - begin - steps.own_ns, 0, end - begin)
         grown = np.cumsum(between + spent)
         origin = int(begin[0])
         edges = np.stack([begin, end], axis=1).ravel() - origin
