@@ -24,9 +24,8 @@ SCHEMAS = {"report": LogdirReport, "total": Total, "trace": TraceReport}
 REPLIES = RunsReply, TotalReply, RecordingReply, WindowReply, JobReply
 # The tab makes some of these itself, of the fields that it needs: all but those named here may be absent.
 PARTIAL = {
-    "WordedFinding": {"cause"},
+    "WordedFinding": {"id", "cause"},
     "GpuReport": {"index"},
-    "Headline": {"cause", "title", "ids", "lost_s", "saves_s", "all_saves_s", "faster_up_to"},
     "WordedReport": {"run", "status"},
     "SeriesInfo": {"name"},
     "Spread": set(),

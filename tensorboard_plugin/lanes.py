@@ -15,7 +15,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.top import PIPELINE, STAGE
 from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.words import GPU_TIME, capitalized
-from tensorboard_plugin.reply_types import LaneInfo, SeriesInfo
+from tensorboard_plugin.reply_types import LaneInfo
 
 # Series of the step breakdown, from the bottom of the stack to its top: (name, column, title).
 STACK = (
@@ -296,17 +296,14 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     if column == "mfu_pct" and peak:
         note, source = f"model FLOPs utilization: share of {peak_text(peak)}", ""
     notes = [note, source, *_measured_over(column, gpu)]
-    series: SeriesInfo = {"name": column, "title": title.lower()}
     total = gpu.get("memory_total_bytes") if column.startswith("memory_") and unit == "bytes" else None
-    if total:
-        series["total_bytes"] = total
     return {
         "id": f"{group}:{column}",
         "group": head,
         "title": title,
         "unit": unit,
         "kind": "band",
-        "series": [series],
+        "series": [{"name": column, "title": title.lower()}],
         "max": _top(column, unit, summary[group], total),
         "note": "; ".join(filter(None, notes)) or None,
     }

@@ -4,13 +4,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import RULES
-from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums, TrainingReport, Unit
+from gpu_util_callback.diagnosis.report_types import RunReport, ShownRun, TotalSums, TrainingReport, Unit
 from gpu_util_callback.diagnosis.survey import Row
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_LOOK, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import calm, order, order_of_all, sums
@@ -61,7 +61,8 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
         "id": recording.id,
         "revision": revision,
         "report": {
-            **report,
+            **cast(ShownRun, report),  # all of it: the tab exports it
+            "batch_size": (report["fit"] or {}).get("batch_size"),
             "spans": [worded(span) for span in report["spans"]],
             "findings": [worded(finding) for finding in report["findings"]],
             "rows": rows,
@@ -328,7 +329,7 @@ def static_file(name: str) -> bytes | None:
 
 def _phases(recording: Recording) -> list[PhaseReply]:
     phases = recording.longest_phases(MAX_PHASES)
-    return _rows({name: values.tolist() for name, values in phases.items()})
+    return _rows({name: phases[name].tolist() for name in PhaseReply.__annotations__})
 
 
 def _rows(columns: dict[str, list]) -> list[Any]:

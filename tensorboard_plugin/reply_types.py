@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.report_types import (
     Calm,
     CeilingWords,
     JobVerdict,
-    RunAccount,
+    ShownRun,
     Since,
     Unit,
 )
@@ -197,9 +197,10 @@ class FindingRow(TypedDict):
     remedies: dict[str, Remedy]  # by what findings that it mends have as `fix`
 
 
-class WordedReport(RunAccount):
-    """A run of the report, with words."""
+class WordedReport(ShownRun):
+    """What the tab shows of a run of the report, with words; it is sent the whole run, for its export."""
 
+    batch_size: int | None
     findings: list[WordedFinding]
     spans: list[WordedFinding]
     rows: list[FindingRow]  # all of them, in the order of the verdict
@@ -223,7 +224,6 @@ class SeriesInfo(TypedDict):
 
     name: str
     title: str
-    total_bytes: NotRequired[int | None]
 
 
 class Trend(TypedDict):
@@ -277,7 +277,6 @@ class PhaseReply(TypedDict):
     end_ns: int
     step: int
     account: str
-    self_ns: int
     count: int
 
 

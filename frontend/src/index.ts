@@ -83,7 +83,7 @@ function openAxis(app: App): () => void {
     const { id } = app.state.get();
     if (!app.recording || id === opened) return;
     opened = id;
-    app.openOn(app.selection?.item.cause ?? null);
+    app.openOn(app.selection?.cause ?? null);
   };
 }
 

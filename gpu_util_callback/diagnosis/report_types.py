@@ -203,43 +203,39 @@ class Cost(TypedDict):
     gpu_time: Number | None
 
 
-class AsRecorded(TypedDict):
-    """The facts of the manifest that a report shows as they are."""
+class ShownFacts(TypedDict):
+    """The facts of the manifest that report and tab show as they are."""
 
-    job: str | None
     job_source: str | None  # "imported trace", where a profiler's files were
     fit_index: Count | None
     host: str | None
     rank: Count | None
     world_size: Count | None
     trial: str | None
-    trial_of: str | None
     trial_config: str | None
     framework: Framework | None
+
+
+class AsRecorded(ShownFacts):
+    """The facts of the manifest that a report shows as they are."""
+
+    job: str | None
+    trial_of: str | None
     model: Model | None
     fit: Annotated[Fit | None, Unpromised]
     script: str | None
     work: WorkFacts | None
 
 
-class RunAccount(AsRecorded):
-    """A run without its findings: what the report and the tab both have."""
+class ShownRun(ShownFacts):
+    """What report and tab both say of a run."""
 
     run: str  # name of the TensorBoard run, "." for the log directory itself
-    id: str  # unique within the report, and safe in URLs
     session: str  # runs with the same value are workers of one job
     fits: Positive  # of one callback, which went on in this recording
     status: Status
-    start_ns: Time | None  # since the epoch
-    end_ns: Time | None
     wall_s: Number | None  # seconds of training
-    between_fits_s: Number | None
-    stopped_s: Number | None
-    process: ProcessReport | None
     steps: Count
-    # Samples trained per second of steps and input waits, without validation and compiling.
-    samples_per_s: Number | None
-    mfu: Mfu | None
     step_ms: StepMs
     # The training thread's time by category (step, input_wait, compile, validation, callbacks, other); adds up to
     # wall_s.
@@ -251,25 +247,34 @@ class RunAccount(AsRecorded):
     traced: TracedSteps
     unavailable: list[Unavailable]  # what could not be measured
     overhead: Overhead  # what recording cost in this run
+    energy: Energy | None  # of the GPUs in use over the whole run; null where no power was sampled
+    verdict: str  # one sentence for people
+    thresholds_set: dict[str, Signed]  # those that are not the default: `input_bound.wait_pct`
+
+
+class RunReport(AsRecorded, ShownRun):
+    """A run."""
+
+    id: str  # unique within the report, and safe in URLs
+    start_ns: Time | None  # since the epoch
+    end_ns: Time | None
+    between_fits_s: Number | None
+    stopped_s: Number | None
+    process: ProcessReport | None
+    # Samples trained per second of steps and input waits, without validation and compiling.
+    samples_per_s: Number | None
+    mfu: Mfu | None
     au_pct: Percent | None  # accelerator utilization by MLPerf Storage's definition: the mean of the epochs
     au_epochs: list[EpochUse]  # [] where not known, and of more than 1,024 epochs
     memory: MemoryUse | None  # null where no memory was sampled
-    energy: Energy | None  # of the GPUs in use over the whole run; null where no power was sampled
     energy_j_per_sample: Number | None  # total_j over the samples of all steps; null where the batch size is not known
-    verdict: str  # one sentence for people
     headline: Headline | None  # null where the verdict is about no finding of a known cost
     rules_version: int
     thresholds: dict[str, dict[str, Signed]]
-    thresholds_set: dict[str, Signed]  # those that are not the default: `input_bound.wait_pct`
     silent: list[Silent]  # causes that could not be judged
     problems: list[ReportedProblem]  # files that could not be read
     since: NotRequired[Since | None]
     cost: NotRequired[Cost]  # with --price-per-kwh or --price-per-gpu-hour
-
-
-class RunReport(RunAccount):
-    """A run."""
-
     # Measured before training: batches a second of the input alone, of the model alone, and of both; null where not
     # measured.
     ceilings: CeilingsFacts | None

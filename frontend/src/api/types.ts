@@ -167,174 +167,6 @@ export interface Framework {
   collectives?: string | null;
 }
 
-/** The model that is trained. */
-export interface Model {
-  name?: string | null;
-  parameters?: number | null;
-  trainable_variables?: number | null;
-}
-
-/** A device of this process in a distribution. */
-export interface Replica {
-  /** as the framework names it */
-  device?: string | null;
-  gpu?: number | null;
-  replica?: number | null;
-  shard?: number | null;
-}
-
-/** A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table. */
-export interface InputMap {
-  name: string;
-  which: 'train' | 'validation';
-  /** draws random numbers, others in each call */
-  random: boolean;
-  /** calls Python functions */
-  python: boolean;
-  /** a shuffle takes in its results, which no cache keeps */
-  shuffled?: boolean | null;
-}
-
-/** A Python function that makes the input; its times are means per call, of its thread. */
-export interface InputCall {
-  name: string;
-  calls: number;
-  timed?: number | null;
-  wall_ms?: number | null;
-  cpu_ms?: number | null;
-  /** of the duration: ready to run, and no core was free */
-  queued_ms?: number | null;
-}
-
-/** An array given to `fit`, or one of the first batch; its values are those of its first rows. `integers`: all of them are whole numbers. `type`: numpy, memmap (NumPy's: on disk until its values are needed), torch, tensorflow. */
-export interface InputArray {
-  dtype: string;
-  type?: string | null;
-  rank?: number | null;
-  rows?: number | null;
-  bytes?: number | null;
-  min?: number | null;
-  max?: number | null;
-  integers?: boolean | null;
-}
-
-/** A class of the user's callbacks: how often they run, and the argument that sets it. `library` is the installed package that it comes from, whose code is nobody's to edit. */
-export interface OwnCallback {
-  every?: Record<string, number> | null;
-  names?: Record<string, string> | null;
-  monitor?: string | null;
-  library?: string | null;
-}
-
-/** The execution of a loop's step, from samples of the training thread. */
-export interface Dispatch {
-  samples?: number | null;
-  eager?: number | null;
-  compiled?: number | null;
-  predict_set_up?: number | null;
-  /** in a library that writes a log */
-  logging?: number | null;
-  logs_to?: string | null;
-  /** in Python of the program's own, of them ... */
-  own?: number | null;
-  /** ... in the line `own_at` */
-  at_place?: number | null;
-  own_at?: string | null;
-  function?: string | null;
-  operations?: number | null;
-  /** samples between the steps */
-  between?: number | null;
-  between_predict?: number | null;
-  between_predict_set_up?: number | null;
-  /** in the iterator of a dataset */
-  between_input?: number | null;
-}
-
-/** The parameters of the training, and its input. */
-export interface Fit {
-  loop?: string | null;
-  /** whose callbacks report the steps */
-  trainer?: 'lightning' | 'transformers' | null;
-  timing?: string | null;
-  epochs?: number | null;
-  /** counted from 0; more where a training is resumed */
-  first_epoch?: number | null;
-  /** of the optimizer, when the first epoch begins */
-  first_iteration?: number | null;
-  steps_per_epoch?: number | null;
-  batch_size?: number | null;
-  steps_per_execution?: number | null;
-  gradient_accumulation_steps?: number | null;
-  jit_compile?: boolean | null;
-  run_eagerly?: boolean | null;
-  mixed_precision?: string | boolean | null;
-  optimizer?: string | null;
-  strategy?: string | null;
-  replicas?: Replica[] | null;
-  input_kind?: string | null;
-  input_class?: string | null;
-  input_workers?: number | null;
-  input_processes?: boolean | null;
-  input_queue?: number | null;
-  input_persistent_workers?: boolean | null;
-  input_pin_memory?: boolean | null;
-  input_iterable?: boolean | null;
-  input_autotune?: boolean | null;
-  /** of a pass over it, however many an epoch takes */
-  input_batches?: number | null;
-  /** Of each tensor of a batch its sizes; [smallest, largest] of one that varied */
-  input_dims?: ((number | number[] | null)[] | null)[] | null;
-  input_beside?: string[] | null;
-  input_ready_pct?: number | null;
-  input_handover_ms?: number | null;
-  input_maps?: InputMap[] | null;
-  /** what stages have made, more than names of files */
-  input_shuffles?: boolean | null;
-  /** of its shuffle buffers when full, if elements have one size */
-  input_shuffle_bytes?: number | null;
-  input_calls?: InputCall[] | null;
-  input_first?: InputArray[] | null;
-  /** that a step may use on the CPU */
-  step_threads?: number | null;
-  validation_kind?: string | null;
-  validation_workers?: number | null;
-  validation_split?: number | null;
-  /** of arrays */
-  validation_batch_size?: number | null;
-  variables?: Record<string, string> | null;
-  callbacks?: Record<string, OwnCallback> | null;
-  dispatch?: Dispatch | null;
-}
-
-/** The model's work. */
-export interface WorkFacts {
-  /** Of training, forward and backward, two a multiply-add; matrix products and convolutions */
-  flops_per_sample: number;
-  source: 'counted' | 'given';
-}
-
-/** The account from the first fit of the process to its last so far. */
-export interface ProcessReport {
-  fits: number;
-  wall_s: number | null;
-  fits_s: number | null;
-  compile_s: number | null;
-  between_s: Record<string, number>;
-  predict_set_up_s: number;
-}
-
-/** Model FLOPs utilization over the GPUs that share the work. */
-export interface Mfu {
-  pct: number | null;
-  /** what the model did per second */
-  tflops: number | null;
-  /** sum of the GPUs' peaks */
-  peak_tflops: number | null;
-  precision: string | null;
-  /** with its denominator */
-  text: string;
-}
-
 /** Durations of steps, input waits included. */
 export interface StepMs {
   mean: number | null;
@@ -436,61 +268,6 @@ export interface Overhead {
   windows_s?: number | null;
 }
 
-/** The accelerator utilization of an epoch. */
-export interface EpochUse {
-  epoch: number;
-  /** all but the first, which is left out */
-  steps: number;
-  au_pct: number;
-}
-
-/** The host memory of a run. */
-export interface HostMemory {
-  /** of this process: what the kernel cannot take back */
-  peak_bytes: number;
-  /** of its worker processes together */
-  workers_peak_bytes: number | null;
-  limit_bytes: number | null;
-  /** container, ulimit -v or machine */
-  limited_by: string | null;
-}
-
-/** The memory of a GPU, as the framework's allocator has it. */
-export interface GpuMemory {
-  index: number;
-  live_peak_bytes: number;
-  reserved_peak_bytes: number | null;
-  /** of other processes */
-  others_peak_bytes: number | null;
-  limit_bytes: number;
-  /** by a line through the batch sizes that ran */
-  bytes_per_sample: number | null;
-  /** the largest batch that fits */
-  room_for_batch: number | null;
-}
-
-/** Memory that grows and is not given back; the last two are projections. */
-export interface MemoryGrowthFacts {
-  group: string;
-  column: string;
-  bytes_per_step: number;
-  since_step: number;
-  since_ns: number;
-  until_ns: number;
-  from_bytes: number;
-  to_bytes: number;
-  limit_bytes: number | null;
-  full_at_step: number | null;
-  full_in_s: number | null;
-}
-
-/** The memory of a run. */
-export interface MemoryUse {
-  host: HostMemory | null;
-  gpus: GpuMemory[];
-  growth: MemoryGrowthFacts[];
-}
-
 /** The energy of a GPU over a run, and what it was computed from. */
 export interface GpuEnergy {
   index: number;
@@ -509,45 +286,6 @@ export interface Energy {
   /** by category of time_s: what the training thread did meanwhile */
   by_time_j: Record<string, number>;
   gpus: GpuEnergy[];
-}
-
-/** The cause that the verdict is about: that whose advice saves most, else the costliest. */
-export interface Headline {
-  lost_s: number | null;
-  saves_s: number;
-  saves_range_s?: [number | null, number | null];
-  cause: string;
-  title: string;
-  /** of its findings */
-  ids: string[];
-  /** of all findings together */
-  all_saves_s: number;
-  faster_up_to: number | null;
-}
-
-/** A cause that could not be judged. */
-export interface Silent {
-  cause: string;
-  reason: string;
-}
-
-/** The previous run of the same job: what its advice promised, and the gain. */
-export interface Since {
-  id: string;
-  run: string;
-  /** causes that this run does not have */
-  gone: string[];
-  /** gains: times as fast; the most is null where it has no upper end */
-  estimated: [number | null, number | null];
-  promised_up_to: number;
-  got: number;
-}
-
-/** The cost of a run, in the currency of the prices. */
-export interface Cost {
-  energy: number | null;
-  gpu_hours: number | null;
-  gpu_time: number | null;
 }
 
 /** The remedy for a finding. */
@@ -577,7 +315,7 @@ export interface EvidenceRow {
 /** A finding with its words. */
 export interface WordedFinding {
   /** unique within its run or session */
-  id?: string;
+  id: string;
   /** a stable id, e.g. input_bound; `gpu-util report --rules` lists all */
   cause: string;
   /** for people; may be worded differently in any version */
@@ -653,9 +391,8 @@ export interface AcceleratorWords {
   text: string;
 }
 
-/** A run of the report, with words. */
+/** What the tab shows of a run of the report, with words; it is sent the whole run, for its export. */
 export interface WordedReport {
-  job?: string | null;
   /** "imported trace", where a profiler's files were */
   job_source?: string | null;
   fit_index?: number | null;
@@ -663,34 +400,18 @@ export interface WordedReport {
   rank?: number | null;
   world_size?: number | null;
   trial?: string | null;
-  trial_of?: string | null;
   trial_config?: string | null;
   framework?: Framework | null;
-  model?: Model | null;
-  fit?: Fit | null;
-  script?: string | null;
-  work?: WorkFacts | null;
   /** name of the TensorBoard run, "." for the log directory itself */
   run: string;
-  /** unique within the report, and safe in URLs */
-  id?: string;
   /** runs with the same value are workers of one job */
   session?: string;
   /** of one callback, which went on in this recording */
   fits?: number;
   status: Status;
-  /** since the epoch */
-  start_ns?: number | null;
-  end_ns?: number | null;
   /** seconds of training */
   wall_s?: number | null;
-  between_fits_s?: number | null;
-  stopped_s?: number | null;
-  process?: ProcessReport | null;
   steps?: number;
-  /** Samples trained per second of steps and input waits, without validation and compiling */
-  samples_per_s?: number | null;
-  mfu?: Mfu | null;
   step_ms?: StepMs;
   /** The training thread's time by category (step, input_wait, compile, validation, callbacks, other); adds up to wall_s */
   time_s?: Record<string, number>;
@@ -702,31 +423,13 @@ export interface WordedReport {
   unavailable?: Unavailable[];
   /** what recording cost in this run */
   overhead?: Overhead;
-  /** accelerator utilization by MLPerf Storage's definition: the mean of the epochs */
-  au_pct?: number | null;
-  /** [] where not known, and of more than 1,024 epochs */
-  au_epochs?: EpochUse[];
-  /** null where no memory was sampled */
-  memory?: MemoryUse | null;
   /** of the GPUs in use over the whole run; null where no power was sampled */
   energy?: Energy | null;
-  /** total_j over the samples of all steps; null where the batch size is not known */
-  energy_j_per_sample?: number | null;
   /** one sentence for people */
   verdict?: string;
-  /** null where the verdict is about no finding of a known cost */
-  headline?: Headline | null;
-  rules_version?: number;
-  thresholds?: Record<string, Record<string, number>>;
   /** those that are not the default: `input_bound.wait_pct` */
   thresholds_set?: Record<string, number>;
-  /** causes that could not be judged */
-  silent?: Silent[];
-  /** files that could not be read */
-  problems?: ReportedProblem[];
-  since?: Since | null;
-  /** with --price-per-kwh or --price-per-gpu-hour */
-  cost?: Cost;
+  batch_size?: number | null;
   findings?: WordedFinding[];
   spans?: WordedFinding[];
   /** all of them, in the order of the verdict */
@@ -751,7 +454,6 @@ export interface Extent {
 export interface SeriesInfo {
   name: string;
   title?: string;
-  total_bytes?: number | null;
 }
 
 /** Growth of a lane's values, and where it meets their limit if it goes on: an estimate. */
@@ -802,7 +504,6 @@ export interface PhaseReply {
   end_ns: number;
   step: number;
   account: string;
-  self_ns: number;
   count: number;
 }
 
@@ -956,6 +657,18 @@ export interface Waits {
   /** the same, since the shown recording began */
   ns: number[];
   rows: WaitRow[];
+}
+
+/** The previous run of the same job: what its advice promised, and the gain. */
+export interface Since {
+  id: string;
+  run: string;
+  /** causes that this run does not have */
+  gone: string[];
+  /** gains: times as fast; the most is null where it has no upper end */
+  estimated: [number | null, number | null];
+  promised_up_to: number;
+  got: number;
 }
 
 /** A recording among its like: the workers of its job, findings across them, and the fit before it. */

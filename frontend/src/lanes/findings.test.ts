@@ -15,7 +15,7 @@ const report = {
 test('rows are the server\'s, a job\'s before those of its recording', () => {
   const job = { workers: [{ id: 'x' }, { id: 'y' }], findings: [{ id: 'j', cause: 'imbalance', title: 'i', lost_s: 5 }], rows: [row('j')], since: null } as unknown as JobReply;
   assert.deepEqual(rowsOf(report, job).map(({ list }) => list.map(({ id }) => id)), [['j'], ['s1', 's3'], ['s2'], ['f']]);
-  assert.deepEqual(rowsOf({ ...report, rows: [row('gone'), row('s2')] }, null).map(({ first }) => first.item.cause), ['b']);
+  assert.deepEqual(rowsOf({ ...report, rows: [row('gone'), row('s2')] }, null).map(({ first }) => first.cause), ['b']);
 });
 
 test('the verdict speaks of one row, or of none', () => {
@@ -26,8 +26,8 @@ test('the verdict speaks of one row, or of none', () => {
 test('a finding is mended by the remedy that its row has for its fix', () => {
   const [first, second] = rowsOf(report, null);
   assert.ok(first && second);
-  assert.deepEqual([remedyOf(first, first.first.item).item.id, remedyOf(first, first.first.item).range], ['s3', [2, null]]);
-  assert.deepEqual([remedyOf(second, second.first.item).item.id, remedyOf(second, second.first.item).range], ['s2', null]);
+  assert.deepEqual([remedyOf(first, first.first).item.id, remedyOf(first, first.first).range], ['s3', [2, null]]);
+  assert.deepEqual([remedyOf(second, second.first).item.id, remedyOf(second, second.first).range], ['s2', null]);
 });
 
 test('where a finding stands: among the rows, and among the spans of its row', () => {

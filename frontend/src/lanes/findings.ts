@@ -1,31 +1,23 @@
 /** Findings as people act on them, in the rows that the server makes of them. Pure. */
 import type { FindingRow, JobReply, WordedFinding, WordedReport } from '../api/types.ts';
 import { type Bounds, ordinal } from '../math/format.ts';
-import { findingId } from './spans.ts';
-
-export interface Listed {
-  item: WordedFinding;
-  id: string;
-}
 
 /** A row: one cause, which the verdict gives one number; one finding, or several at different times. */
 export interface Group {
   /** The costliest of them. */
-  first: Listed;
+  first: WordedFinding;
   /** In the order of the axis. */
-  list: Listed[];
+  list: WordedFinding[];
   /** Seconds in all; null where none is known. */
   lost: number | null;
   remedies: FindingRow['remedies'];
 }
 
-const listed = (findings: readonly WordedFinding[] | null | undefined): Listed[] => (findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
-
 /** Spans and whole-run findings of a report. */
-export const allFindings = (report: Pick<WordedReport, 'spans' | 'findings'>): Listed[] => [...listed(report.spans), ...listed(report.findings)];
+const allFindings = ({ spans = [], findings = [] }: Pick<WordedReport, 'spans' | 'findings'>): WordedFinding[] => [...spans, ...findings];
 
 /** The server's rows of findings, in its order: that of the verdict. */
-export function grouped(rows: readonly FindingRow[] | undefined, findings: readonly Listed[]): Group[] {
+function grouped(rows: readonly FindingRow[] | undefined, findings: readonly WordedFinding[]): Group[] {
   const byId = new Map(findings.map((one) => [one.id, one]));
   return (rows ?? []).flatMap((row) => {
     const [first, list] = [byId.get(row.first), row.ids.flatMap((id) => byId.get(id) ?? [])];
@@ -36,7 +28,7 @@ export function grouped(rows: readonly FindingRow[] | undefined, findings: reado
 /** What mends the finding `item` of a row: the remedy of the costliest that promises it, and what it saves of them all. */
 export function remedyOf({ list, remedies }: Group, item: WordedFinding): { item: WordedFinding; range: Bounds | null } {
   const remedy = remedies[item.fix ?? ''];
-  return { item: list.find(({ id }) => id === remedy?.id)?.item ?? item, range: remedy?.saves_range_s ?? null };
+  return { item: list.find(({ id }) => id === remedy?.id)?? item, range: remedy?.saves_range_s ?? null };
 }
 
 /** What the tab lists, a row each: what concerns all workers of a job, then what this recording found. */
@@ -53,7 +45,7 @@ export function positionText(rows: readonly Group[], id: string): string {
   return `finding ${row + 1} of ${rows.length}${list.length > 1 ? ` · ${ordinal(span + 1)} of ${list.length} spans` : ''}`;
 }
 
-export const jobFindings = (job: Pick<JobReply, 'findings' | 'rows'>): Group[] => grouped(job.rows, listed(job.findings));
+export const jobFindings = (job: Pick<JobReply, 'findings' | 'rows'>): Group[] => grouped(job.rows, job.findings);
 
 type Judged = Pick<WordedReport, 'spans' | 'findings' | 'rows' | 'lead'>;
 
@@ -69,6 +61,6 @@ export function headlineOf(report: Judged): Group | null {
 /** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */
 export function namedGpus(report: Pick<WordedReport, 'spans' | 'findings' | 'gpus'>): Set<string> {
   const all = report.gpus?.length ?? 0;
-  const named = allFindings(report).flatMap(({ item }) => (item.gpus && item.gpus.length < all ? item.gpus : []));
+  const named = allFindings(report).flatMap(({ gpus }) => (gpus && gpus.length < all ? gpus : []));
   return new Set(named.map((gpu) => `gpu${String(gpu).replace(/^gpu/, '')}`));
 }

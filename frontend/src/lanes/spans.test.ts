@@ -5,24 +5,24 @@ import { epochRanges, place, spanBoxes, spanRange } from './spans.ts';
 
 const EXTENT = { start_ns: 1e18, end_ns: 1e18 + 100e9, first_step: 0, last_step: 999 };
 
-const boxesOf = (rows: WordedFinding[][], axis: 'step' | 'time' = 'step') => spanBoxes(rows.map((list) => ({ list: list.map((item, i) => ({ item, id: String(i) })) })), axis, EXTENT);
+const boxesOf = (rows: WordedFinding[][], axis: 'step' | 'time' = 'step') => spanBoxes(rows.map((list) => ({ list })), axis, EXTENT);
 
 test('a box a finding, in the row of its group', () => {
-  const rows = [[{ cause: 'b', start_step: 0, end_step: 9 }], [{ cause: 'a', start_step: 0, end_step: 9 }, { cause: 'a', start_step: 50, end_step: 60 }]];
+  const rows = [[{ id: 'b', cause: 'b', start_step: 0, end_step: 9 }], [{ id: 'a', cause: 'a', start_step: 0, end_step: 9 }, { id: 'a', cause: 'a', start_step: 50, end_step: 60 }]];
   assert.deepEqual(boxesOf(rows).map(({ item, row, range }) => [item.cause, row, range.start]), [['b', 0, 0], ['a', 1, 0], ['a', 1, 50]]);
 });
 
 test('a finding without a range spans the recording', () => {
-  assert.equal(spanRange({ cause: 'a' }, 'step', EXTENT), null);
-  assert.deepEqual(boxesOf([[{ cause: 'a' }]], 'time').map(({ range, whole }) => [range, whole]), [[{ start: 0, end: 100e9 }, true]]);
+  assert.equal(spanRange({ id: 'a', cause: 'a' }, 'step', EXTENT), null);
+  assert.deepEqual(boxesOf([[{ id: 'a', cause: 'a' }]], 'time').map(({ range, whole }) => [range, whole]), [[{ start: 0, end: 100e9 }, true]]);
 });
 
 test('times are relative to the recording', () => {
-  assert.deepEqual(spanRange({ cause: 'a', start_ns: 1e18 + 5e9, end_ns: 1e18 + 6e9 }, 'time', EXTENT), { start: 5e9, end: 6e9 });
+  assert.deepEqual(spanRange({ id: 'a', cause: 'a', start_ns: 1e18 + 5e9, end_ns: 1e18 + 6e9 }, 'time', EXTENT), { start: 5e9, end: 6e9 });
 });
 
 test('a span of one step can still be seen and clicked', () => {
-  const boxes = boxesOf([[{ cause: 'a', start_step: 500, end_step: 500 }]]);
+  const boxes = boxesOf([[{ id: 'a', cause: 'a', start_step: 500, end_step: 500 }]]);
   const [box] = place(boxes, { start: 0, end: 1000 }, 800, 5);
   assert.equal(box?.width, 5);
   assert.equal(place(boxes, { start: 600, end: 1000 }, 800, 5).length, 0);
@@ -30,7 +30,7 @@ test('a span of one step can still be seen and clicked', () => {
 
 test('an epoch begins where the one before it ended', () => {
   const epochs = [1, 2, 3].map((number) => ({
-    kind: 'epoch', name: `epoch ${number}`, start_ns: 1e18 + (number - 1) * 10e9, end_ns: 1e18 + number * 10e9, step: number * 50, account: '', self_ns: 0, count: 1,
+    kind: 'epoch', name: `epoch ${number}`, start_ns: 1e18 + (number - 1) * 10e9, end_ns: 1e18 + number * 10e9, step: number * 50, account: '', count: 1,
   }));
   const shuffled = [epochs[2], epochs[0], epochs[1]].map((epoch) => epoch as (typeof epochs)[number]);
   const seen = (axis: 'step' | 'time') => epochRanges(shuffled, axis, EXTENT).map(({ item, range }) => [item.name, range.start, range.end]);

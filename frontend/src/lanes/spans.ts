@@ -1,12 +1,11 @@
 /** Bottleneck spans and training-thread phases as boxes on the axis. Pure. */
 import type { Extent, WordedFinding, PhaseReply } from '../api/types.ts';
 import { toPixel, type Range } from '../math/range.ts';
-import { clean } from '../math/text.ts';
+import { clean, humanise } from '../math/text.ts';
 import type { Axis } from '../tiles/request.ts';
 
 export interface Box<T> {
   item: T;
-  id: string;
   /** Extent in axis units. */
   range: Range;
   row: number;
@@ -27,26 +26,20 @@ export function spanRange(span: WordedFinding, axis: Axis, extent: Extent): Rang
   return { start: span.start_ns - extent.start_ns, end: span.end_ns - extent.start_ns };
 }
 
-export const findingId = (finding: WordedFinding, index: number): string =>
-  finding.id ?? `${finding.cause}-${finding.start_step ?? 'run'}-${index}`;
-
 /** Boxes of groups of findings, a row a group; a finding without a range of its own spans the recording. */
-export function spanBoxes(groups: readonly { list: readonly { item: WordedFinding; id: string }[] }[], axis: Axis, extent: Extent): SpanBox[] {
+export function spanBoxes(groups: readonly { list: readonly WordedFinding[] }[], axis: Axis, extent: Extent): SpanBox[] {
   const whole: Range = axis === 'step' ? { start: extent.first_step, end: extent.last_step + 1 } : { start: 0, end: extent.end_ns - extent.start_ns };
   return groups.flatMap(({ list }, row) =>
-    list.map(({ item, id }) => {
+    list.map((item) => {
       const range = spanRange(item, axis, extent);
-      return { item, id, range: range ?? whole, row, whole: !range };
+      return { item, range: range ?? whole, row, whole: !range };
     }),
   );
 }
 
 /** Spans in the order of the axis, for stepping from one to the next. */
-export function inOrder(spans: WordedFinding[]): { item: WordedFinding; id: string }[] {
-  return spans
-    .map((item, index) => ({ item, id: findingId(item, index) }))
-    .sort((a, b) => (a.item.start_step ?? 0) - (b.item.start_step ?? 0) || (a.item.start_ns ?? 0) - (b.item.start_ns ?? 0));
-}
+export const inOrder = (spans: readonly WordedFinding[]): WordedFinding[] =>
+  [...spans].sort((a, b) => (a.start_step ?? 0) - (b.start_step ?? 0) || (a.start_ns ?? 0) - (b.start_ns ?? 0));
 
 export function phaseRange(phase: PhaseReply, axis: Axis, extent: Extent): Range {
   return axis === 'step'
@@ -78,22 +71,12 @@ export const PHASE_COLOURS: Record<string, string> = {
   between_fits: 'grey',
 };
 
-export const PHASE_TITLES: Record<string, string> = {
-  validation: 'validation',
-  callback: 'callback',
-  checkpoint: 'checkpoint',
-  compilation: 'compilation',
-  input_setup: 'input set-up',
-  profiler_window: 'profiler window',
-  gap: 'gap',
-  epoch: 'epoch',
-  fit: 'fit',
-  between_fits: 'between fits',
-};
+/** What phases of a kind are called. */
+export const phaseKind = (kind: string): string => humanise(kind).replace('setup', 'set-up');
 
 /** "validation: validation 2" without saying it twice. */
 export function phaseTitle(phase: PhaseReply): string {
-  const kind = PHASE_TITLES[phase.kind] ?? clean(phase.kind, 40);
+  const kind = phaseKind(phase.kind);
   const name = clean(phase.name, 120);
   return name && !name.startsWith(kind) ? `${kind}: ${name}` : name || kind;
 }

@@ -14,7 +14,7 @@ export function windowRange(window: WindowInfo, axis: Axis, extent: Extent): Ran
 export function windowBoxes(windows: WindowInfo[], axis: Axis, extent: Extent): Box<WindowInfo>[] {
   return windows.flatMap((item) => {
     const range = windowRange(item, axis, extent);
-    return range ? [{ item, id: String(item.window), range, row: 0 }] : [];
+    return range ? [{ item, range, row: 0 }] : [];
   });
 }
 

@@ -157,33 +157,6 @@ export const WORTH_A_WORD = 1.05;
 export const share = (part: number | null | undefined, whole: number | null | undefined): string =>
   known(part) && known(whole) && whole > 0 ? percent((100 * part) / whole) : UNKNOWN;
 
-/** A value of a lane with its unit, e.g. (12, "%") -> "12 %", (3.6e10, "bytes") -> "33.5 GiB". */
-export function withUnit(value: number | null | undefined, unit: string): string {
-  if (!known(value)) return UNKNOWN;
-  switch (unit) {
-    case '%':
-    case 'pct':
-      return percent(value);
-    case 'bytes':
-    case 'B':
-      return bytes(value);
-    case 'bytes/s':
-    case 'B/s':
-      return `${bytes(value)}/s`;
-    case 'ns':
-      return nanoseconds(value);
-    case 'ms':
-    case 'ms a step':
-      return seconds(value / 1e3);
-    case 's':
-      return seconds(value);
-    case 'mW':
-      return `${short(value / 1e3)} W`;
-    default:
-      return unit ? `${short(value)} ${unit}` : short(value);
-  }
-}
-
 export interface Scale {
   /** The unit all values of the scale are written in, e.g. "GiB"; empty where there is none. */
   unit: string;
@@ -194,32 +167,33 @@ export interface Scale {
 /** How values of a lane are written beside each other: in the unit that fits its `top`. */
 export function scaleOf(top: number, unit: string): Scale {
   const by = (divisor: number, name: string): Scale => ({ unit: name, number: (value) => short(known(value) ? value / divisor : null) });
-  const time = (ns: number): Scale => {
-    const size = top * ns;
-    const fit = size >= 1e9 ? 1e9 : size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
-    return by(fit / ns, { 1e9: 's', 1e6: 'ms', 1e3: 'µs', 1: 'ns' }[fit]);
-  };
   switch (unit) {
     case '%':
-    case 'pct':
-      return { unit: '%', number: (value) => percent(value).replace(/ %$/, '') };
+      return { unit, number: (value) => percent(value).replace(/ %$/, '') };
     case 'bytes':
-    case 'B':
-    case 'bytes/s':
-    case 'B/s': {
+    case 'bytes/s': {
       const power = top < 1 ? 0 : Math.min(BINARY.length - 1, Math.floor(Math.log2(top) / 10));
-      return by(1024 ** power, `${BINARY[power]}${unit.endsWith('/s') ? '/s' : ''}`);
+      return by(1024 ** power, `${BINARY[power]}${unit.slice(5)}`);
     }
     case 'ns':
-      return time(1);
-    case 'ms':
-    case 'ms a step':
-      return time(1e6);
-    case 's':
-      return time(1e9);
+    case 'ms': {
+      const ns = NANOSECONDS[unit];
+      const fit = ([[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']] as const).find(([size]) => top * ns >= size) ?? [1, 'ns'];
+      return by(fit[0] / ns, fit[1]);
+    }
     case 'mW':
       return by(1e3, 'W');
     default:
       return by(1, unit);
   }
+}
+
+const NANOSECONDS = { ns: 1, ms: 1e6 };
+
+/** A value of a lane with its unit, e.g. (12, "%") -> "12 %", (3.6e10, "bytes") -> "33.5 GiB". */
+export function withUnit(value: number | null | undefined, unit: string): string {
+  if (!known(value)) return UNKNOWN;
+  if (unit === 'ns' || unit === 'ms') return nanoseconds(value * NANOSECONDS[unit]);
+  const scale = scaleOf(Math.abs(value), unit);
+  return [scale.number(value), scale.unit].filter(Boolean).join(' ');
 }

@@ -48,7 +48,7 @@ test('spans follow each other in the order of the axis and wrap around', () => {
   assert.equal(tab.neighbour(1), 'late');
   assert.equal(tab.neighbour(-1), 'late');
   tab.select('whole');
-  assert.equal(tab.selection?.item.cause, 'small_batch');
+  assert.equal(tab.selection?.cause, 'small_batch');
 });
 
 test('another recording starts at its whole, without the old undo', () => {

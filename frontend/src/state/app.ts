@@ -1,5 +1,5 @@
 /** All state of the tab, and the changes a person can make to it. */
-import type { JobReply, RecordingReply, RunsReply, TotalReply } from '../api/types.ts';
+import type { JobReply, RecordingReply, RunsReply, TotalReply, WordedFinding } from '../api/types.ts';
 import { sameRange, type Range } from '../math/range.ts';
 import { rowsOf, type Group } from '../lanes/findings.ts';
 import { inOrder } from '../lanes/spans.ts';
@@ -198,7 +198,7 @@ export class App {
     if (spans.length === 0) return null;
     const at = spans.findIndex((span) => span.id === this.state.get().selected);
     const next = at < 0 ? (by > 0 ? 0 : spans.length - 1) : (at + by + spans.length) % spans.length;
-    return (spans[next] as { id: string }).id;
+    return (spans[next] as WordedFinding).id;
   }
 
   /** The findings as they are listed, a row each; the same list until they change. */
@@ -210,8 +210,8 @@ export class App {
     return this.listed.rows;
   }
 
-  /** The selected span or finding, with its id. */
-  get selection(): { item: import('../api/types.ts').WordedFinding; id: string } | null {
+  /** The selected span or finding. */
+  get selection(): WordedFinding | null {
     const { selected } = this.state.get();
     for (const { list } of selected ? this.rows : []) {
       const found = list.find(({ id }) => id === selected);

@@ -16,13 +16,12 @@ export const HUES = [
   'slate',
 ] as const;
 
-const ROLES = ['bg', 'panel', 'text', 'muted', 'line', 'strong-line', 'accent', 'inverse', 'on-inverse', 'stripe'] as const;
+const ROLES = ['bg', 'text', 'muted', 'line', 'strong-line', 'accent', 'inverse', 'on-inverse', 'stripe'] as const;
 
 export interface Palette {
   /** A hue by name; unknown names are grey. */
   hue(name: string): string;
   bg: string;
-  panel: string;
   text: string;
   muted: string;
   line: string;
@@ -41,12 +40,12 @@ export function readPalette(element: Element): Palette {
   const style = getComputedStyle(element);
   const read = (name: string): string => style.getPropertyValue(`--${name}`).trim() || '#888';
   const hues = new Map<string, string>(HUES.map((hue) => [hue, read(hue)]));
-  const [bg, panel, text, muted, line, strongLine, accent, inverse, onInverse, stripe] = ROLES.map(read) as [
-    string, string, string, string, string, string, string, string, string, string,
+  const [bg, text, muted, line, strongLine, accent, inverse, onInverse, stripe] = ROLES.map(read) as [
+    string, string, string, string, string, string, string, string, string,
   ];
   return {
     hue: (name) => hues.get(name) ?? (hues.get('grey') as string),
-    bg, panel, text, muted, line, strongLine, accent, inverse, onInverse, stripe,
+    bg, text, muted, line, strongLine, accent, inverse, onInverse, stripe,
     grid: matchMedia('(forced-colors: active)').matches ? 0.25 : 0.6,
     font: style.getPropertyValue('--font').trim() || 'system-ui, sans-serif',
     dark: element.classList.contains('dark'),

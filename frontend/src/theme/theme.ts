@@ -1,7 +1,5 @@
 /** Follows TensorBoard's dark mode, or the system's when there is no TensorBoard around us. */
 
-export type ThemeListener = (dark: boolean) => void;
-
 function hostBody(): HTMLElement | null {
   try {
     return window.parent !== window ? window.parent.document.body : null;
@@ -10,8 +8,8 @@ function hostBody(): HTMLElement | null {
   }
 }
 
-/** Sets the class `dark` on the root element now and whenever it changes; returns a stop function. */
-export function followTheme(onChange: ThemeListener): () => void {
+/** Sets the class `dark` on the root element now and whenever it changes. */
+export function followTheme(onChange: () => void): void {
   const body = hostBody();
   const system = matchMedia('(prefers-color-scheme: dark)');
   const forced = matchMedia('(forced-colors: active)');
@@ -22,17 +20,11 @@ export function followTheme(onChange: ThemeListener): () => void {
     const now = `${dark} ${forced.matches}`;
     if (now !== last) {
       last = now;
-      onChange(dark);
+      onChange();
     }
   };
   apply();
-  const observer = body ? new MutationObserver(apply) : null;
-  if (body && observer) observer.observe(body, { attributes: true, attributeFilter: ['class'] });
+  if (body) new MutationObserver(apply).observe(body, { attributes: true, attributeFilter: ['class'] });
   system.addEventListener('change', apply);
   forced.addEventListener('change', apply);
-  return () => {
-    observer?.disconnect();
-    system.removeEventListener('change', apply);
-    forced.removeEventListener('change', apply);
-  };
 }

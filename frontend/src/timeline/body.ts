@@ -174,7 +174,7 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, heigh
   if (!source) return;
   const list = source.recording.report.spans ?? [];
   for (const item of list) {
-    const own = item === selected?.item;
+    const own = item === selected;
     // Not over the lanes of a GPU that it is not about.
     if (item.gpus?.length && /#gpu\d/.test(key) && !isAbout(item.gpus, key)) continue;
     const range = spanRange(item, axis, source.recording.extent);
@@ -196,7 +196,7 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, heigh
 }
 
 /** Lanes whose mean reads well as a filled area: shares of a whole and of a capacity. */
-const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || lane.unit === 'pct' || (lane.max ?? 0) > 0;
+const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || (lane.max ?? 0) > 0;
 
 function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttled): Prepared {
   const { axis, width, level } = frame;

@@ -33,7 +33,7 @@ export interface Frame {
   overviewLevel: number;
   palette: Palette;
   sources: Source[];
-  selected: { item: WordedFinding; id: string } | null;
+  selected: WordedFinding | null;
   /** The findings of the first source, a row each, and whether all of them are shown. */
   groups: Group[];
   allRows: boolean;

@@ -3,7 +3,7 @@ import type { PhaseReply, Waits, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import type { Group } from '../lanes/findings.ts';
-import { epochRanges, phaseRange, PHASE_COLOURS, PHASE_TITLES, place, spanBoxes, type Box, type PixelBox, type Placed, type SpanBox } from '../lanes/spans.ts';
+import { epochRanges, phaseRange, PHASE_COLOURS, phaseKind, place, spanBoxes, type Box, type PixelBox, type Placed, type SpanBox } from '../lanes/spans.ts';
 import { clockTick, count, elapsed } from '../math/format.ts';
 import { lastAtMost, span, toPixel, toValue } from '../math/range.ts';
 import { clean } from '../math/text.ts';
@@ -66,11 +66,11 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' 
   // In a series of short fits each of them is marked, instead of its first epoch again and again.
   const marked = phases.some((item) => item.kind === 'fit') ? 'fit' : 'epoch';
   const windows = windowBoxes(source.recording.windows ?? [], frame.axis, extent);
-  phases.forEach((item, index) => {
+  phases.forEach((item) => {
     if (item.kind === 'profiler_window' && windows.length > 0) return;
     if (item.kind === marked) epochs.push(item);
     else if (item.kind !== 'fit' && item.kind !== 'epoch' && !isSum(item))
-      boxes.push({ item, id: String(index), range: phaseRange(item, frame.axis, extent), row: 0 });
+      boxes.push({ item, range: phaseRange(item, frame.axis, extent), row: 0 });
   });
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
@@ -215,7 +215,7 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
     const y = SPANS_TOP + box.row * head.rowHeight + 2;
     const left = Math.max(-4, box.x);
     const right = Math.min(width + 4, box.x + box.width);
-    const own = box.id === selected?.id;
+    const own = box.item.id === selected?.id;
     context.fillStyle = hue;
     context.strokeStyle = hue;
     context.beginPath();
@@ -342,9 +342,8 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     const from = Math.max(0, box.x) + 5;
     const room = Math.min(width, box.x + box.width) - from - 4;
     if (room < 24) continue;
-    const kind = PHASE_TITLES[box.item.kind] ?? '';
-    const name = clean(box.item.name || box.item.kind, 60);
-    const text = fitting(context, [name, kind || name, ''], room);
+    const kind = phaseKind(box.item.kind);
+    const text = fitting(context, [clean(box.item.name, 60) || kind, kind, ''], room);
     context.fillStyle = palette.bg;
     if (text) context.fillText(text, from, y + PHASE_HEIGHT / 2 + 0.5);
   }

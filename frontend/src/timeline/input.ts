@@ -259,7 +259,7 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
   }
   if (inHead) {
     const hit = spanAt(timeline, x, y);
-    if (hit) timeline.choose(hit.id);
+    if (hit) timeline.choose(hit.item.id);
     else if (windowUnder(timeline, x, y)) timeline.openWindowAt(toValue(frame.view, frame.width, x));
     return;
   }
@@ -275,5 +275,5 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
   // In the lanes, the shortest span over this place is the one that is meant.
   const over = timeline.placedSpans.filter((box) => !box.whole && x >= box.x && x <= box.x + box.width);
   over.sort((a, b) => a.width - b.width);
-  if (over[0]) timeline.choose(over[0].id);
+  if (over[0]) timeline.choose(over[0].item.id);
 }

@@ -145,7 +145,7 @@ function moveCursor(timeline: Timeline, event: KeyboardEvent, targets: KeyTarget
       break;
     case 'Enter': {
       const hit = timeline.placedSpans.find(({ range, whole }) => !whole && current >= range.start && current < range.end);
-      if (hit) timeline.choose(hit.id);
+      if (hit) timeline.choose(hit.item.id);
       else timeline.openWindowAt(current);
       return true;
     }

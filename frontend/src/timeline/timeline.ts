@@ -404,7 +404,7 @@ export class Timeline {
   choose(id: string): void {
     const { app, surfaces } = this;
     app.select(id);
-    const gpus = app.selection?.item.gpus ?? [];
+    const gpus = app.selection?.gpus ?? [];
     const all = app.recording?.report.gpus?.length ?? 0;
     const { rows } = this.shape.get().layout;
     const row = rows.find(({ type, key }) => type === 'group' && isAbout(gpus, key));
@@ -451,7 +451,7 @@ export class Timeline {
     const id = app.neighbour(by);
     if (id === null) return;
     this.choose(id);
-    if (app.selection && frame && span(frame.view) < span(frame.bounds)) this.showSpan(app.selection.item);
+    if (app.selection && frame && span(frame.view) < span(frame.bounds)) this.showSpan(app.selection);
   }
 
   /** Brings a profiler window into view, with its neighbourhood. */
@@ -486,7 +486,7 @@ export class Timeline {
     const { measure } = this.app.state.get();
     const { selection } = this.app;
     if (measure) this.show(measure);
-    else if (selection) this.showSpan(selection.item);
+    else if (selection) this.showSpan(selection);
   }
 
   setAxis(axis: 'steps' | 'time' | 'clock'): void {

@@ -20,7 +20,7 @@ export function Announcer() {
   }, [cursor]);
   useEffect(() => {
     const { selection } = app;
-    if (selection && app.state.get().touched) setText(`Selected: ${selection.item.title ?? selection.item.cause}`);
+    if (selection && app.state.get().touched) setText(`Selected: ${selection.title ?? selection.cause}`);
   }, [selected]);
   return (
     <div class="hidden-text" role="status" aria-live="polite">

@@ -9,14 +9,14 @@ import { Small } from './small.tsx';
 
 /** Seconds of wall time per step, per sample where both runs know their batch; compilation left out. */
 function pace(report: WordedReport, bySample: boolean): number | null {
-  const { wall_s: wall, steps, time_s: time, fit } = report;
+  const { wall_s: wall, steps, time_s: time, batch_size: size } = report;
   if (!wall || !steps) return null;
   const compile = typeof time?.compile === 'number' ? time.compile : 0;
-  return (wall - compile) / steps / (bySample ? (fit?.batch_size ?? 1) : 1);
+  return (wall - compile) / steps / (bySample ? (size ?? 1) : 1);
 }
 
 function speed(base: WordedReport, report: WordedReport): string {
-  const bySample = !!base.fit?.batch_size && !!report.fit?.batch_size;
+  const bySample = !!base.batch_size && !!report.batch_size;
   const [old, now] = [pace(base, bySample), pace(report, bySample)];
   return old && now ? `${short(Number((old / now).toFixed(2)))}×` : UNKNOWN;
 }
@@ -88,7 +88,7 @@ export function Compare() {
                 </td>
                 <td>
                   {seconds(pace(report, false))}
-                  {report.fit?.batch_size && <span class="dim"> · {seconds(pace(report, true))} a sample</span>}
+                  {report.batch_size && <span class="dim"> · {seconds(pace(report, true))} a sample</span>}
                 </td>
                 <td>{percent(activeOf(report))}</td>
                 <td class="compare-bar">

@@ -79,7 +79,7 @@ function Row({ title, parts, most }: { title: string; parts: Part[]; most: numbe
           {parts.map(({ name, title: part, ms }) => (
             <i
               key={name}
-              class={/input|wait_input/.test(name) ? 'idle' : ''}
+              class={name === 'input_wait' ? 'idle' : ''}
               style={{ width: `${(100 * ms) / most}%`, background: `var(--${seriesColour(name)})` }}
               title={`${part}: ${seconds(ms / 1e3)} (${share(ms, all)})`}
             />

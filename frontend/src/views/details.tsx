@@ -4,7 +4,6 @@ import type { EvidenceRow, WordedFinding, RecordingReply } from '../api/types.ts
 import { positionText, remedyOf } from '../lanes/findings.ts';
 import { clock, duration, elapsed, nanoseconds, percent } from '../math/format.ts';
 import { capitalized, clean, held } from '../math/text.ts';
-import { evidenceRows } from '../math/evidence.ts';
 import { causeBeside, causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
 import { About } from './findings.tsx';
@@ -27,7 +26,7 @@ export function Details({ recording }: { recording: RecordingReply }) {
   return (
     <aside class="details" aria-label="Details">
       {measured && <Measure />}
-      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection.item} id={selection.id} /> : !measured && <Hint />}
+      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection} /> : !measured && <Hint />}
       <About recording={recording} />
     </aside>
   );
@@ -47,23 +46,23 @@ function Hint() {
   );
 }
 
-function Selected({ recording, item, id }: { recording: RecordingReply; item: WordedFinding; id: string }) {
+function Selected({ recording, item }: { recording: RecordingReply; item: WordedFinding }) {
   const { app, timeline } = useTab();
   const style = causeStyle(item.cause);
   useApp((state) => state.job);
   const { rows: groups } = app;
-  const group = groups.find(({ list }) => list.some((one) => one.id === id));
+  const group = groups.find(({ list }) => list.some((one) => one.id === item.id));
   const remedy = group && remedyOf(group, item);
   const spans = recording.report.spans?.length ?? 0;
   const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
-  const rows = evidenceRows(item).filter(
+  const rows = (item.rows ?? []).filter(
     ({ name }) => !item.saves_s || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
   );
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
   return (
     <article class="selected" style={{ '--cause': `var(--${style.colour})` }}>
       <header class="selected-nav">
-        <span>{capitalized(positionText(groups, id))}</span>
+        <span>{capitalized(positionText(groups, item.id))}</span>
         {spans > 1 && (
           <>
             <Small sign="‹" name="Previous span" keys="[" onClick={() => timeline.toSpan(-1)} />
@@ -101,34 +100,35 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Wo
           <Heads of={['what', 'seen', 'rule']} />
           <tbody>
             {rows.map((row) => {
+              const [name, value] = [clean(row.name), clean(row.value, 200)];
               const label = (
                 <>
-                  {row.label}
+                  {clean(row.label)}
                   <Bullet bar={row.bar} />
                 </>
               );
-              if (row.value.length <= LONG)
+              if (value.length <= LONG)
                 return (
-                  <tr key={row.name}>
-                    <th scope="row" title={row.name}>
+                  <tr key={name}>
+                    <th scope="row" title={name}>
                       {label}
                     </th>
                     <td colSpan={row.rule ? 1 : 2}>
-                      <bdi>{row.value}</bdi>
+                      <bdi>{value}</bdi>
                     </td>
-                    {row.rule && <td>{row.rule}</td>}
+                    {row.rule && <td>{clean(row.rule, 40)}</td>}
                   </tr>
                 );
               return (
                 <>
                   <tr class="long">
-                    <th scope="rowgroup" colSpan={3} title={row.name}>
+                    <th scope="rowgroup" colSpan={3} title={name}>
                       {label}
                     </th>
                   </tr>
                   <tr>
                     <td class="long" colSpan={3}>
-                      <bdi>{row.value}</bdi>
+                      <bdi>{value}</bdi>
                     </td>
                   </tr>
                 </>

@@ -26,7 +26,7 @@ export function FindingRows({ head }: { head: Head }) {
     // Of several spans, each further click goes to the next one.
     const next = place < 0 ? group.first : (group.list[(place + 1) % group.list.length] as Group['first']);
     timeline.choose(next.id);
-    if (place >= 0) timeline.showSpan(next.item);
+    if (place >= 0) timeline.showSpan(next);
   };
   if (head.groups.length === 0)
     return (
@@ -37,10 +37,10 @@ export function FindingRows({ head }: { head: Head }) {
   return (
     <ul class="finding-list" aria-label="Bottlenecks">
       {head.groups.map((group, row) => {
-        const { item, id } = group.first;
+        const item = group.first;
         const style = causeStyle(item.cause);
         return (
-          <li key={id} style={at(row)}>
+          <li key={item.id} style={at(row)}>
             <button
               type="button"
               class="finding"
@@ -236,17 +236,17 @@ function Calm({ recording }: { recording: RecordingReply }) {
 
 /** What distinguishes a finding from others of its cause: when, what, where. */
 export const about = (group: Group, gpus: number): string =>
-  [group.list.length > 1 ? timesText(group) : stepsText(group.first.item), culprit(group.first.item), where(group.first.item, gpus)].filter(Boolean).join(' · ');
+  [group.list.length > 1 ? timesText(group) : stepsText(group.first), culprit(group.first), where(group.first, gpus)].filter(Boolean).join(' · ');
 
 /** "5 times, 4.4 s each (max 4.6 s)" */
 function timesText({ list, lost }: Group): string {
-  const most = Math.max(...list.map(({ item }) => item.lost_s ?? 0));
+  const most = Math.max(...list.map((item) => item.lost_s ?? 0));
   const each = lost === null ? null : lost / list.length;
   const max = each !== null && most > 1.05 * each ? ` (max ${duration(most)})` : '';
   return `${count(list.length)} times${each === null ? '' : `, ${duration(each)} each${max}`}`;
 }
 
-function where(item: Group['first']['item'], gpus: number): string {
+function where(item: Group['first'], gpus: number): string {
   const parts: string[] = [];
   if (item.gpus?.length && item.gpus.length < gpus) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 4).join(', ') + (item.gpus.length > 4 ? ` and ${item.gpus.length - 4} more` : ''));
   if (item.ranks && item.ranks.length > 1) parts.push(`ranks ${item.ranks.map((rank) => clean(rank, 8)).slice(0, 8).join(', ')}`);

@@ -1,6 +1,6 @@
 /** The same as on the canvas, as tables: spans, and what the visible buckets of each lane hold. */
 import type { RecordingReply } from '../api/types.ts';
-import { findingId, inOrder, phaseTitle } from '../lanes/spans.ts';
+import { inOrder, phaseTitle } from '../lanes/spans.ts';
 import { count, duration, nanoseconds, withUnit } from '../math/format.ts';
 import { span } from '../math/range.ts';
 import { clean } from '../math/text.ts';
@@ -36,16 +36,15 @@ export function Tables({ recording }: { recording: RecordingReply }) {
 function SpanTable({ recording }: { recording: RecordingReply }) {
   const { timeline } = useTab();
   const selected = useApp((state) => state.selected);
-  const spans = inOrder(recording.report.spans ?? []);
-  const findings = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
-  if (spans.length + findings.length === 0) return null;
+  const listed = [...inOrder(recording.report.spans ?? []), ...(recording.report.findings ?? [])];
+  if (listed.length === 0) return null;
   return (
     <ScrolledTable name="Bottlenecks" caption="Bottlenecks" heads={['cause', 'what', 'steps', 'from', 'length', 'lost']} words={['what']}>
-      {[...spans, ...findings].map(({ item, id }) => (
-        <tr key={id} aria-current={id === selected}>
+      {listed.map((item) => (
+        <tr key={item.id} aria-current={item.id === selected}>
           <td class="words">{causeStyle(item.cause).title}</td>
           <th scope="row">
-            <button type="button" class="linklike" onClick={() => timeline.choose(id)}>
+            <button type="button" class="linklike" onClick={() => timeline.choose(item.id)}>
               <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
             </button>
           </th>

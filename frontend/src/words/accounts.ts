@@ -93,16 +93,8 @@ export function hostSlices({ time_s, rank }: Pick<WordedReport, 'time_s' | 'rank
   return [{ ...step, seconds: step.seconds - waiting }, { key: 'waiting', colour: 'grey', idle: true, title: `waiting for worker ${late.ranks?.[0]}`, explanation, seconds: waiting }, ...parts.slice(1)];
 }
 
-/** Colour of a series of the step breakdown, by the words in its name. */
-export function seriesColour(name: string): string {
-  if (/input|wait_input|data/.test(name)) return 'amber';
-  if (/compil/.test(name)) return 'violet';
-  if (/gpu_wait|device_wait|sync/.test(name)) return 'sky';
-  if (/callback/.test(name)) return 'olive';
-  if (/valid/.test(name)) return 'mauve';
-  if (/other/.test(name)) return 'grey';
-  return 'blue';
-}
+/** Colour of a series of the step breakdown: that of its category of the thread's time. */
+export const seriesColour = (name: string): string => (name === 'gpu_wait' ? 'sky' : (HOST.find(({ key }) => key === name)?.colour ?? 'blue'));
 
 /** Colour of a band lane, by what it measures. */
 export function laneColour(id: string): string {

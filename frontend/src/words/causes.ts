@@ -17,7 +17,7 @@ export function causeBeside(item: Pick<WordedFinding, 'title' | 'cause'>): strin
 }
 
 /** A row of findings in one line: its glyph, its name, what it costs. */
-export const rowText = ({ first: { item }, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && duration(lost)].filter(Boolean).join(' · ');
+export const rowText = ({ first: item, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && duration(lost)].filter(Boolean).join(' · ');
 
 /** What the evidence names as the culprit: the slowest stage, the callback; empty when it names none. */
 export const culprit = (item: Pick<WordedFinding, 'culprit'>): string => clean(item.culprit, 80);
