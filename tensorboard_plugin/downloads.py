@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -138,7 +137,6 @@ def html_report(
     recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
     if not recordings:
         raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
-    per_run = Counter(recording.run for recording in recordings)
     server, clocks = TileServer(patient=True), SessionClocks()
     judged, problems = run_reports(recordings, thresholds)
     reports = {recording.id: report for recording, report in judged}
@@ -155,12 +153,12 @@ def html_report(
     data = {
         "runs": {
             **runs_head(
-                {"logdir": without_secrets(logdir)}, sorted(per_run), reported([*recordings.problems, *problems])
+                {"logdir": without_secrets(logdir)},
+                sorted({recording.run for recording in recordings}),
+                reported([*recordings.problems, *problems]),
             ),
             "recordings": [
-                listed(recording, per_run[recording.run], report=reports[recording.id])
-                for recording in recordings
-                if recording.id in by_id
+                listed(recording, report=reports[recording.id]) for recording in recordings if recording.id in by_id
             ],
         },
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.

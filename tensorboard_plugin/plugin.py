@@ -124,7 +124,6 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/tiles": self._serve_tiles,
             "/window": self._serve_window,
             "/export.csv": self._serve_csv,
-            "/export.json": self._serve_json,
             "/export.html": self._serve_html,
         }
         return {
@@ -168,13 +167,12 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         entries = self._index.entries()
         complete = self._index.complete
         problems = list(self._index.problems)
-        per_run = Counter(entry.recording.run for entry in entries)
         # Most of thousands of recordings have not changed: their rows are kept as text.
         rows = []
         for entry in entries:
             problems += entry.recording.problems
             try:
-                rows.append(_row(entry, per_run[entry.recording.run]))
+                rows.append(_row(entry))
             except Exception as error:
                 problems.append(unexpected(entry.recording.path, error))
         head = runs_head(self._looked_in(), self._names, reported(problems))
@@ -261,11 +259,6 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # Rows are read as they are sent.
         lines = self._patience.stream(request.args.get("id", ""), lines)
         return _download(lines, "text/csv", f"{table}.csv")
-
-    def _serve_json(self, request: wrappers.Request) -> wrappers.Response:
-        recording = self._recording(request)
-        report = self._report(recording, recording.revision)
-        return _json(request, {"version": 1, "runs": [report]}, download="report.json")
 
     def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
         recordings = self._recordings(request)
@@ -389,13 +382,8 @@ def _app(handler: Handler) -> object:
     return serve
 
 
-def _json(
-    request: wrappers.Request, value: object, status: int = 200, download: str | None = None
-) -> wrappers.Response:
-    response = _unkept(http_util.Respond(request, _dumped(value), "application/json", code=status))
-    if download:
-        response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
-    return response
+def _json(request: wrappers.Request, value: object, status: int = 200) -> wrappers.Response:
+    return _unkept(http_util.Respond(request, _dumped(value), "application/json", code=status))
 
 
 def _dumped(value: object) -> str:
@@ -406,11 +394,11 @@ def _dumped(value: object) -> str:
         return strict_json(plain(value))
 
 
-def _row(entry: OpenedRecording, of_run: int) -> str:
+def _row(entry: OpenedRecording) -> str:
     recording = entry.recording
-    key = (entry.looked_at, of_run, recording.session, len(recording.problems))
+    key = (entry.looked_at, recording.session, len(recording.problems))
     if entry.row is None or entry.row[0] != key:
-        entry.row = (key, _dumped(listed(recording, of_run, entry.status)))
+        entry.row = (key, _dumped(listed(recording, entry.status)))
     return entry.row[1]
 
 

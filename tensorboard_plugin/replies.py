@@ -153,43 +153,31 @@ def runs_head(directory: LogDirectory, names: list[str], problems: list[Reported
     }
 
 
-def listed(
-    recording: Recording, of_run: int, status: Status | None = None, report: RunReport | None = None
-) -> RecordingSummary:
+def listed(recording: Recording, status: Status | None = None, report: RunReport | None = None) -> RecordingSummary:
     """Return one line of `./runs`.
 
     Args:
-        of_run: how many recordings the run has.
         status: the recording's, where it is known.
         report: of the recording, where there is one; None = what the recording itself stores.
     """
     status = recording.status if status is None else status
     facts = recording.facts
     stored = recording.stored if report is None else report
-    label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
-    fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
-    trial, config = facts.get("trial"), facts.get("trial_config")
-    label += "".join(f" · {name}" for name in (trial, config) if name and name not in label)
-    if of_run > 1 and fit is not None:
-        label += f" · fit {fit + 1}"
-    if world is not None and world > 1:
-        label += f" · rank {rank}"
     return {
         "id": recording.id,
         "run": recording.run,
         "session": recording.session,
-        "fit_index": fit,
+        "fit_index": facts.get("fit_index"),
         "fits": facts.get("fits"),
         "host": facts.get("host"),
-        "rank": rank,
+        "rank": facts.get("rank"),
         "status": status,
         "job_source": facts.get("job_source"),
         "start_ns": recording.start_ns,
         "end_ns": recording.end_ns,
-        "trial": trial,
-        "trial_config": config,
+        "trial": facts.get("trial"),
+        "trial_config": facts.get("trial_config"),
         "steps": recording.step_count,
-        "label": label,
         "verdict": stored and stored.get("verdict"),
         **_stored_findings(stored),
         "revision": recording.revision_as(status),

@@ -47,7 +47,6 @@ class RecordingSummary(StoredFindings):
     start_ns: int | None
     end_ns: int | None
     steps: int | None
-    label: NotRequired[str | None]
     verdict: NotRequired[str | None]
     revision: str | int  # 0 in an offline page
 

@@ -213,12 +213,7 @@ def answer(routes: dict[str, Any], route: str, query: str, **options: Any) -> tu
 
 def _queries(number: int) -> list[tuple[str, str]]:
     """What a number asks about each recording: its facts, one reply more, two views."""
-    asked = (
-        ("/job", ""),
-        ("/window", "&window=0"),
-        ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"),
-        ("/export.json", ""),
-    )
+    asked = (("/job", ""), ("/window", "&window=0"), ("/export.csv", f"&table={_TABLES[number % len(_TABLES)]}"))
     views = (("step", 0), ("step", 3), ("time", 24), ("time", 30))
     lanes = "steps,gpu0:utilization_pct,pipeline"
     tiles = [

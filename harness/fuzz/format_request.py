@@ -19,7 +19,6 @@ ROUTES = (
     "/tiles",
     "/window",
     "/export.csv",
-    "/export.json",
     "/export.html",
     "/static/index.js",
     "/static/style.css",

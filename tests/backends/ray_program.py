@@ -29,7 +29,6 @@ def trial(config: dict) -> None:
 if __name__ == "__main__":
     from gpu_util_callback.diagnosis import logdir_report
     from gpu_util_callback.report.terminal import render
-    from tensorboard_plugin.replies import listed
 
     log_dir, address = sys.argv[1:]
     ray.init(address, log_to_driver=False)
@@ -44,7 +43,6 @@ if __name__ == "__main__":
         recorded=[recording.facts.get("trial", "") for recording in recordings],
         configs=[recording.facts.get("trial_config", "") for recording in recordings],
         trial_of=[recording.facts.get("trial_of") for recording in recordings],
-        labels=[listed(recording, len(recordings))["label"] for recording in recordings],
         texts=[render(logdir_report([recording]), 110) for recording in recordings],
         runs=[recording.run for recording in recordings],
         sessions=len({recording.session for recording in recordings}),

@@ -70,9 +70,7 @@ def refused(status, body, asked):
     assert "Traceback" not in reply["error"]
 
 
-@pytest.mark.parametrize(
-    "route", ["/recording", "/tiles", "/window", "/job", "/export.csv", "/export.json", "/export.html"]
-)
+@pytest.mark.parametrize("route", ["/recording", "/tiles", "/window", "/job", "/export.csv", "/export.html"])
 def test_ids_lead_nowhere_but_to_known_recordings(logs, route):
     app = PluginApp(logs / "logs")
     (outside,) = read_recordings(logs / "outside")
@@ -214,7 +212,7 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
         ids = {one["run"]: one["id"] for one in app.json("/runs")["recordings"]}
         assert app.tile(ids["a"])[0] == 200
         shutil.rmtree(tmp_path / "logs" / "a")
-        for route, query in (("/recording", {}), ("/export.csv", {}), ("/export.json", {}), ("/job", {})):
+        for route, query in (("/recording", {}), ("/export.csv", {}), ("/job", {})):
             status, body = app.get(route, id=ids["a"], **query)
             assert status in (200, 404), (route, status, body[:300])
             if status == 200 and route == "/recording":

@@ -44,7 +44,6 @@ def addresses(app):
         f"/tiles?id={id}&axis=step&level=0&first=0&count=64&lanes=steps",
         f"/window?id={id}&window=0",
         f"/export.csv?id={id}",
-        f"/export.json?id={id}",
         f"/export.html?id={id}",
         "/static/index.js",
         "/static/index.js?v=1",

@@ -128,7 +128,7 @@ def everything_said(logdir, folder, capfd, caplog):
     listed = app.json("/runs")["recordings"]
     replies = [app.get("/runs"), app.get("/total"), app.get("/recording", id=URL)]
     for one in listed:
-        for route in ("/recording", "/job", "/export.csv", "/export.json", "/export.html"):
+        for route in ("/recording", "/job", "/export.csv", "/export.html"):
             replies.append(app.get(route, id=one["id"], table="phases"))
     texts += [body.decode() for _, body in replies]
     for one in read_recordings(logdir) if listed else ():

@@ -52,7 +52,6 @@ export interface RecordingSummary {
   start_ns: number | null;
   end_ns: number | null;
   steps: number | null;
-  label?: string | null;
   verdict?: string | null;
   /** 0 in an offline page */
   revision: string | number;

@@ -109,7 +109,7 @@ function textOf(row: Row): string {
   if (text === undefined) {
     const { item, training, parts } = row;
     const said = [
-      runName(item.run, 1000), item.label, item.trial, item.trial_config, item.host, row.status, item.verdict, training?.script, training?.user,
+      runName(item.run, 1000), `fit ${(item.fit_index ?? 0) + 1}`, `rank ${item.rank}`, item.trial, item.trial_config, item.host, row.status, item.verdict, training?.script, training?.user,
       ...row.causes.flatMap((cause) => [cause, titleOfCause(cause)]), ...(item.titles ?? []),
     ];
     text = `${said.join(' ').toLowerCase()} ${parts.map(textOf).join(' ')}`;
