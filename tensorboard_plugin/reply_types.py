@@ -297,7 +297,7 @@ class RecordingReply(TypedDict):
     """A recording."""
 
     id: str
-    revision: str | int  # 0 in an offline page
+    revision: str
     report: WordedReport
     extent: Extent
     lanes: list[LaneInfo]

@@ -1,7 +1,7 @@
 /** Fetches from the plugin's server, always by relative URL so that any proxy prefix works. */
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import type { TileRequest } from '../tiles/request.ts';
-import { readEmbedded } from './offline.ts';
+import { readEmbedded, type Route } from './offline.ts';
 import type { JobReply, RecordingReply, RunsReply, TotalReply, WindowReply } from './types.ts';
 
 const offline = readEmbedded();
@@ -15,17 +15,6 @@ export const isTable = offline?.isTable ?? false;
 /** What a report in one file opens on, where its link says nothing else. */
 export const openAtFirst: readonly string[] = offline?.shown ?? [];
 
-/** What went wrong, in a line a person can act upon. */
-export class ApiError extends Error {
-  constructor(
-    message: string,
-    readonly status: number,
-  ) {
-    super(message);
-    this.name = 'ApiError';
-  }
-}
-
 async function get(path: string, query: Record<string, string>, signal?: AbortSignal): Promise<Response> {
   const search = new URLSearchParams(query).toString();
   let reply: Response;
@@ -33,7 +22,7 @@ async function get(path: string, query: Record<string, string>, signal?: AbortSi
     reply = await fetch(search ? `${path}?${search}` : path, { signal: signal ?? null });
   } catch (error) {
     if ((error as Error).name === 'AbortError') throw error;
-    throw new ApiError('TensorBoard does not answer. Is it still running?', 0);
+    throw new Error('TensorBoard does not answer. Is it still running?');
   }
   if (reply.ok) return reply;
   const body = await reply.text().catch(() => '');
@@ -44,35 +33,26 @@ async function get(path: string, query: Record<string, string>, signal?: AbortSi
   } catch {
     // not JSON: the status line says enough
   }
-  throw new ApiError(message, reply.status);
+  throw new Error(message);
 }
 
-export async function fetchRuns(signal?: AbortSignal): Promise<RunsReply> {
-  return offline ? offline.runs() : ((await (await get('./runs', {}, signal)).json()) as RunsReply);
+async function ask<T>(route: Route, query: Record<string, string> = {}): Promise<T> {
+  if (!offline) return (await (await get(`./${route}`, query)).json()) as T;
+  const found = offline.reply(route, query);
+  if (found === undefined) throw new Error(`This report does not hold that ${route === 'window' ? 'profiler window' : 'recording'}.`);
+  return found as T;
 }
+
+export const fetchRuns = (): Promise<RunsReply> => ask('runs');
 
 /** Null in a report in one file that holds no sums. */
-export async function fetchTotal(): Promise<TotalReply | null> {
-  return offline ? offline.total() : ((await (await get('./total', {})).json()) as TotalReply);
-}
+export const fetchTotal = (): Promise<TotalReply | null> => ask('total');
 
-export async function fetchRecording(id: string, signal?: AbortSignal): Promise<RecordingReply> {
-  if (!offline) return (await (await get('./recording', { id }, signal)).json()) as RecordingReply;
-  const found = offline.recording(id);
-  if (!found) throw new ApiError('This report does not hold that recording.', 404);
-  return found;
-}
+export const fetchRecording = (id: string): Promise<RecordingReply> => ask('recording', { id });
 
-export async function fetchJob(id: string, signal?: AbortSignal): Promise<JobReply | null> {
-  return offline ? offline.job(id) : ((await (await get('./job', { id }, signal)).json()) as JobReply);
-}
+export const fetchJob = (id: string): Promise<JobReply> => ask('job', { id });
 
-export async function fetchWindow(id: string, window: number, signal?: AbortSignal): Promise<WindowReply> {
-  if (!offline) return (await (await get('./window', { id, window: String(window) }, signal)).json()) as WindowReply;
-  const found = offline.window(id, window);
-  if (!found) throw new ApiError('This report does not hold that profiler window.', 404);
-  return found;
-}
+export const fetchWindow = (id: string, window: number): Promise<WindowReply> => ask('window', { id, window: String(window) });
 
 let profile: Promise<boolean> | undefined;
 

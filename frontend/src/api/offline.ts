@@ -10,7 +10,10 @@ interface EmbeddedTiles {
   blocks: string[];
 }
 
-export interface Embedded {
+/** Where the server replies in JSON. */
+export type Route = 'runs' | 'total' | 'recording' | 'job' | 'window';
+
+interface Embedded {
   runs: RunsReply;
   total?: TotalReply | null;
   /** Ids of those that are open at first: one, and what it is compared with. */
@@ -18,7 +21,7 @@ export interface Embedded {
   recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null>; job?: JobReply }>;
 }
 
-export class OfflineSource {
+class OfflineSource {
   private blocks = new Map<string, Promise<TileBlock[]>>();
 
   constructor(private readonly data: Embedded) {}
@@ -32,27 +35,11 @@ export class OfflineSource {
     return Object.keys(this.data.recordings).length === 0;
   }
 
-  runs(): RunsReply {
-    // Nothing goes on any more in a file, whatever the run's status was when it was made.
-    const recordings = this.data.runs.recordings.map((one) => ({ ...one, revision: 0 }));
-    return { ...this.data.runs, recordings };
-  }
-
-  total(): TotalReply | null {
-    return this.data.total ?? null;
-  }
-
-  recording(id: string): RecordingReply | null {
-    const found = Object.prototype.hasOwnProperty.call(this.data.recordings, id) ? this.data.recordings[id] : undefined;
-    return found ? { ...found.reply, revision: 0 } : null;
-  }
-
-  job(id: string): JobReply | null {
-    return this.data.recordings[id]?.job ?? null;
-  }
-
-  window(id: string, window: number): WindowReply | null {
-    return this.data.recordings[id]?.windows?.[String(window)] ?? null;
+  /** What the server says at a route; undefined where this page does not hold it. */
+  reply(route: Route, { id = '', window = '' }: { id?: string; window?: string }): unknown {
+    const { runs, total = null, recordings } = this.data;
+    const one = Object.hasOwn(recordings, id) ? recordings[id] : undefined;
+    return { runs, total, recording: one?.reply, job: one?.job, window: one?.windows?.[window] ?? undefined }[route];
   }
 
   async tiles(request: TileRequest): Promise<TileBlock> {

@@ -524,8 +524,7 @@ export interface WindowInfo {
 /** A recording. */
 export interface RecordingReply {
   id: string;
-  /** 0 in an offline page */
-  revision: string | number;
+  revision: string;
   report: WordedReport;
   extent: Extent;
   lanes: LaneInfo[];

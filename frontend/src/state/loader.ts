@@ -148,7 +148,7 @@ export class Loader {
 
   /** Asks about the job; without an answer the tab shows the recording alone. The worst worker opens by itself. */
   private async loadJob(id: string): Promise<void> {
-    const job = (await fetchJob(id).catch(() => null)) ?? NO_JOB;
+    const job = await fetchJob(id).catch(() => NO_JOB);
     const { state } = this.app;
     if (state.get().id !== id) return;
     state.set({ job });

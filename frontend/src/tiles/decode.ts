@@ -16,7 +16,6 @@ export interface TileBlock {
   /** Index of the first bucket; bucket k covers [k * 2^level, (k + 1) * 2^level). */
   first: number;
   count: number;
-  revision: number | string;
   /** Key is `lane/series`. NaN is no data. */
   series: Map<string, SeriesTile>;
   /** Start of each bucket in nanoseconds since the recording began. */
@@ -32,7 +31,6 @@ interface Header {
   level: number;
   first: number;
   count: number;
-  revision: number | string;
   series: SeriesHeader[];
   refining?: string[];
   /** Of buckets that repeat wider ones, those from here on are empty. */
@@ -91,7 +89,6 @@ export function decodeTiles(buffer: ArrayBuffer): TileBlock {
     level: header.level,
     first: header.first,
     count,
-    revision: header.revision,
     series,
     timeAt: doubles(doublesAt),
     stepAt: doubles(doublesAt + count * 8),
