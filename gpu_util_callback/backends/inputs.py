@@ -101,6 +101,8 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     if facts.get("validation_kind") == "numpy":
         given = (frame.f_locals.get(argument) for argument in ("validation_batch_size", "batch_size"))
         facts["validation_batch_size"] = next(filter(None, given), KERAS_BATCH)
+    if isinstance(frame.f_locals.get("validation_steps"), int):
+        facts["validation_steps"] = frame.f_locals["validation_steps"]
     if kind == "numpy":
         beside = ("y", "sample_weight")
         facts["input_beside"] = [argument for argument in beside if frame.f_locals.get(argument) is not None]

@@ -230,6 +230,7 @@ class Fit(TypedDict, total=False):
     validation_kind: str
     validation_workers: Count
     validation_split: Share
+    validation_steps: Count  # as given to fit
     validation_batch_size: Count  # of arrays
     variables: dict[str, str]
     callbacks: dict[str, OwnCallback]

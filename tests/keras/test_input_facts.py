@@ -71,6 +71,8 @@ def test_arrays():
     assert split["validation_batch_size"] == 32, "Keras' own"
     beside = described(x=x, y=y, validation_data=(x, y), validation_batch_size=4)["tensorflow"]
     assert (beside["validation_kind"], beside["validation_batch_size"]) == ("numpy", 4)
+    cut = described(x=x, y=y, validation_data=(x, y), validation_steps=2)["tensorflow"]
+    assert cut["validation_steps"] == 2
 
 
 def test_tf_data():
