@@ -26,8 +26,6 @@ REPLIES = RunsReply, TotalReply, RecordingReply, WindowReply, JobReply
 PARTIAL = {
     "WordedFinding": {"id", "cause"},
     "GpuReport": {"index"},
-    "WordedReport": {"run", "status"},
-    "SeriesInfo": {"name"},
     "Spread": set(),
 }
 # The type of all fields that have no name of their own.

@@ -393,52 +393,52 @@ export interface AcceleratorWords {
 /** What the tab shows of a run of the report, with words; it is sent the whole run, for its export. */
 export interface WordedReport {
   /** "imported trace", where a profiler's files were */
-  job_source?: string | null;
-  fit_index?: number | null;
-  host?: string | null;
-  rank?: number | null;
-  world_size?: number | null;
-  trial?: string | null;
-  trial_config?: string | null;
-  framework?: Framework | null;
+  job_source: string | null;
+  fit_index: number | null;
+  host: string | null;
+  rank: number | null;
+  world_size: number | null;
+  trial: string | null;
+  trial_config: string | null;
+  framework: Framework | null;
   /** name of the TensorBoard run, "." for the log directory itself */
   run: string;
   /** runs with the same value are workers of one job */
-  session?: string;
+  session: string;
   /** of one callback, which went on in this recording */
-  fits?: number;
+  fits: number;
   status: Status;
   /** seconds of training */
-  wall_s?: number | null;
-  steps?: number;
-  step_ms?: StepMs;
+  wall_s: number | null;
+  steps: number;
+  step_ms: StepMs;
   /** The training thread's time by category (step, input_wait, compile, validation, callbacks, other); adds up to wall_s */
-  time_s?: Record<string, number>;
+  time_s: Record<string, number>;
   /** By GPU index, an estimate: seconds of the run by category, which add up to wall_s; empty where unknown. `basis`: windows or nvml */
-  gpu_time_est?: Record<string, Record<string, number | string>>;
-  gpus?: GpuReport[];
-  traced?: TracedSteps;
+  gpu_time_est: Record<string, Record<string, number | string>>;
+  gpus: GpuReport[];
+  traced: TracedSteps;
   /** what could not be measured */
-  unavailable?: Unavailable[];
+  unavailable: Unavailable[];
   /** what recording cost in this run */
-  overhead?: Overhead;
+  overhead: Overhead;
   /** of the GPUs in use over the whole run; null where no power was sampled */
-  energy?: Energy | null;
+  energy: Energy | null;
   /** one sentence for people */
-  verdict?: string;
+  verdict: string;
   /** those that are not the default: `input_bound.wait_pct` */
-  thresholds_set?: Record<string, number>;
-  batch_size?: number | null;
-  findings?: WordedFinding[];
-  spans?: WordedFinding[];
+  thresholds_set: Record<string, number>;
+  batch_size: number | null;
+  findings: WordedFinding[];
+  spans: WordedFinding[];
   /** all of them, in the order of the verdict */
-  rows?: FindingRow[];
+  rows: FindingRow[];
   /** `first` of the row that the verdict speaks of */
-  lead?: string | null;
+  lead: string | null;
   /** what the verdict says where nothing was found */
-  calm?: 'healthy' | 'compiling' | 'outside' | 'unexplained' | 'unjudged' | 'empty' | null;
-  ceilings?: CeilingWords | null;
-  au?: AcceleratorWords | null;
+  calm: 'healthy' | 'compiling' | 'outside' | 'unexplained' | 'unjudged' | 'empty' | null;
+  ceilings: CeilingWords | null;
+  au: AcceleratorWords | null;
 }
 
 /** The steps and the times of a recording. */
@@ -452,7 +452,7 @@ export interface Extent {
 /** A series of a lane. */
 export interface SeriesInfo {
   name: string;
-  title?: string;
+  title: string;
 }
 
 /** Growth of a lane's values, and where it meets their limit if it goes on: an estimate. */

@@ -14,12 +14,12 @@ export interface Group {
 }
 
 /** Spans and whole-run findings of a report. */
-const allFindings = ({ spans = [], findings = [] }: Pick<WordedReport, 'spans' | 'findings'>): WordedFinding[] => [...spans, ...findings];
+const allFindings = ({ spans, findings }: Pick<WordedReport, 'spans' | 'findings'>): WordedFinding[] => [...spans, ...findings];
 
 /** The server's rows of findings, in its order: that of the verdict. */
-function grouped(rows: readonly FindingRow[] | undefined, findings: readonly WordedFinding[]): Group[] {
+function grouped(rows: readonly FindingRow[], findings: readonly WordedFinding[]): Group[] {
   const byId = new Map(findings.map((one) => [one.id, one]));
-  return (rows ?? []).flatMap((row) => {
+  return rows.flatMap((row) => {
     const [first, list] = [byId.get(row.first), row.ids.flatMap((id) => byId.get(id) ?? [])];
     return first ? [{ first, list, lost: row.lost_s, remedies: row.remedies }] : [];
   });
@@ -60,7 +60,7 @@ export function headlineOf(report: Judged): Group | null {
 
 /** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */
 export function namedGpus(report: Pick<WordedReport, 'spans' | 'findings' | 'gpus'>): Set<string> {
-  const all = report.gpus?.length ?? 0;
+  const all = report.gpus.length;
   const named = allFindings(report).flatMap(({ gpus }) => (gpus && gpus.length < all ? gpus : []));
   return new Set(named.map((gpu) => `gpu${String(gpu).replace(/^gpu/, '')}`));
 }

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { LaneInfo } from '../api/types.ts';
 import { groupKey, laneKey, lanesByGroup, layOut, neighbours, rowAt, seriesRowKey, type LaneSource } from './layout.ts';
 
-const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: '%', kind: 'band', series: [{ name: id }] });
+const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: '%', kind: 'band', series: [{ name: id, title: id }] });
 const source = (id: string): LaneSource => ({
   id, label: id, groupTitles: { gpu0: 'gpu0 · H200' },
   lanes: [lane('host:cpu', 'host'), lane('gpu10:power_mw', 'gpu10'), lane('gpu2:power_mw', 'gpu2'), lane('gpu0:power_mw', 'gpu0'), lane('gpu0:temperature_c', 'gpu0'), { ...lane('steps', 'training'), kind: 'stack' }],
@@ -100,7 +100,7 @@ test('of many GPUs those begin open that a finding names, else the first', () =>
 });
 
 test('a series that is hidden is not in its row, and the lane stays', () => {
-  const two = { ...source('a'), lanes: [{ ...lane('steps', 'training'), series: [{ name: 'body' }, { name: 'input_wait' }] }] };
+  const two = { ...source('a'), lanes: [{ ...lane('steps', 'training'), series: [{ name: 'body', title: 'body' }, { name: 'input_wait', title: 'input_wait' }] }] };
   const [row] = layOut([two], { ...NONE, hidden: new Set([seriesRowKey('a#steps', 'body')]) }, false).rows;
   assert.ok(row?.type === 'lane');
   assert.deepEqual(row.lane.series.map(({ name }) => name), ['input_wait']);

@@ -4,7 +4,7 @@ import type { LaneInfo } from '../api/types.ts';
 import { trendLine } from './trend.ts';
 
 const lane: LaneInfo = {
-  id: 'host:process_held_bytes', group: 'host', title: 'Host memory', unit: 'bytes', kind: 'band', series: [{ name: 'process_held_bytes' }],
+  id: 'host:process_held_bytes', group: 'host', title: 'Host memory', unit: 'bytes', kind: 'band', series: [{ name: 'process_held_bytes', title: '' }],
   trend: { start_ns: 1_000, end_ns: 3_000, start_step: 10, end_step: 50, start_value: 25, end_value: 100, title: 'full at step 50' },
 };
 const rect = { x: 0, y: 10, width: 100, height: 40 };

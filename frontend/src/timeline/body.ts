@@ -153,7 +153,7 @@ export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
 
 /** Bottlenecks of a compared run, over its steps: all lanes are tinted by the first run's. */
 function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Source, top: number): void {
-  for (const item of source.recording.report.spans ?? []) {
+  for (const item of source.recording.report.spans) {
     const range = spanRange(item, frame.axis, source.recording.extent);
     if (!range) continue;
     const left = toPixel(frame.view, frame.width, range.start + source.shift);
@@ -172,7 +172,7 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, heigh
   const { palette, view, width, axis, selected } = frame;
   const source = frame.sources[0];
   if (!source) return;
-  const list = source.recording.report.spans ?? [];
+  const list = source.recording.report.spans;
   for (const item of list) {
     const own = item === selected;
     // Not over the lanes of a GPU that it is not about.

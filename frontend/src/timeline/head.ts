@@ -65,7 +65,7 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' 
   const epochs: PhaseReply[] = [];
   // In a series of short fits each of them is marked, instead of its first epoch again and again.
   const marked = phases.some((item) => item.kind === 'fit') ? 'fit' : 'epoch';
-  const windows = windowBoxes(source.recording.windows ?? [], frame.axis, extent);
+  const windows = windowBoxes(source.recording.windows, frame.axis, extent);
   phases.forEach((item) => {
     if (item.kind === 'profiler_window' && windows.length > 0) return;
     if (item.kind === marked) epochs.push(item);

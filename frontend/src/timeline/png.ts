@@ -63,7 +63,7 @@ function nameLane(context: Context, frame: Frame, row: LaneRow, scale: LaneScale
       context.fillStyle = palette.hue(colourOf(row.whole, name));
       context.fillRect(MARGIN, line - 4, 8, 8);
       context.fillStyle = palette.muted;
-      write(context, clean(title || name, 40), MARGIN + 13, line, room - 13, 10.5);
+      write(context, clean(title, 40), MARGIN + 13, line, room - 13, 10.5);
       line += 13;
     }
   context.textAlign = 'right';

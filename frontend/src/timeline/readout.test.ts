@@ -6,7 +6,7 @@ import { answer } from '../tiles/testing.ts';
 import { other } from './frame.ts';
 import { reachOf, readLane, valueAt, valueOver } from './readout.ts';
 
-const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: 'ms', kind: 'band', series: [{ name: id }] });
+const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: 'ms', kind: 'band', series: [{ name: id, title: id }] });
 
 async function filled(sample: Parameters<typeof answer>[1], across: (at: number) => number, axis: 'step' | 'time' = 'step', level = 0): Promise<TileStore> {
   const tiles = new TileStore('id', (request) => Promise.resolve(answer(request, sample, across)), () => {});
@@ -94,7 +94,7 @@ test('steps and times translate into each other between buckets', async () => {
 
 test('beside a lane stand its value, both of two, the greatest of more', () => {
   const heads = (kind: LaneInfo['kind'], ...means: (number | null)[]): number[] => {
-    const series = means.map((_, i) => ({ name: String(i) }));
+    const series = means.map((_, i) => ({ name: String(i), title: '' }));
     return readLane({ ...lane('a', 'host'), kind, series }, (name) => {
       const mean = means[Number(name)];
       return typeof mean === 'number' ? { min: 0, max: 9, mean } : null;

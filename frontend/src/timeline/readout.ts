@@ -106,7 +106,7 @@ export interface LaneValue {
 }
 
 export function readLane(lane: LaneInfo, read: (series: string) => Value | null): LaneValue {
-  const series = lane.series.map(({ name, title }) => ({ name, title: title || name, value: read(name) }));
+  const series = lane.series.map(({ name, title }) => ({ name, title, value: read(name) }));
   const means = series.flatMap(({ value }) => (value ? [value.mean] : []));
   if (means.length === 0) return { series, heads: means };
   if (lane.kind === 'stack') return { series, heads: [means.reduce((sum, mean) => sum + mean, 0)] };
@@ -114,7 +114,7 @@ export function readLane(lane: LaneInfo, read: (series: string) => Value | null)
 }
 
 export function stepsIn({ report }: RecordingReply, seconds: number): number {
-  const ms = report.step_ms?.mean;
+  const ms = report.step_ms.mean;
   return ms && ms > 0 ? (seconds * 1e3) / ms : 100;
 }
 

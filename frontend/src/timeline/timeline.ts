@@ -405,7 +405,7 @@ export class Timeline {
     const { app, surfaces } = this;
     app.select(id);
     const gpus = app.selection?.gpus ?? [];
-    const all = app.recording?.report.gpus?.length ?? 0;
+    const all = app.recording?.report.gpus.length ?? 0;
     const { rows } = this.shape.get().layout;
     const row = rows.find(({ type, key }) => type === 'group' && isAbout(gpus, key));
     if (!surfaces || !row || 2 * gpus.length > all) return;

@@ -59,7 +59,7 @@ function Body() {
     <div class="page">
       <TopBar recording={recording} />
       {trouble && <Trouble message={trouble} />}
-      <Damaged problems={recording.problems ?? []} />
+      <Damaged problems={recording.problems} />
       <main class="content">
         <Verdict report={recording.report} />
         <Compare />

@@ -22,12 +22,12 @@ function speed(base: WordedReport, report: WordedReport): string {
 }
 
 function activeOf(report: WordedReport): number | null {
-  const means = (report.gpus ?? []).filter((gpu) => gpu.used_by_framework !== false).map((gpu) => gpu.utilization_pct?.mean);
+  const means = report.gpus.filter((gpu) => gpu.used_by_framework !== false).map((gpu) => gpu.utilization_pct?.mean);
   const known = means.filter((mean): mean is number => typeof mean === 'number');
   return known.length > 0 ? known.reduce((sum, mean) => sum + mean, 0) / known.length : null;
 }
 
-const causesOf = ({ spans, findings }: WordedReport): string[] => [...new Set([...(spans ?? []), ...(findings ?? [])].map(({ cause }) => cause))];
+const causesOf = ({ spans, findings }: WordedReport): string[] => [...new Set([...spans, ...findings].map(({ cause }) => cause))];
 
 const called = (cause: string): string => `${causeStyle(cause).glyph} ${causeStyle(cause).title} `;
 

@@ -29,7 +29,7 @@ function meanStep(frame: Frame, lane: LaneInfo, ranges: Range[], without: string
       weight += span(range);
       sum += value.mean * span(range);
     }
-    return { name, title: clean(title || name, 40), ms: weight > 0 ? sum / weight : 0 };
+    return { name, title: clean(title, 40), ms: weight > 0 ? sum / weight : 0 };
   });
 }
 
@@ -52,7 +52,7 @@ export function Contrast({ item }: { item: WordedFinding }) {
   const range = spanRange(item, frame.axis, source.recording.extent);
   const size = 2 ** frame.overviewLevel;
   if (!range || span(range) < 2 * size) return null;
-  const taken = (source.recording.report.spans ?? []).flatMap((one) => spanRange(one, frame.axis, source.recording.extent) ?? []);
+  const taken = source.recording.report.spans.flatMap((one) => spanRange(one, frame.axis, source.recording.extent) ?? []);
   const elsewhere = gaps(frame.bounds, taken.map((one) => ({ start: one.start - size, end: one.end + size }))).filter((one) => span(one) >= 2 * size);
   // Compiling is no part of a usual step, unless it is what the finding is about.
   const without = causeStyle(item.cause).part === 'compile' ? '' : 'compile';

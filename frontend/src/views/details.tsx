@@ -53,7 +53,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
   const { rows: groups } = app;
   const group = groups.find(({ list }) => list.some((one) => one.id === item.id));
   const remedy = group && remedyOf(group, item);
-  const spans = recording.report.spans?.length ?? 0;
+  const spans = recording.report.spans.length;
   const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
   const rows = (item.rows ?? []).filter(
     ({ name }) => !item.saves_s || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice

@@ -19,7 +19,7 @@ export function FindingRows({ head }: { head: Head }) {
   const { app, timeline } = useTab();
   const selected = useApp((state) => (state.window ? null : state.selected));
   const all = useApp((state) => state.allRows);
-  const gpus = app.recording?.report.gpus?.length ?? 0;
+  const gpus = app.recording?.report.gpus.length ?? 0;
   const at = (row: number): Record<string, string> => ({ top: `${SPANS_TOP + row * head.rowHeight}px`, height: `${head.rowHeight}px` });
   const choose = (group: Group): void => {
     const place = group.list.findIndex(({ id }) => id === selected);
@@ -257,8 +257,8 @@ function where(item: Group['first'], gpus: number): string {
 /** What could not be measured, with the reason and the cure. */
 function Missing({ recording }: { recording: RecordingReply }) {
   // Why there is no GPU stands in the place of the GPUs' cards.
-  const missing = (recording.report.unavailable ?? []).filter((item) => recording.report.gpus?.length || !aboutGpus(item));
-  const problems = recording.problems ?? [];
+  const missing = recording.report.unavailable.filter((item) => recording.report.gpus.length || !aboutGpus(item));
+  const problems = recording.problems;
   if (missing.length + problems.length === 0) return null;
   return (
     <details class="aside" open={matchMedia('(min-width: 1081px)').matches}>

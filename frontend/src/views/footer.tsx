@@ -7,7 +7,7 @@ import { useApp, useTab } from './hooks.ts';
 const known = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
 
 export function overheadParts(report: WordedReport): string[] {
-  const cost = report.overhead ?? {};
+  const cost = report.overhead;
   const parts: string[] = [];
   if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread`);
   if (known(cost.sampler_cpu_pct)) parts.push(`sampler ${percent(cost.sampler_cpu_pct)} of a core`);
@@ -18,7 +18,7 @@ export function overheadParts(report: WordedReport): string[] {
 
 /** Share of a median step that the callback itself takes; empty where either is not known. */
 function shareText(report: WordedReport): string {
-  const [us, ms] = [report.overhead?.callback_us_per_step, report.step_ms?.p50];
+  const [us, ms] = [report.overhead.callback_us_per_step, report.step_ms.p50];
   return known(us) && known(ms) && ms > 0 ? `, ${percent((us / ms) * 0.1)} of one` : '';
 }
 

@@ -13,7 +13,7 @@ const COMPACT_FROM = 2;
 const FOLDED_FROM = 3;
 
 export function GpuCards({ report }: { report: WordedReport }) {
-  const gpus = report.gpus ?? [];
+  const gpus = report.gpus;
   if (gpus.length === 0) return <NoGpu report={report} />;
   if (gpus.length >= COMPACT_FROM) return <GpuTable gpus={gpus} report={report} />;
   return (
@@ -28,7 +28,7 @@ export function GpuCards({ report }: { report: WordedReport }) {
 /** Share of the traced steps in which a kernel ran, in percent: where no sampler looked, a trace may have. */
 function tracedKernels(report: WordedReport, gpu: Gpu): number | null {
   if (typeof gpu.utilization_pct?.mean === 'number') return null;
-  const { kernel_ms: kernel, step_ms: step } = report.traced?.per_gpu?.[String(gpu.index)] ?? {};
+  const { kernel_ms: kernel, step_ms: step } = report.traced.per_gpu?.[String(gpu.index)] ?? {};
   return typeof kernel === 'number' && typeof step === 'number' && step > 0 ? (100 * kernel) / step : null;
 }
 
@@ -54,7 +54,7 @@ function vram(gpu: Gpu): [string, string] {
 
 /** A cell a GPU, filled as far as it was active; those that a finding names are marked. */
 export function GpuStrip({ report }: { report: WordedReport }) {
-  const gpus = report.gpus ?? [];
+  const gpus = report.gpus;
   const named = namedGpus(report);
   const about = named.size > 0 ? `${[...named].slice(0, 4).join(', ')} held back` : 'none held back';
   return (
@@ -293,7 +293,7 @@ function Track({ at, low, high, colour }: Pick<MeterProps, 'at' | 'low' | 'high'
 export const aboutGpus = (item: Unavailable): boolean => /gpu|nvml|driver|cuda/i.test(item.source);
 
 function NoGpu({ report }: { report: WordedReport }) {
-  const why = (report.unavailable ?? []).filter(aboutGpus);
+  const why = report.unavailable.filter(aboutGpus);
   return (
     <div class="cards">
       <article class="card unused">

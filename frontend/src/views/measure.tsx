@@ -27,7 +27,7 @@ export function Measure() {
   const ns = frame.axis === 'time' ? range.end - range.start : across;
   const from = Math.floor(frame.axis === 'step' ? range.start : (far[0] as number));
   const one = frame.axis === 'step' && range.end - range.start === 1 && Number.isInteger(range.start);
-  const traced = one ? source.recording.windows?.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
+  const traced = one ? source.recording.windows.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
   return (
     <article class="measure">
       <header class="selected-nav">
@@ -64,7 +64,7 @@ function Means({ frame, source, one, range }: { frame: Frame; source: Source; on
   const stack = source.recording.lanes.find(({ kind }) => kind === 'stack');
   const parts = (stack?.series ?? []).map(({ name, title }) => ({
     name,
-    title: title || name,
+    title,
     value: stack ? valueOver(source.tiles, frame.axis, frame.level, stack, name, range) : null,
   }));
   const total = parts.reduce((sum, { value }) => sum + (value?.mean ?? 0), 0);

@@ -36,7 +36,7 @@ export function Tables({ recording }: { recording: RecordingReply }) {
 function SpanTable({ recording }: { recording: RecordingReply }) {
   const { timeline } = useTab();
   const selected = useApp((state) => state.selected);
-  const listed = [...inOrder(recording.report.spans ?? []), ...(recording.report.findings ?? [])];
+  const listed = [...inOrder(recording.report.spans), ...recording.report.findings];
   if (listed.length === 0) return null;
   return (
     <ScrolledTable name="Bottlenecks" caption="Bottlenecks" heads={['cause', 'what', 'steps', 'from', 'length', 'lost']} words={['what']}>

@@ -125,7 +125,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
     const by = throttleLane(source.recording, lane);
     for (const { name, title } of by?.series ?? []) {
       const share = by && valueAt(source.tiles, frame.axis, frame.level, by.id, name, at - source.shift, reach)?.mean;
-      if (share) lines.push({ colour: 'red', title: `throttled, ${clean(title || name, 40)}`, value: withUnit(share, by.unit) });
+      if (share) lines.push({ colour: 'red', title: `throttled, ${clean(title, 40)}`, value: withUnit(share, by.unit) });
     }
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const others = frame.sources

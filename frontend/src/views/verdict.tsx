@@ -37,10 +37,10 @@ const NONE: WordedFinding[] = [];
 export function Accounts({ report }: { report: WordedReport }) {
   const across = useApp((state) => state.job?.findings ?? NONE);
   const host = hostSlices(report, across);
-  const gpus = Object.entries(report.gpu_time_est ?? {})
+  const gpus = Object.entries(report.gpu_time_est)
     .map(([index, account]) => ({ name: `gpu${clean(index, 8)}`, slices: slices(account, gpuCategories()) }))
     .filter((bar) => bar.slices.length > 0);
-  const count = report.gpus?.length ?? 0;
+  const count = report.gpus.length;
   // Of many GPUs the account is of those that a finding names.
   const named = count >= MANY_GPUS ? gpus.filter(({ name }) => namedGpus(report).has(name)) : [];
   const bars = named.length > 0 ? named : gpus;
@@ -110,7 +110,7 @@ function Since() {
 }
 
 function estimateHint(report: WordedReport): string {
-  const bases = new Set(Object.values(report.gpu_time_est ?? {}).map((account) => account?.basis));
+  const bases = new Set(Object.values(report.gpu_time_est).map((account) => account?.basis));
   const from = bases.has('windows')
     ? 'Extrapolated to the whole run from the steps that profiler windows measured.'
     : `From NVML's utilization: active means that ${gpuActive().explanation}.`;

@@ -122,7 +122,7 @@ function LaneList({ most }: { most: number }) {
                             const one = seriesRowKey(row, series);
                             return (
                               <label key={series}>
-                                <input type="checkbox" checked={!hidden.has(one)} onChange={() => app.toggle('hidden', one)} /> <bdi>{clean(title || series, 40)}</bdi>
+                                <input type="checkbox" checked={!hidden.has(one)} onChange={() => app.toggle('hidden', one)} /> <bdi>{clean(title, 40)}</bdi>
                               </label>
                             );
                           })}

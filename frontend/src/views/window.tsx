@@ -20,7 +20,7 @@ export const windowSteps = (window: WindowInfo): string => stepsText({ start_ste
 export function Windows({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   const open = useApp((state) => state.window?.number ?? null);
-  const windows = recording.windows ?? [];
+  const windows = recording.windows;
   if (windows.length === 0) return null;
   const choose = (number: number): void => {
     app.openWindow({ number, step: null });
@@ -90,7 +90,7 @@ export function useWindow(recording: RecordingReply, window: number | null): Loa
 export function TracedWindow({ recording, open }: { recording: RecordingReply; open: OpenWindow }) {
   const { app, timeline } = useTab();
   const { reply, error } = useWindow(recording, open.number);
-  const windows = recording.windows ?? [];
+  const windows = recording.windows;
   const position = windows.findIndex(({ window }) => window === open.number);
   const info = windows[position] ?? reply;
   const steps = reply ? tracedSteps(reply.steps) : [];

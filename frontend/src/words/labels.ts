@@ -56,12 +56,12 @@ export const laneTitle = ({ group, title }: Pick<LaneInfo, 'group' | 'title'>): 
   `${/^gpu|^host/.test(group) ? `${clean(group, 20)} ` : ''}${clean(title, 60)}`;
 
 /** "gpu1 VRAM, this process": one series of a lane that has several. */
-export const seriesTitle = (lane: LaneInfo, { title, name }: LaneInfo['series'][number]): string =>
-  lane.series.length > 1 ? `${laneTitle(lane)}, ${clean(title || name, 40)}` : laneTitle(lane);
+export const seriesTitle = (lane: LaneInfo, { title }: LaneInfo['series'][number]): string =>
+  lane.series.length > 1 ? `${laneTitle(lane)}, ${clean(title, 40)}` : laneTitle(lane);
 
 export function groupTitles(report: WordedReport): Record<string, string> {
   const titles: Record<string, string> = {};
-  for (const gpu of report.gpus ?? []) {
+  for (const gpu of report.gpus) {
     const parts = [`gpu${gpu.index}`, clean(gpu.name ?? '', 60)].filter(Boolean);
     if (gpu.used_by_framework === false) parts.push('not used by the framework');
     titles[`gpu${gpu.index}`] = parts.join(' · ');
@@ -83,17 +83,16 @@ export function frameworkText(framework: unknown): string {
 
 /** "6,400 steps · median 113 ms a step · 12 m 03 s · Keras 3.15 on TensorFlow 2.21". */
 export function factsLine(report: WordedReport): string[] {
-  const parts: string[] = [];
-  if (typeof report.steps === 'number') parts.push(plural(report.steps, 'step'));
+  const parts = [plural(report.steps, 'step')];
   const step = report.step_ms;
-  if (typeof step?.p50 === 'number') {
+  if (typeof step.p50 === 'number') {
     const tail = typeof step.p95 === 'number' ? ` (p95 ${seconds(step.p95 / 1e3)})` : '';
     parts.push(`median ${seconds(step.p50 / 1e3)} a step${tail}`);
-  } else if (typeof step?.mean === 'number') parts.push(`${seconds(step.mean / 1e3)} a step`);
+  } else if (typeof step.mean === 'number') parts.push(`${seconds(step.mean / 1e3)} a step`);
   if (typeof report.wall_s === 'number') parts.push(`${duration(report.wall_s)} in all`);
   const framework = frameworkText(report.framework);
   if (framework) parts.push(framework);
   if (report.host) parts.push(clean(report.host, 40));
-  for (const [name, limit] of Object.entries(report.thresholds_set ?? {})) parts.push(clean(`${name}=${limit}`, 60));
+  for (const [name, limit] of Object.entries(report.thresholds_set)) parts.push(clean(`${name}=${limit}`, 60));
   return parts;
 }

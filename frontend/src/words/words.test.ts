@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { gpuCategories, hostCategories, hostSlices, slices } from './accounts.ts';
 import { causeBeside, causeStyle, culprit } from './causes.ts';
 import { learn } from './vocabulary.ts';
+import type { WordedReport } from '../api/types.ts';
 import { factsLine, fitLabel, frameworkText, runName } from './labels.ts';
 
 test('unknown and hostile causes get the neutral style', () => {
@@ -46,6 +47,6 @@ test('runs are named for people', () => {
   assert.equal(fitLabel({ fit_index: 1, start_ns: null, host: 'h', rank: 3 }), 'fit 2 · h · rank 3');
   assert.equal(fitLabel({ fit_index: 1, fits: 1000, start_ns: null, host: 'h' }), 'fits 2–1,001 · h');
   assert.equal(fitLabel({ trial: 'trial_a1', trial_config: 'lr=0.1', fit_index: 0, start_ns: null, host: '' }), 'trial_a1 · lr=0.1');
-  assert.deepEqual(factsLine({ run: 'a', status: 'ended' }), []);
-  assert.deepEqual(factsLine({ run: 'a', status: 'ended', thresholds_set: { 'input_bound.wait_pct': 90 } }), ['input_bound.wait_pct=90']);
+  const report = { steps: 1, step_ms: { mean: null, p50: null, p95: null }, thresholds_set: { 'input_bound.wait_pct': 90 } };
+  assert.deepEqual(factsLine(report as unknown as WordedReport), ['1 step', 'input_bound.wait_pct=90']);
 });
