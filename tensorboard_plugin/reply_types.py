@@ -197,7 +197,7 @@ class FindingRow(TypedDict):
 
 
 class WordedReport(ShownRun):
-    """What the tab shows of a run of the report, with words; it is sent the whole run, for its export."""
+    """A run of the report as the tab shows it, with words; it is sent the whole run, for its export."""
 
     batch_size: int | None
     findings: list[WordedFinding]

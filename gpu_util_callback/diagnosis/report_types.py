@@ -228,7 +228,7 @@ class AsRecorded(ShownFacts):
 
 
 class ShownRun(ShownFacts):
-    """What report and tab both say of a run."""
+    """The part of a run that report and tab share."""
 
     run: str  # name of the TensorBoard run, "." for the log directory itself
     session: str  # runs with the same value are workers of one job

@@ -390,7 +390,7 @@ export interface AcceleratorWords {
   text: string;
 }
 
-/** What the tab shows of a run of the report, with words; it is sent the whole run, for its export. */
+/** A run of the report as the tab shows it, with words; it is sent the whole run, for its export. */
 export interface WordedReport {
   /** "imported trace", where a profiler's files were */
   job_source: string | null;
