@@ -147,6 +147,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._newest: Recorder | None = None  # of the newest fit that is over, which the next one may continue
+        self._given_to_fit = False
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
@@ -158,6 +159,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         return state | {"_session": None, "_newest": None}
 
     def on_train_begin(self, logs=None):
+        self._given_to_fit = True
         before = self._session
         if before is not None and before.begun_in_this_fit():
             note("this fit lists the same GpuUtilCallback twice")
@@ -196,6 +198,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._pass_on("epoch_end")
 
     def on_test_begin(self, logs=None):
+        self._say_not_recorded("evaluate")
         self._pass_on("test_begin")
 
     def on_test_batch_begin(self, batch, logs=None):
@@ -203,6 +206,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
     def on_test_end(self, logs=None):
         self._pass_on("test_end")
+
+    def on_predict_begin(self, logs=None):
+        self._say_not_recorded("predict")
 
     def on_train_end(self, logs=None):
         session = self._session
@@ -229,6 +235,12 @@ class GpuUtilCallback(keras.callbacks.Callback):
         session = self._session
         recorder = session.recorder if session is not None else self._newest
         return Summary(None) if recorder is None else recorder.summary()
+
+    def _say_not_recorded(self, method: str) -> None:
+        """Say once to who gives the callback to `evaluate` or `predict` alone that only `fit` is recorded."""
+        if not self._given_to_fit:
+            self._given_to_fit = True
+            note(f"{method} is not recorded: GpuUtilCallback records fit; GpuUtilMonitor records any loop")
 
     def _pass_on(self, hook: str, *args: object) -> None:
         session = self._session

@@ -263,6 +263,11 @@ def test_two_callbacks_in_one_fit_record_once(model, tmp_path, caplog):
     assert "two GpuUtilCallbacks" in caplog.text
 
 
+def test_who_only_predicts_is_told_that_fit_is_recorded(model, tmp_path, caplog):
+    model.predict(X, callbacks=[ours(tmp_path)], verbose=0)
+    assert caplog.text.count("predict is not recorded") == 1
+
+
 def test_one_callback_listed_twice_records_once(model, tmp_path, caplog):
     callback = ours(tmp_path)
     fit(model, callback, callback)
