@@ -49,10 +49,21 @@ def test_they_are_no_finding_where_they_are_rare_short_or_at_work(run):
     assert not found(run)
 
 
-@pytest.mark.parametrize(("process", "count"), [(90, 0), (190, 1)])
-def test_on_cores_that_others_take_a_step_may_take_long(process, count):
+EVERY_50TH, AT_TIMES = range(49, 1000, 50), (20, 90, 190, 240, 430, 470, 600, 710, 950)
+
+
+@pytest.mark.parametrize(
+    ("at", "process", "count"),
+    [
+        (AT_TIMES, 90, 0),
+        (AT_TIMES, 190, 1),
+        (EVERY_50TH, 90, 1),  # no other program comes in the rhythm of steps
+    ],
+)
+def test_on_cores_that_others_take_a_step_may_take_long(at, process, count):
     """Seen: a loop of PyTorch beside other programs was asked where it validates."""
-    run = loop()
+    run = Generated(seed=4, gpus=[], framework=TORCH, fit={"loop": "custom", "input_kind": "generator"})
+    run.steps(1000, step_ms=np.where(np.isin(np.arange(1000), list(at)), 400.0, 2.0))
     run.facts["machine"] = {"cpus": 2, "cpus_allowed": 2}
     times = np.arange(START_NS, run.now, 10**9)
     cpu = {"process_cpu_pct": np.full(len(times), float(process)), "cpu_pct": np.full(len(times), 97.0)}

@@ -48,6 +48,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
     A_TWENTIETH,
     ALWAYS_S,
+    FOUR_FIFTHS,
     MANY_TIMES,
     MATTERS_PCT,
     MIN_SAMPLES,
@@ -567,10 +568,10 @@ class HostStall(Rule):
     def _long_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not run.custom_loop or not len(run.steps) or (run.framework == "jax" and not run.used_gpus):
             return  # on a CPU JAX queues its steps, and a later one waits for them
-        host = InputWait(run, run.whole, 1.0, 1.0)
-        if not run.used_gpus and host.cores_full and host.others_compute:
-            return  # a step that lacks a core takes long
         occurrences, usual = long_steps(run, 1e6 * SLICE_MS / A_TENTH)
+        host = InputWait(run, run.whole, 1.0, 1.0)
+        if not run.used_gpus and host.cores_full and host.others_compute and not _in_rhythm(run, occurrences):
+            return  # a step that lacks a core takes long, at any time
         span_ns = max(1, run.present_in(run.whole))
         if occurrences.count < max(A_FEW, limits["min_occurrences"]):
             return
@@ -611,6 +612,15 @@ class HostStall(Rule):
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
         confidence = ESTIMATED if active_pct is None and run.used_gpus else MEASURED
         return self.finding(confidence=confidence, evidence=evidence, gpus=run.used_gpus, **more)
+
+
+def _in_rhythm(run: Run, long: Occurrences) -> bool:
+    """Return whether nearly all long steps come as many steps after the one before, as far as blocks show it."""
+    apart, rows = np.diff(long["step"]), run.steps.rows_per_block
+    if len(apart) < A_FEW:
+        return False
+    usual = float(np.median(apart))
+    return usual >= A_FEW * rows and bool((abs(apart - usual) <= rows).mean() >= FOUR_FIFTHS)
 
 
 def _in_each_step(run: Run, took_ns: int) -> bool:
