@@ -151,3 +151,9 @@ def test_a_small_loss_does_not_hide_an_eager_step():
     found = run_of(fit={"dispatch": SEEN}, wait_ms=3.0)
     assert "waits for its input" in found["verdict"]
     assert "runs eagerly" in found["verdict"]
+
+
+@pytest.mark.parametrize("gpus", [[], [GPU]])
+def test_where_no_gpu_is_in_use_none_is_said_to_wait(gpus):
+    (finding,) = eager(run_of("jax", gpus=gpus, fit={"run_eagerly": True, "loop": "keras"}, gpu_share=0.1))
+    assert ("GPU" in finding["advice"]["text"]) == bool(gpus)

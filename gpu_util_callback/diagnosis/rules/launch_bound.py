@@ -211,7 +211,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     PyTorch always does unless the step is compiled: that alone is no cause.
     """
     if run.fit.get("run_eagerly", False) and (run.used_gpus or run.framework != "torch"):
-        return {"run_eagerly": "yes"}, {}, _eager_advice()
+        return {"run_eagerly": "yes"}, {}, _eager_advice(run)
     by = run.framework_facts.get("eager_by")
     if by:
         return {"eager_by": by}, {}, _undo(str(by))
@@ -232,10 +232,11 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     return evidence, threshold, _compile_advice(run, stack_samples)
 
 
-def _eager_advice() -> Advice:
+def _eager_advice(run: Run) -> Advice:
+    meanwhile = ", and the GPU waits for the next one" if run.device == "gpu" else ""
     return Advice(
-        "The model runs eagerly: Python starts every operation by itself, and the GPU waits for "
-        "the next one. Let Keras compile the step into one graph.",
+        f"The model runs eagerly: Python starts every operation by itself{meanwhile}. Let Keras compile the step into "
+        "one graph.",
         "model.compile(..., run_eagerly=False)",
         compiles=True,
     )
@@ -273,7 +274,7 @@ def _undo(by: str) -> Advice:
 
 def _host_advice(run: Run) -> Advice:
     if run.fit.get("run_eagerly", False):
-        return _eager_advice()
+        return _eager_advice(run)
     return enlarge_batch(
         run,
         "The GPU is done with a step before Python has prepared the next one. ",
@@ -284,7 +285,7 @@ def _host_advice(run: Run) -> Advice:
 def _advice(run: Run, per_step: int) -> Advice:
     """Return advice on many short kernels: launch fewer or longer kernels."""
     if run.fit.get("run_eagerly", False):
-        return _eager_advice()
+        return _eager_advice(run)
     runs = "A step runs" if run.source is None or run.source["steps_judged"] else "The trace shows"
     says = f"{runs} {per_step:,} GPU kernels so short that the GPU waits for the next one. "
     if _threads_compete(run):

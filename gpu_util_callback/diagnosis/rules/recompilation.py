@@ -74,7 +74,7 @@ def _advise_unseen(run: Run, times: int, text: str, share_saved: float) -> Advic
         return Advice(
             f"{times} steps had to be compiled first: the loop calls jax.jit again, or what was compiled gets a new "
             "shape or static argument. Call jax.jit once, before the loop; pad what varies to one length, leave out a "
-            "smaller last batch, and pass numbers as arrays.",
+            "smaller last batch, and pass numbers as arrays, not as static_argnums or static_argnames.",
             saves=0.0,  # nothing shows which of them it is
         )
     return Advice(
