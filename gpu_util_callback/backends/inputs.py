@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
 
+from gpu_util_callback.backends.input_calls import called
+
 # Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
     ("torch.utils.data.dataloader", "torch DataLoader"),
@@ -188,6 +190,7 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
 
     Returns:
         `input_class`: the user's own class or function;
+        `input_collate`: their function that joins samples to a batch; "" = the library's;
         `input_workers`: how many prefetch batches for the loop; 0 = the loop makes each one itself;
         `input_processes`: True for processes, False for threads, None without workers;
         `input_queue`: batches kept ready (a DataLoader's: by each worker), None without workers;
@@ -208,9 +211,11 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
     if kind == "torch DataLoader":
         setting = _loaders(dataset)
         workers = setting("num_workers")
-        source = setting("dataset")
+        source, joins = setting("dataset"), setting("collate_fn")
+        library = str(getattr(joins, "__module__", "")).startswith("torch.")
         return {
             "input_class": type(source).__name__,
+            "input_collate": "" if joins is None or library else called(joins)[0],
             "input_workers": workers,
             "input_processes": True if workers else None,
             "input_queue": setting("prefetch_factor") if workers else None,

@@ -208,6 +208,7 @@ class Fit(TypedDict, total=False):
     replicas: list[Replica]
     input_kind: str
     input_class: str
+    input_collate: str
     input_workers: Count
     input_processes: bool
     input_queue: Count

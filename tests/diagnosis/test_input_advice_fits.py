@@ -563,6 +563,54 @@ def test_on_a_cpu_a_cure_may_save_what_the_steps_lose_to_their_input(gpus):
     assert (of_uneven[1] > of_even[1] + 1) == (not gpus)
 
 
+@pytest.mark.parametrize("workers, in_turns", [(0, True), (2, False)])
+def test_an_input_made_in_turns_with_the_steps_takes_no_core_from_them(workers, in_turns):
+    """Every fourth step is quick, the others lack a core: a loop's own input does not compute beside them."""
+    run = run_of(
+        gpus=[], **{**DATALOADER, "input_workers": workers}, framework=TORCH, machine=MEMORY | {"cpus": 2}, epochs=4
+    )
+    for _ in range(4):
+        with run.epoch():
+            run.steps(100, step_ms=np.tile([4.0, 12.0, 12.0, 12.0], 25), wait_ms=20)
+    finding = found(run, "input_bound", ALL_CORES)
+    assert "make them once" in finding["advice"]["text"]
+    assert (finding["saves_range_s"][1] <= finding["lost_s"]) == in_turns
+
+
+def sampled(cpu_ms: float, count: int = 32, **facts) -> Generated:
+    """A loader in the loop that waits 30 ms a batch; getting a sample computes `cpu_ms` of it."""
+    get = {"name": "Images.__getitem__", "calls": 4000 * count, "timed": 800, "wall_ms": cpu_ms, "cpu_ms": cpu_ms}
+    return loader(input_calls=[get | {"queued_ms": 0.0}], gpus=[], machine={"cpus": 1}, epochs=10, **facts)
+
+
+WHOLE = "sampler=loader.batch_sampler, batch_size=None)"
+
+
+@pytest.mark.parametrize(
+    "run, question, code",
+    [
+        (sampled(0.004, input_class="TensorDataset", input_collate=""), "", WHOLE),
+        (sampled(0.004, input_collate=""), "only index tensors or arrays", WHOLE),
+        (sampled(0.9, input_collate=""), "return the same item in every epoch", "torch.save("),
+        (sampled(0.004, 1, input_class="TensorDataset", input_collate=""), "", ""),  # whole batches already
+        (sampled(0.004, input_class="TensorDataset", input_collate="pad"), "", ""),
+        (sampled(0.004, input_class="list", input_collate="pad"), "", ""),
+        (sampled(0.9, input_collate="pad"), "return the same item in every epoch", "torch.save("),
+    ],
+)
+def test_samples_that_are_there_are_indexed_at_once_and_not_made_again(run, question, code):
+    advice = found(run, "input_bound", busy(95, 99))["advice"]
+    assert question in advice["text"] and bool(question) == advice["question"]
+    assert code in advice["code"] and bool(code) == bool(advice["code"])
+    joined = run.facts["fit"]["input_collate"] and not code
+    assert bool(joined) == ("pad joins the samples in the loop" in advice["text"])
+
+
+def test_samples_that_are_made_once_still_have_to_be_joined():
+    all_of_it, a_half = (found(sampled(ms, input_collate="pad"), "input_bound", busy(95, 99)) for ms in (0.9, 0.6))
+    assert a_half["saves_range_s"][1] < 0.8 * all_of_it["saves_range_s"][1]
+
+
 @pytest.mark.parametrize("blamed", [True, False])
 def test_a_mean_over_faster_batches_clears_no_stage(blamed):
     """30 ms a batch for 100 steps read as 10 over 300; the same 10 of these alone are no cause."""

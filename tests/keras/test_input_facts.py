@@ -179,6 +179,17 @@ def test_a_loader_is_seen_through_what_wraps_it(wrap, workers):
     assert len(list(wrapped)) == 3, "nothing of it was taken"
 
 
+def test_a_function_that_joins_samples_is_named_where_it_is_the_programs_own():
+    torch = pytest.importorskip("torch")
+
+    def pad(samples):
+        return samples
+
+    for own, name in {None: "", pad: "pad"}.items():
+        loader = torch.utils.data.DataLoader([1, 2, 3], collate_fn=own)
+        assert describe_input(loader)["input_collate"] == describe_input(iter(loader))["input_collate"] == name
+
+
 def test_of_loaders_side_by_side_the_one_without_workers_is_told():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.arange(12))

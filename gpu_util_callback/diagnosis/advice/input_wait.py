@@ -14,7 +14,7 @@ from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, THREE_QUARTERS, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
 from gpu_util_callback.words import capitalized
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
@@ -290,12 +290,39 @@ class InputWait:
         The functions that make the batch were timed: it is what they leave of the wait. 0 = little, or not
         known: of calls of which few take long, the timed ones say too little.
         """
+        if not self.handling or self.workers > 1 or not self.waits_evenly:
+            return 0.0
+        return self._beside_calls_ms
+
+    @property
+    def joining_ms(self) -> float:
+        """The part of the wait in which a DataLoader joins samples to a batch; 0 = little, or not known."""
+        return self._beside_calls_ms if "dataloader" in self.kind and not self.workers else 0.0
+
+    @property
+    def _beside_calls_ms(self) -> float:
+        """The part of the wait outside of the functions that were timed; 0 = little, or not known."""
         waited_ms = self.run.steps.total("input_wait_ns") / 1e6
-        if not self._timed_calls or not waited_ms or not self.handling or self.workers > 1 or not self.waits_evenly:
+        if not self._timed_calls or not waited_ms:
             return 0.0
         made_ms = sum(call["calls"] * call["wall_ms"] for call in self._timed_calls)
         share = 1 - made_ms / waited_ms  # of the whole run: its calls are not known step by step
         return share * self.lost_ms if share > LITTLE else 0.0
+
+    @property
+    def items_there(self) -> bool:
+        """True if the samples of a DataLoader are in memory, so that nothing has to make them."""
+        return self.input_class in ("TensorDataset", "list", "tuple")
+
+    @property
+    def collate(self) -> str:
+        """The user's function that joins samples to a batch; "" = the library's, or not known."""
+        return str(self.run.fit.get("input_collate") or "")
+
+    @property
+    def call_a_sample(self) -> bool:
+        """True if the input's function is called for each sample, not for each batch."""
+        return self.call is not None and self.call["calls"] >= AGAIN * self.run.steps.total_rows
 
     @property
     def made_at_once(self) -> bool:

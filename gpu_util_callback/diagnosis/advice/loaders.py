@@ -27,6 +27,7 @@ from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
 GRAIN_EPOCH_S = Constant(60.0, "Grain's workers import script and framework in each epoch, some 5 s: a tenth at most")
+INDEXING_MS = Constant(0.02, "indexing two tensors computes for 3 µs, converting one of a few values for 10, measured")
 KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
 
 NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
@@ -223,7 +224,42 @@ def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool
 
 
 def _made_once(wait: InputWait) -> float:
-    return wait.later_passes * wait.saves(wait.needed_ms + KEPT_MS)
+    return wait.later_passes * wait.saves(wait.needed_ms + KEPT_MS + wait.joining_ms)
+
+
+def _whole_batches(wait: InputWait) -> bool:
+    """Return whether the loop gets a batch sample by sample, and the library joins them."""
+    samples = wait.call_a_sample and not wait.run.fit.get("input_iterable")
+    return samples and not wait.workers and "input_collate" in wait.run.fit and not wait.collate
+
+
+def _only_indexes(wait: InputWait) -> bool:
+    """Return whether getting a sample computes so little that it may be an index into memory."""
+    cpu_ms = wait.call["cpu_ms"] if wait.call else None
+    return cpu_ms is not None and cpu_ms <= INDEXING_MS
+
+
+def _indexed_at_once(wait: InputWait) -> str:
+    pinned = ", pin_memory=True" if wait.run.used_gpus or wait.run.fit.get("input_pin_memory") else ""
+    return f"loader = DataLoader(loader.dataset, sampler=loader.batch_sampler, batch_size=None{pinned})"
+
+
+def _beside_steps(wait: InputWait) -> bool:
+    """Return whether batches are made while steps run, and not in turns with them."""
+    if "pydataset" in wait.kind:
+        return wait.run.framework == "tensorflow" or wait.workers > 1
+    return wait.workers > 0
+
+
+_WHOLE_BATCHES = Entry(
+    "whole batches",
+    when=lambda wait: _whole_batches(wait) and wait.input_class == "TensorDataset",
+    says="The samples are in memory, and the DataLoader gets and joins them one by one: {pace}.",
+    remedy="Index whole batches; the order of the samples stays the same",
+    code=_indexed_at_once,
+    saves=lambda wait: wait.saves(wait.needed_ms + KEPT_MS),
+    wrong_if="samples are joined by a function of the program's own",
+)
 
 
 def _store_items(wait: InputWait) -> str:
@@ -232,6 +268,15 @@ def _store_items(wait: InputWait) -> str:
 
 
 DATA_LOADER = (
+    _WHOLE_BATCHES,
+    replace(
+        _WHOLE_BATCHES,
+        name="whole batches, asked",
+        when=lambda wait: _whole_batches(wait) and _only_indexes(wait),
+        says="The DataLoader gets and joins samples one by one: {pace}.",
+        asks="Does {items_class} only index tensors or arrays, so that it may get a list of numbers?",
+        wrong_if="it does more for a sample",
+    ),
     Entry(
         "pin memory",
         when=lambda wait: _hands_over(wait) and wait.run.used_gpus and not wait.run.fit.get("input_pin_memory"),
@@ -275,15 +320,14 @@ DATA_LOADER = (
     ),
     Entry(
         "items made once",
-        # The items of a TensorDataset are made already.
-        when=lambda wait: wait.later_passes > 0 and not _hands_over(wait) and wait.input_class != "TensorDataset",
+        when=lambda wait: wait.later_passes > 0 and not _hands_over(wait) and not wait.items_there,
         says="{loader_limit}: {pace}.",
         asks="Does {items_class} return the same item in every epoch, without random numbers, and "
         "do all of them fit into memory?",
         remedy="Make them once",
         code=_store_items,
         saves=_made_once,
-        frees_cores=True,
+        frees_cores=_beside_steps,
         wrong_if="items are random, or too large to keep",
     ),
     Entry(
@@ -405,7 +449,7 @@ PY_DATASET = (
         "        return made[i]\n"
         "dataset = Made()",
         saves=_made_once,
-        frees_cores=True,
+        frees_cores=_beside_steps,
         wrong_if="batches are random, or too large to keep",
     ),
 )
@@ -552,6 +596,12 @@ LIMITS = (
         ),
     ),
     Entry("made at once", when=lambda wait: wait.made_at_once, says=_handling),
+    Entry(
+        "collate",
+        when=lambda wait: wait.collate and (wait.items_there or wait.joining_ms > MOSTLY * wait.lost_ms),
+        says="{collate} joins the samples in the loop, which takes most of the wait: {pace}. What {collate} does to "
+        "each sample alone (tokenizing, decoding) can be done once, before the training.",
+    ),
     Entry(
         "arrays",
         when=lambda wait: wait.kind == "numpy",

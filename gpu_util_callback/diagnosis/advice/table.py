@@ -48,7 +48,7 @@ class Entry:
     changes: Words = ""
     alters_training: bool = False
     before: Words = ""
-    frees_cores: bool = False
+    frees_cores: bool | Callable[[Any], bool] = False
     wrong_if: str = ""
 
     def advice(self, measure: Any, saves: float | None = None) -> Advice:
@@ -69,7 +69,7 @@ class Entry:
             alters_training=self.alters_training,
             otherwise=Advice(sentences[0], saves=0.0) if self.alters_training else None,
             changes=changes,
-            frees_cores=self.frees_cores,
+            frees_cores=self.frees_cores(measure) if callable(self.frees_cores) else self.frees_cores,
         )
 
 
