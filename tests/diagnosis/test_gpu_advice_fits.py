@@ -27,6 +27,7 @@ from advised_runs import (
     nearly_empty,
     one_gpu_of,
     plain_kernels,
+    run_of,
     traced,
 )
 
@@ -217,6 +218,16 @@ def test_ready_batches_of_any_rank_are_batched_again(dims, code):
     assert len(batches) > 5
     assert len({tuple(tuple(one.shape) for one in batch) for batch in batches}) == 1
     assert [one.shape.rank for one in batches[0]] == [len(shape) for shape in dims]
+
+
+@pytest.mark.parametrize(("framework", "count"), [(JAX, 1), (TORCH, 0)])
+def test_long_steps_on_new_shapes_compile_only_where_compiling_could_be_missed(framework, count):
+    """Seen: an eager loop of PyTorch beside other programs was told to compile once for all shapes."""
+    run = run_of(gpus=[], framework=framework, **LOOP)
+    for shape in range(20):
+        run.steps(1, step_ms=np.array([300.0]), shape_id=1 + shape)
+        run.steps(9, step_ms=20, shape_id=0)
+    assert [one["cause"] for one in run.diagnose()["spans"]].count("recompilation") == count
 
 
 def test_shapes_that_stay_the_same_are_not_to_blame():

@@ -334,10 +334,11 @@ def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:
 
 
 def _known_shape_ns(run: Run) -> float | None:
-    """Return the median time of a step whose input shape is not new, ns; None with too few steps."""
+    """Return the median time of a step whose input shape is not new, ns; None with too few steps, or without need."""
     rows, spent = run.steps["known_rows"], run.steps["known_ns"]
     has_rows = rows > 0
-    if int(rows.sum()) < KNOWN_STEPS:
+    # PyTorch reports each compilation: steps that take long without one lack a core, or wait for a file.
+    if int(rows.sum()) < KNOWN_STEPS or (run.framework == "torch" and run.steps.total("compile_known")):
         return None
     return float(np.median(spent[has_rows] / rows[has_rows]))
 
