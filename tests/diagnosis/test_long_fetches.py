@@ -142,6 +142,21 @@ def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, ahead, ref
         assert span["saves_s"] < 0.5 * span["lost_s"], "the first fill stays"
 
 
+def test_a_shuffle_that_fills_in_a_loop_is_no_stage_that_should_do_less():
+    """Seen: its own work were the elements that it waited for; a loop has no `fit` whose epochs could be cut."""
+    run = loop(kind="tf.data", name="jax", steps_per_epoch=30)
+    for _ in range(10):
+        start, wait = run.now, np.zeros(30)
+        with run.epoch():
+            wait[0] = 700
+            run.steps(30, step_ms=2, wait_ms=wait)
+            run.input_filled(start, 0.7)
+            run.reading(("shuffle", "ShuffleV3", 25.0, 1.0, ""), ("prefetch", "Prefetch", 0.0, 1.0, ""), batches=30)
+    advice = waits(run)["advice"]
+    assert advice["text"].startswith("The first batch of a pass takes 700 ms") and not advice["code"]
+    assert "Elements that cost less shorten that" in advice["text"]
+
+
 def decoded_shuffled(read=True, **facts) -> Generated:
     """Ten epochs of 300 steps; each begins with the 0.5 s in which a shuffle takes 100 batches in."""
     fit = {"steps_per_epoch": 300, "epochs": 10, "input_dims": [[32, 28, 28]], "input_autotune": True} | facts

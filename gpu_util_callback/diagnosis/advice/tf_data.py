@@ -671,9 +671,12 @@ LIMITS = (
     Entry(
         "cores",
         when=lambda wait: wait.cores_full,
-        says="{takes}, and {cores}. Do less in it (smaller images, fewer bytes), or do it once and store the result.",
+        says="{takes}, and {cores}. Do less in {slowest.name} (smaller images, fewer bytes), or do it once and store "
+        "the result.",
     ),
-    Entry("stage", when=lambda wait: True, says="{takes}. Do less in it, or do it once and store the result."),
+    Entry(
+        "stage", when=lambda wait: True, says="{takes}. Do less in {slowest.name}, or do it once and store the result."
+    ),
 )
 
 

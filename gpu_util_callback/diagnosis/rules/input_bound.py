@@ -117,13 +117,15 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     """
     run, stage = wait.run, wait.stage
     shuffles = any(stage.shuffles for stage in wait.stages) or run.fit.get("input_shuffles") is True
-    in_time = stage is None or stage.ms_per_batch < wait.needed_ms
+    # The elements that fill a buffer may be all of a shuffle's own work.
+    in_time = stage is None or stage.shuffles or stage.ms_per_batch < wait.needed_ms
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
     # Repeating gained 1.5 times from a fifth of the time on, nothing below.
-    if not (shuffles and in_time) or wait.run.custom_loop or part < A_FIFTH:
+    if not (shuffles and in_time) or part < A_FIFTH:
         return None
+    each = "a pass" if run.custom_loop else "an epoch"
     observation = (
-        f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
+        f"The first batch of {each} takes {duration(filling.each_ms / 1e3)}, and these hold "
         f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it."
     )
     quicker = advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
@@ -145,7 +147,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
             frees_cores=True,
         )
     saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms))
-    if wait.gain(saves) >= LEAST_GAIN:
+    if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:
         return Advice(
             f"{observation} Repeat "
             "before you shuffle, and the buffer stays full from one epoch into the next. This changes "
