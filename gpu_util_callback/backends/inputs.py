@@ -212,6 +212,8 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
         setting = _loaders(dataset)
         workers = setting("num_workers")
         source, joins = setting("dataset"), setting("collate_fn")
+        while type(source).__name__ == "Subset" and hasattr(source, "dataset"):
+            source = source.dataset  # of `random_split`: what the program wrote is within
         library = str(getattr(joins, "__module__", "")).startswith("torch.")
         return {
             "input_class": type(source).__name__,

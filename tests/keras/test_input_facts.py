@@ -190,6 +190,12 @@ def test_a_function_that_joins_samples_is_named_where_it_is_the_programs_own():
         assert describe_input(loader)["input_collate"] == describe_input(iter(loader))["input_collate"] == name
 
 
+def test_a_part_of_a_dataset_is_called_by_the_class_of_all_of_it():
+    torch = pytest.importorskip("torch")
+    parts = torch.utils.data.random_split(torch.utils.data.TensorDataset(torch.arange(12)), [8, 4])
+    assert describe_input(torch.utils.data.DataLoader(parts[0]))["input_class"] == "TensorDataset"
+
+
 def test_of_loaders_side_by_side_the_one_without_workers_is_told():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.arange(12))

@@ -321,8 +321,10 @@ class InputWait:
 
     @property
     def call_a_sample(self) -> bool:
-        """True if the input's function is called for each sample, not for each batch."""
-        return self.call is not None and self.call["calls"] >= AGAIN * self.run.steps.total_rows
+        """True if the input's function is called for each sample, as a Subset calls it, not for each batch."""
+        if self.call is None:
+            return False
+        return self.call["name"] == "Subset.__getitems__" or self.call["calls"] >= AGAIN * self.run.steps.total_rows
 
     @property
     def made_at_once(self) -> bool:
