@@ -23,11 +23,7 @@ ROOT = Path(__file__).parents[1]
 SCHEMAS = {"report": LogdirReport, "total": Total, "trace": TraceReport}
 REPLIES = RunsReply, TotalReply, RecordingReply, WindowReply, JobReply
 # The tab makes some of these itself, of the fields that it needs: all but those named here may be absent.
-PARTIAL = {
-    "WordedFinding": {"id", "cause"},
-    "GpuReport": {"index"},
-    "Spread": set(),
-}
+PARTIAL = {"WordedFinding": {"id", "cause"}, "GpuReport": {"index"}, "Spread": set()}
 # The type of all fields that have no name of their own.
 OTHERS = "__extra_items__"
 JSON = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null", object: None}
