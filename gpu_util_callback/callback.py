@@ -237,7 +237,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         return Summary(None) if recorder is None else recorder.summary()
 
     def _say_not_recorded(self, method: str) -> None:
-        """Say once to who gives the callback to `evaluate` or `predict` alone that only `fit` is recorded."""
+        """Print once, where only `evaluate` or `predict` get the callback, that `fit` is what is recorded."""
         if not self._given_to_fit:
             self._given_to_fit = True
             note(f"{method} is not recorded: GpuUtilCallback records fit; GpuUtilMonitor records any loop")
