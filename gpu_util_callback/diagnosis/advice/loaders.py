@@ -228,8 +228,8 @@ def _made_once(wait: InputWait) -> float:
 
 
 def _whole_batches(wait: InputWait) -> bool:
-    """Return whether the loop gets a batch sample by sample, and the library joins them."""
-    samples = wait.call_a_sample and not wait.run.fit.get("input_iterable")
+    """Return whether a loader of the program's own gets a batch sample by sample, and the library joins them."""
+    samples = wait.call_a_sample and not wait.run.fit.get("input_iterable") and wait.run.trainer != "transformers"
     return samples and not wait.workers and "input_collate" in wait.run.fit and not wait.collate
 
 
