@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from gpu_util_callback.monitor import GpuUtilMonitor
+from gpu_util_callback.recorder.messages import note
 from gpu_util_callback.steps.frames import FitWatch
 
 __all__ = ["lightning_callback", "trainer_callback"]
@@ -80,9 +81,7 @@ class TrainerHooks:
         frame = self._training()
         self._monitor = monitor = self._new_monitor()
         monitor.begin_in(frame, FitWatch(frame))
-        if monitor._recorder is not None:
-            trainer = "transformers" if self._library == "transformers" else "lightning"
-            monitor._recorder.facts["fit"] = {**monitor._recorder.facts["fit"], "trainer": trainer}
+        self._add_facts({"trainer": "transformers" if self._library == "transformers" else "lightning"})
         monitor._tell(monitor._describe, loader, False)
 
     def _training(self) -> FrameType:
@@ -100,10 +99,18 @@ class TrainerHooks:
         if monitor is not None:
             monitor.__exit__(type(error) if error is not None else None, error, None)
 
-    def _epoch(self, method: str) -> None:
+    def _add_facts(self, facts: dict[str, object]) -> None:
+        recorder = self._monitor._recorder if self._monitor is not None else None
+        if recorder is not None:
+            recorder.facts["fit"] = {**recorder.facts["fit"], **facts}
+
+    def _loop_does(self, method: str, *args: object) -> None:
         monitor = self._monitor
         if monitor is not None and monitor._loop is not None:
-            monitor._tell(getattr(monitor._loop, method))
+            monitor._tell(getattr(monitor._loop, method), *args)
+
+    def _epoch(self, method: str) -> None:
+        self._loop_does(method)
         self._request()
 
     def _request(self) -> None:
@@ -197,11 +204,52 @@ class _Trainer(Protocol):
     """A Lightning `Trainer`."""
 
     train_dataloader: object
+    accumulate_grad_batches: int
     profiler: _Profiler
 
 
 # Hooks of other callbacks that run between the work of two steps.
 _BETWEEN_STEPS = frozenset({"on_train_batch_end", "on_train_epoch_end", "on_validation_end"})
+_FETCH, _BATCH, _EPOCH = "train_dataloader_next", "run_training_batch", "run_training_epoch"
+
+
+class _Reported:
+    """A method of a profiler that reports its action, too.
+
+    Args:
+        first: report before the method is called, not after it.
+    """
+
+    def __init__(self, profiler: _Profiler, name: str, report: Callable[[str], None], first: bool):
+        self._profiler, self._name, self._first = profiler, name, first
+        self._before = vars(profiler).get(name)  # another callback's, as this one
+        self._method = getattr(profiler, name)
+        self._report: Callable[[str], None] | None = report
+        setattr(profiler, name, self)
+
+    def __call__(self, action_name: str) -> None:
+        if self._first:
+            self._tell(action_name)
+        self._method(action_name)
+        if not self._first:
+            self._tell(action_name)
+
+    def _tell(self, action: str) -> None:
+        if self._report is not None:
+            try:
+                self._report(action)
+            except Exception as error:
+                self._report = None
+                note(f"Lightning's actions are not timed ({type(error).__name__}: {error}); training continues")
+
+    def end(self) -> None:
+        """Report no more; give the method back where nobody has replaced it since."""
+        self._report = None
+        if vars(self._profiler).get(self._name) is self:
+            if self._before is None:
+                delattr(self._profiler, self._name)
+            else:
+                setattr(self._profiler, self._name, self._before)
 
 
 class _Lightning(TrainerHooks):
@@ -211,56 +259,67 @@ class _Lightning(TrainerHooks):
     input. The profiler knows when a batch is fetched, and each hook of each callback.
     """
 
-    _profiler: _Profiler | None = None
+    _reported: tuple[_Reported, ...] = ()
     _waited_s: float | None = None
+    _in_batch = False  # `training_step` fetches by itself where it takes an iterator
 
     def on_train_start(self, trainer: _Trainer, *_: object) -> None:
         self._begin(trainer.train_dataloader)
-        profiler = self._profiler = getattr(trainer, "profiler", None)
-        if profiler is not None:
-            self._parts: dict[str, str] = {}
-            self._start, self._stop = profiler.start, profiler.stop
-            profiler.start, profiler.stop = self._action_starts, self._action_stops
+        self._parts: dict[str, tuple[str, str]] = {}
+        try:
+            self._add_facts({"gradient_accumulation_steps": int(trainer.accumulate_grad_batches)})
+            starts = _Reported(trainer.profiler, "start", self._action_starts, True)
+            self._reported = starts, _Reported(trainer.profiler, "stop", self._action_stops, False)
+        except Exception as error:
+            note(f"Lightning's actions are not timed ({type(error).__name__}: {error}); training continues")
 
     def _finish(self, error: BaseException | None = None) -> None:
-        profiler, self._profiler = self._profiler, None
-        if profiler is not None:
-            profiler.start, profiler.stop = self._start, self._stop
+        reported, self._reported = self._reported, ()
+        for method in reported:
+            method.end()
         super()._finish(error)
 
-    def _part_of(self, action: str) -> str:
-        """Return "fetch", the name of the callback that an action calls, or "" for any other action."""
+    def _part_of(self, action: str) -> tuple[str, str]:
+        """Return what is timed of an action, and the name of the callback it calls; ("", "") = nothing."""
         part = self._parts.get(action)
         if part is None:
             owner, _, hook = action.rpartition(".")
-            part = "fetch" if hook == "train_dataloader_next" else ""
+            part = (hook, "") if hook in (_FETCH, _BATCH, _EPOCH) else ("", "")
             if owner.startswith("[Callback]") and hook in _BETWEEN_STEPS:
                 name = owner.removeprefix("[Callback]").partition("{")[0].rpartition(".")[2]
-                part = "" if name == type(self).__name__ else "checkpoint" if "Checkpoint" in name else name
+                if "Checkpoint" in name:
+                    part = "checkpoint", "checkpoint"
+                elif name != type(self).__name__:
+                    part = "callback", name
             self._parts[action] = part
         return part
 
     def _action_starts(self, action: str) -> None:
-        part = self._part_of(action)
-        if part == "fetch":
+        part, name = self._part_of(action)
+        if name:
+            self._loop_does("phase_begin", name, part)
+        elif part == _BATCH:
+            self._in_batch = True
+        elif part == _FETCH and not self._in_batch:
             self._step_ends()
-        elif part:
-            self._phase_begins(part)
-        self._start(action)
 
     def _action_stops(self, action: str) -> None:
-        self._stop(action)
-        part = self._part_of(action)
-        if part == "fetch":
+        part, name = self._part_of(action)
+        if name:
+            self._loop_does("phase_end")
+        elif part == _BATCH:
+            self._in_batch = False
+        elif part == _EPOCH:
+            self._step_ends()
+        elif part == _FETCH and not self._in_batch:
             self._waited_s = time.perf_counter() - self._requested_s
-        elif part:
-            self._phase_ends(part)
 
     def on_train_epoch_start(self, *_: object) -> None:
         self._epoch("batches_begin")
 
     def on_train_batch_start(self, *_: object) -> None:
-        self._step_begins(self._waited_s)
+        waited_s, self._waited_s = self._waited_s, None
+        self._step_begins(waited_s)
 
     def on_validation_start(self, *_: object) -> None:
         self._phase_begins("validation")

@@ -242,7 +242,7 @@ def _seconds(ns: int, run: Run) -> float:
 
 
 # `name(..., what=1)`: what stands for `...` is there already.
-_CALL = re.compile(r"((?:\w+ = )?[\w.]+\((?:\w+, )?\.\.\.), .*\)")
+_CALL = re.compile(r"((?:\w+ = )?[\w.]+\((?:\w+, )?\.\.\.), .*\)(?:  # .*)?")
 
 
 def _as_given(code: str) -> str:

@@ -11,6 +11,8 @@ from packages import need
 from programs import ran
 
 from gpu_util_callback import read_recordings
+from gpu_util_callback.recorder.messages import drain
+from gpu_util_callback.trainers import _Reported
 
 PYTHON = [sys.executable]
 RUN = ["-m", "gpu_util_callback", "run"]
@@ -245,8 +247,10 @@ from types import SimpleNamespace
 class Callback: pass
 class ModelCheckpoint(Callback):
     def on_train_batch_end(self, *_): time.sleep(0.03)
+    def on_train_epoch_end(self, *_): time.sleep(0.3)
 class Trainer:
     train_dataloader = [1]
+    accumulate_grad_batches = 1
     def __init__(self):
         self.callbacks = []
         self.profiler = SimpleNamespace(start=lambda action: None, stop=lambda action: None)
@@ -271,6 +275,7 @@ class Trainer:
                 self.call("on_validation_start")
                 time.sleep(0.05)
                 self.call("on_validation_end")
+        self.profiled("run_training_epoch", lambda: None)
         self.call("on_train_epoch_end")
         self.call("on_train_end")
 """
@@ -308,7 +313,44 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, trainers):
     assert validation > 45
     if library == "lightning":
         checkpoints = phases["self_ns"][phases["kind"] == "checkpoint"].sum() / 1e6
-        assert checkpoints > 8 * 29, "Lightning calls it after each other callback: no wait for input"
+        assert checkpoints > 8 * 29 + 290, "Lightning calls it after each other callback: no wait for input"
+        assert max(recording.steps["duration_ns"]) < 0.25e9, "what follows an epoch is no part of its last step"
+
+
+class Profiler:
+    def __init__(self):
+        self.actions = []
+
+    def start(self, action_name):
+        self.actions.append(action_name)
+
+
+def test_a_profiler_has_its_methods_back_in_whatever_order_callbacks_end():
+    profiler, seen = Profiler(), []
+    for fit in range(2):
+        first = _Reported(profiler, "start", lambda action: seen.append(("first", action)), True)
+        second = _Reported(profiler, "start", lambda action: seen.append(("second", action)), True)
+        profiler.start(action_name=f"step {fit}")
+        first.end()
+        profiler.start(f"last {fit}")
+        second.end()
+    assert profiler.actions == ["step 0", "last 0", "step 1", "last 1"]
+    assert seen == [
+        (who, action)
+        for fit in range(2)
+        for who, action in (("second", f"step {fit}"), ("first", f"step {fit}"), ("second", f"last {fit}"))
+    ]
+
+
+def test_an_error_of_ours_never_reaches_the_trainer(caplog):
+    profiler = Profiler()
+    reported = _Reported(profiler, "start", lambda action: 1 / 0, True)
+    profiler.start("a")
+    profiler.start("b")
+    reported.end()
+    assert profiler.actions == ["a", "b"] and vars(profiler) == {"actions": ["a", "b"]}
+    drain()
+    assert caplog.text.count("training continues") == 1
 
 
 def test_each_process_of_a_launcher_records_its_rank(trainers):

@@ -85,7 +85,7 @@ def batch_code(run: Run, size: int) -> str:
     """Return the line that sets the batch size, at the place where this run sets it."""
     kind = run.input_kind
     if run.trainer == "transformers":
-        return f"TrainingArguments(..., per_device_train_batch_size={size})"
+        return f"TrainingArguments(..., per_device_train_batch_size={size // max(1, len(run.used_gpus))})"
     if "dataloader" in kind:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
     if kind == "tf.data":
@@ -328,14 +328,20 @@ _TRAINERS = {
     ),
     ("lightning", "checkpoint"): (
         "ModelCheckpoint(..., every_n_epochs={epochs})",
-        "ModelCheckpoint(..., every_n_train_steps={steps})",
+        "ModelCheckpoint(..., every_n_train_steps={optimizer_steps})  # of the optimizer",
     ),
     ("transformers", "validation"): ('TrainingArguments(..., eval_strategy="steps", eval_steps={steps})',) * 2,
-    ("transformers", "checkpoint"): ('TrainingArguments(..., save_strategy="steps", save_steps={steps})',) * 2,
+    ("transformers", "checkpoint"): (
+        'TrainingArguments(..., save_strategy="steps", save_steps={steps})'
+        "  # with load_best_model_at_end: a multiple of eval_steps",
+    )
+    * 2,
 }
 _SAVE_LAST = {
-    "lightning": 'Trainer(..., enable_checkpointing=False)\ntrainer.save_checkpoint("last.ckpt")  # after fit',
-    "transformers": 'TrainingArguments(..., save_strategy="no")\ntrainer.save_model()  # after train',
+    "lightning": "Trainer(..., enable_checkpointing=False)  # and no ModelCheckpoint among its callbacks\n"
+    'trainer.save_checkpoint("last.ckpt")  # after fit',
+    "transformers": 'TrainingArguments(..., save_strategy="no")  # without load_best_model_at_end\n'
+    "trainer.save_model()  # after train",
 }
 
 
@@ -348,7 +354,7 @@ def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = F
             return _SAVE_LAST[run.trainer]
         if last:
             return f"def on_train_end(self, trainer, module): ...  # what {phase} does now"
-        return _in_trainer(run.trainer, phase, factor if epochs else 0, steps)
+        return _in_trainer(run, phase, factor if epochs else 0, steps)
     if epochs:
         when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
     else:
@@ -358,17 +364,18 @@ def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = F
 
 def at_steps(run: Run, phase: str, steps: int) -> str:
     """Return lines with which a loop does work of each step at every `steps`th."""
-    return _in_trainer(run.trainer, phase, 0, steps) if run.trainer else _only_if(f"step % {steps} == 0", phase)
+    return _in_trainer(run, phase, 0, steps) if run.trainer else _only_if(f"step % {steps} == 0", phase)
 
 
 def _only_if(condition: str, phase: str) -> str:
     return f'if {condition}:\n    with monitor.phase("{phase}"): ...'
 
 
-def _in_trainer(library: str, phase: str, epochs: int, steps: int) -> str:
+def _in_trainer(run: Run, phase: str, epochs: int, steps: int) -> str:
     """Return the setting of a trainer, or lines of a callback, for every so many epochs or, where that is 0, steps."""
-    settings = _TRAINERS.get((library, phase))
+    settings = _TRAINERS.get((run.trainer, phase))
     if settings is not None:
-        return settings[not epochs].format(epochs=epochs, steps=steps)
+        optimizer_steps = max(1, round(steps / (run.fit.get("gradient_accumulation_steps") or 1)))
+        return settings[not epochs].format(epochs=epochs, steps=steps, optimizer_steps=optimizer_steps)
     number = f"trainer.current_epoch % {epochs}" if epochs else f"batch_idx % {steps}"
     return f"if {number} == 0: ...  # what {phase} does now"

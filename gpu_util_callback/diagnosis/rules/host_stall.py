@@ -131,7 +131,7 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
         times, place, which, says = None, "between the steps", "{} between steps", ""
         code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
     time = which.format(duration(took / (times or max(1, rows)) / 1e9))
-    if times is None and not run.steps.total("wait_known"):
+    if times is None and not run.trainer and not run.steps.total("wait_known"):
         asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
         return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, 0.0, question=True)
     text = f"{time} is unaccounted for."
@@ -161,12 +161,10 @@ def _named_by_samples(run: Run, least: float) -> tuple[str, str, Advice, Evidenc
         evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
         return "predict is called between the steps", "predict", advice, evidence
     if count >= least and fetching >= MOSTLY:
-        advice = Advice(
-            f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of "
-            "a dataset. The monitor sees why only where it is given the dataset.",
-            _SEEN,
-            0.0,
-        )
+        text = f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of a dataset."
+        advice = Advice(text, "", 0.0)
+        if not run.trainer:
+            advice = Advice(f"{text} The monitor sees why only where it is given the dataset.", _SEEN, 0.0)
         evidence = {"between_input_pct": round(100 * fetching, 1)}
         return "Training waits for its input between the steps", "fetching", advice, evidence
     return None
