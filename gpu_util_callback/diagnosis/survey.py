@@ -281,7 +281,7 @@ def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:
     for claim in claims:
         cost = costs.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
         if claim["lost_s"] is not None:
-            _, most_s = claim["saves_range_s"] or (0.0, 0.0)
+            _, most_s = claim.get("saves_range_s") or (0.0, claim.get("saves_s") or 0.0)
             saves = claim["lost_s"] if most_s is None else min(most_s, claim["lost_s"])
             cost["lost_s"] = (cost["lost_s"] or 0.0) + claim["lost_s"]
             cost["saves_s"] = (cost["saves_s"] or 0.0) + saves

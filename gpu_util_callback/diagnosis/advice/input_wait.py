@@ -140,8 +140,13 @@ class InputWait:
     @property
     def cpus(self) -> int:
         """Whole cores that this process may use; 0 = unknown."""
-        cores, quota = self.run.machine.get("cpus_allowed") or self._machine_cpus, self.run.machine.get("cpu_quota")
+        cores, quota = self._allowed_cpus, self.run.machine.get("cpu_quota")
         return max(1, round(min(cores, quota or cores))) if cores else 0
+
+    @property
+    def _allowed_cpus(self) -> int:
+        """Cores on which this process may run, whatever its quota; 0 = unknown."""
+        return self.run.machine.get("cpus_allowed") or self._machine_cpus
 
     @property
     def _machine_cpus(self) -> int:
@@ -166,27 +171,27 @@ class InputWait:
 
     @property
     def other_cpus(self) -> float:
-        """Cores of those it may use that other programs keep busy, as far as the rest of the machine cannot hold them.
+        """Cores that other programs keep busy, but for those on which this process cannot run; 0 = unknown.
 
-        0 = unknown. This process and its workers do not count.
+        The others are taken to fill those first. This process and its workers do not count.
         """
         own_cpus, children = self.own_cpus, self._host_share("children_cpu_pct")
         if math.isinf(self.cpus_in_use) or own_cpus is None:
             return 0.0
         if children is None and self.run.fit.get("input_processes"):
             return 0.0  # its workers' share is not known apart
-        elsewhere = self._machine_cpus - (self.cpus or self._machine_cpus)
+        elsewhere = self._machine_cpus - self._allowed_cpus
         return max(0.0, self.cpus_in_use - own_cpus - (children or 0) - elsewhere)
 
     @property
     def others_compute(self) -> bool:
         """True if other programs take a noticeable part of this process' cores."""
-        return 0 < LITTLE * self.cpus <= self.other_cpus
+        return 0 < LITTLE * self.cpus <= self.other_cpus and self._free_of_others < self.cpus
 
     @property
     def _free_of_others(self) -> float:
-        """Cores of those it may use that other programs leave idle."""
-        return self.cpus - self.other_cpus
+        """Cores that other programs leave to this process."""
+        return min(self.cpus, self._allowed_cpus - self.other_cpus)
 
     @property
     def own_cores(self) -> float:
@@ -196,8 +201,8 @@ class InputWait:
         """
         if not self.cpus or self.own_cpus is None:
             return math.inf
-        share = self.cpus * THREADS / (THREADS + self.other_cpus)
-        return max(self.own_cpus, self._free_of_others, share)
+        share = self._allowed_cpus * THREADS / (THREADS + self.other_cpus)
+        return max(self.own_cpus, min(self.cpus, max(self._free_of_others, share)))
 
     @property
     def _busy_cpus(self) -> float:
@@ -652,7 +657,9 @@ class InputWait:
     def cores(self) -> str:
         """The busy cores in words, with the share of other programs."""
         count = {1: "the only core is", 2: "both cores are"}.get(self.cpus, f"all {self.cpus or ''} cores are")
-        share_of_others = f", {self.other_cpus:.1f} of them with other programs" if self.others_compute else ""
+        share_of_others = (
+            f", {min(self.cpus, self.other_cpus):.1f} of them with other programs" if self.others_compute else ""
+        )
         return f"{' '.join(count.split())} busy{share_of_others}"
 
     @property

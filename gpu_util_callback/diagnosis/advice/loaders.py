@@ -228,8 +228,8 @@ def _made_once(wait: InputWait) -> float:
 
 
 def _whole_batches(wait: InputWait) -> bool:
-    """Return whether a loader of the program's own gets a batch sample by sample, and the library joins them."""
-    samples = wait.call_a_sample and not wait.run.fit.get("input_iterable") and wait.run.trainer != "transformers"
+    """Return whether the loop gets a batch sample by sample, and the library joins them."""
+    samples = wait.call_a_sample and not wait.run.fit.get("input_iterable")
     return samples and not wait.workers and "input_collate" in wait.run.fit and not wait.collate
 
 
@@ -598,9 +598,14 @@ LIMITS = (
     Entry("made at once", when=lambda wait: wait.made_at_once, says=_handling),
     Entry(
         "collate",
-        when=lambda wait: wait.collate and (wait.items_there or wait.joining_ms > MOSTLY * wait.lost_ms),
-        says="{collate} joins the samples in the loop, which takes most of the wait: {pace}. What {collate} does to "
-        "each sample alone (tokenizing, decoding) can be done once, before the training.",
+        when=lambda wait: (
+            wait.collate and not wait.workers and (wait.items_there or wait.joining_ms > MOSTLY * wait.lost_ms)
+        ),
+        says=lambda wait: (
+            f"{wait.collate} joins the samples in the loop"
+            f"{', which takes most of the wait' if wait.joining_ms > MOSTLY * wait.lost_ms else ''}: {wait.pace}. "
+            f"What {wait.collate} does to each sample alone (tokenizing, decoding) can be done once, before training."
+        ),
     ),
     Entry(
         "arrays",
