@@ -18,8 +18,8 @@ from gpu_util_callback.redaction import hashed_script
 
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 # What Kubernetes appends to the names of the pods it makes: five of these characters.
-_OF_A_JOB = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
-_OF_A_DEPLOYMENT = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}$")
+_POD_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+_REPLICA_SET_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}$")
 
 
 class JobFacts(TypedDict):
@@ -134,6 +134,7 @@ def _slurm(environ: Mapping[str, str]) -> dict[str, object] | None:
 
 
 def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: str) -> dict[str, object] | None:
+    """Return the job that a pod belongs to: its name without random suffixes; None outside Kubernetes."""
     if "KUBERNETES_SERVICE_HOST" not in environ:
         return None
     pod = socket.gethostname() if host is None else host
@@ -142,9 +143,9 @@ def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: st
     except OSError:
         namespace = ""
     # A Job's new pod has a new name; one of a StatefulSet or of a training operator keeps its own.
-    job, of_a_job = _OF_A_JOB.subn("", pod)
-    if of_a_job:
-        job = _OF_A_DEPLOYMENT.sub("", job)
+    job, had_suffix = _POD_SUFFIX.subn("", pod)
+    if had_suffix:  # a Deployment's pod has its replica set's, too
+        job = _REPLICA_SET_SUFFIX.sub("", job)
     return {"name": "Kubernetes", "job": f"{namespace}/{job}" if namespace else job, "restarts": None}
 
 

@@ -80,15 +80,15 @@ class FirstArrays:
         """Inspect the arrays that are held, and free them; on any other thread."""
         arrays, self._leaves_held = self._leaves_held, []
         if arrays:
-            self._entries = [_described(array) for array in arrays]
+            self._entries = [_describe(array) for array in arrays]
 
     def facts(self) -> list[InputArray]:
         """Return the manifest's `input_first`; empty where nothing was seen."""
         return self._entries
 
 
-def _described(array: Any) -> InputArray:
-    """Return an entry of `input_first`."""
+def _describe(array: Any) -> InputArray:
+    """Describe an array for the manifest: type, shape, size, and range of the values of its first MiB."""
     dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
     entry: InputArray = {"dtype": dtype, "type": _type(array)}
     try:

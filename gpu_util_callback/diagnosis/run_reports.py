@@ -226,7 +226,7 @@ def run_report(
         "energy": judged.get("energy"),
         "energy_j_per_sample": _energy_per_sample(judged, facts, recording.step_count),
         "verdict": _with_mfu(judged["verdict"], mfu),
-        "headline": _headline(judged, wall_s, Script.of(facts.get("process"))),
+        "headline": _headline(judged, wall_s, Script.from_process(facts.get("process"))),
         "rules_version": judged["rules_version"],
         "thresholds": thresholds_in_force(None, before=still_known(judged["thresholds_set"])),
         "thresholds_set": judged["thresholds_set"],
@@ -300,7 +300,7 @@ def _headline(judged: DiagnosisFacts, wall_s: float | None, script: Script | Non
 
 def _process(facts: Facts) -> ProcessReport | None:
     """Return the account from the first fit of the process to its last so far."""
-    script = Script.of(facts.get("process"))
+    script = Script.from_process(facts.get("process"))
     if script is None:
         return None
     return {

@@ -74,7 +74,7 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
         findings: of the report, attributed and ordered: the first to fix in front.
     """
     of_fits = _of_fits(run, [finding for finding in findings if not finding.get("of_s")])
-    script = Script.of(run.manifest.get("process"))
+    script = Script.from_process(run.manifest.get("process"))
     lead = of_script(findings, run.wall_ns / 1e9, script)
     if lead is None or script is None or not len(run.steps):
         return of_fits
@@ -131,7 +131,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
         opening = rule.opening_if_large
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
     loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
-    script = Script.of(run.manifest.get("process"))
+    script = Script.from_process(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
     compile_s = run.account["time_s"].get("compile", 0.0)
     compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)

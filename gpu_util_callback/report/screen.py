@@ -339,7 +339,7 @@ def _saving(group: Group, run: Mapping | None) -> str:
     if run is None or run["status"] == "live" or not (group.total("saves_s") or question):
         return ""
     saves = saves_range(group.members)
-    script, subject = Script.of(run.get("process")), "run"
+    script, subject = Script.from_process(run.get("process")), "run"
     if group.first.get("of_s"):
         subject, gain = "script", gain_text(group.first["of_s"], saves)
     elif script is None:

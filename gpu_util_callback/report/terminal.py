@@ -166,7 +166,7 @@ def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | N
     lines = _head(unit, pen, apart or {})
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
     lines += _account(run, pen, unit.who) + _script(run, pen)
-    lines += _gpus(run, pen, detail)
+    lines += _gpu_lines(run, pen, detail)
     benchmark = accelerator_sentence(run) if detail.evidence else ""
     for sentence in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
         lines += pen.wrap(sentence, "  ", "")
@@ -402,36 +402,36 @@ def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
     return ["", *account_lines(head, spent, wall, pen)]
 
 
-def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
-    """Return the GPUs: alike ones as one, and the least busy ones' account of time."""
+def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
+    """Return a line for alike GPUs each, and the account of time of the first in use (`--all`: of each)."""
     indices_in_findings = named_gpus(run)
-    kinds: list[list[Mapping]] = []
+    groups: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        of_finding = gpu["index"] in indices_in_findings
-        kind = next(
-            (
-                kind
-                for kind in kinds
-                if (kind[0]["index"] in indices_in_findings) == of_finding and _alike(kind[0], gpu)
-            ),
-            None,
+        is_in_finding = gpu["index"] in indices_in_findings
+        alike = (
+            group
+            for group in groups
+            if (group[0]["index"] in indices_in_findings) == is_in_finding and _alike(group[0], gpu)
         )
-        if kind is None or detail.all:
-            kinds.append([gpu])
+        group = None if detail.all else next(alike, None)
+        if group is None:
+            groups.append([gpu])
         else:
-            kind.append(gpu)
-    used = [kind for kind in kinds if kind[0]["used_by_framework"]]
-    if len(used) > 1 and not detail.all:  # what a finding names, then the least busy
-        used.sort(key=lambda kind: (kind[0]["index"] not in indices_in_findings, _mean(kind, "utilization_pct") or 0.0))
-    shown = [*used, *(kind for kind in kinds if not kind[0]["used_by_framework"])]
+            group.append(gpu)
+    used = [group for group in groups if group[0]["used_by_framework"]]
+    if len(used) > 1 and not detail.all:  # first those that findings name, then the least busy
+        used.sort(
+            key=lambda group: (group[0]["index"] not in indices_in_findings, _mean(group, "utilization_pct") or 0.0)
+        )
+    shown = [*used, *(group for group in groups if not group[0]["used_by_framework"])]
     lines = []
-    for kind in shown if detail.all else shown[:_MAX_GROUPS]:
-        lines += pen.wrap(_gpu(kind), "  ", "")
+    for group in shown if detail.all else shown[:_MAX_GROUPS]:
+        lines += pen.wrap(_gpu(group), "  ", "")
     if len(shown) > _MAX_GROUPS and not detail.all:
-        more = sum(len(kind) for kind in shown[_MAX_GROUPS:])
+        more = sum(len(group) for group in shown[_MAX_GROUPS:])
         lines.append(f"… and {more:,} more GPUs (--all)")
-    for kind in used if detail.all else used[:1]:
-        lines += _gpu_account(run, kind[0]["index"], pen)
+    for group in used if detail.all else used[:1]:
+        lines += _gpu_account(run, group[0]["index"], pen)
     return lines if not lines or (run["time_s"] and run["wall_s"]) else ["", *lines]
 
 

@@ -224,9 +224,10 @@ class CallbackTimer(Wrappers):
         self._time_edges(self._ours)
 
     def _time_callbacks(self, callback_list: CallbackList) -> None:
+        """Time the hooks of all callbacks but ours, and note when Keras calls the end hooks of the first one."""
         timeline = self._timeline
         # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
-        pooled = {
+        threaded_hooks = {
             hook
             for hook, flag in (("on_train_batch_end", "_async_train"), ("on_test_batch_end", "_async_test"))
             if getattr(callback_list, flag, False)
@@ -234,9 +235,9 @@ class CallbackTimer(Wrappers):
         callbacks = list(callback_list.callbacks)
         for callback in callbacks:
             if callback is not self._ours:
-                self._time_callback(callback, pooled)
-        if callbacks:
-            if "on_train_batch_end" in pooled:
+                self._time_callback(callback, threaded_hooks)
+        if callbacks:  # Keras waits for the device before it calls the first one
+            if "on_train_batch_end" in threaded_hooks:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
             else:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)

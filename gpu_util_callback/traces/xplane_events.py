@@ -98,14 +98,14 @@ class PlaneEvents:
         kinds = np.array([kind_of(self.names[name]) for name in names.tolist()], np.int8)
         return kinds[inverse], names[inverse]
 
-    def select(self, stat_names: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
-        """Decode the wanted stats of the kept events; one that no event has is empty."""
+    def decode_stats(self, stat_names: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
+        """Decode the named stats (an event's keys and values) of the events in `keep`; empty where no event has one."""
         by_name = self.plane.stat_ids(stat_names)
         owner, start, end = self.stats
         rows = np.flatnonzero(keep[owner])
         ids = np.fromiter(by_name.values(), np.int64)
         if len(rows) and len(ids):
-            rows = rows[_likely(self.buffer, start[rows], end[rows], ids)]
+            rows = rows[_may_have_ids(self.buffer, start[rows], end[rows], ids)]
         owner, start, end = owner[rows], start[rows], end[rows]
         table, _ = wire.decode(self.buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
         stat_id = table[1].value.astype(np.int64)
@@ -116,7 +116,7 @@ class PlaneEvents:
         return result
 
 
-def _likely(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
+def _may_have_ids(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
     """Return the stats that may have one of the ids: all whose first field is not another id."""
     first = buffer.bytes[start]
     low, high = buffer.bytes[start + 1], buffer.bytes[start + 2]
@@ -194,7 +194,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     n = len(batch.metadata)
     names = batch.names
     kind, name = batch.kinds(device_kind)
-    stats = batch.select(_DEVICE_STATS, batch.keep)
+    stats = batch.decode_stats(_DEVICE_STATS, batch.keep)
 
     text = partial(_texts, batch, stats)
     size = np.full(n, -1, np.int64)
@@ -293,7 +293,7 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
     names = batch.names
     kind, name = batch.kinds(host_kind)
     keep = batch.keep & (kind != _DROP)
-    stats = batch.select(_HOST_STATS, keep)
+    stats = batch.decode_stats(_HOST_STATS, keep)
 
     correlation = stats["correlation_id"].numbers()
     correlation = np.where(correlation > 0, correlation, -1)

@@ -12,6 +12,8 @@ from fit_truth import BATCH, UNROLLED, WIDTH, Inside, Raise, compiled, ours, rec
 from injected_fit import recorded_fit
 from waiting import newest, wait_until
 
+from gpu_util_callback.recorder.messages import drain
+
 pytestmark = pytest.mark.real_clock("what came between steps within a share of the time")
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
@@ -265,6 +267,7 @@ def test_two_callbacks_in_one_fit_record_once(model, tmp_path, caplog):
 
 def test_who_only_predicts_is_told_that_fit_is_recorded(model, tmp_path, caplog):
     model.predict(X, callbacks=[ours(tmp_path)], verbose=0)
+    drain()
     assert caplog.text.count("predict is not recorded") == 1
 
 

@@ -229,8 +229,8 @@ class TensorFlowAdapter(KerasAdapter):
         self.timing = self._way + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"
         self._batches = []
-        self._train = self._timed("train_function", stale, raised=stale)
-        self._test = self._timed("test_function", None, raised=stale)  # it leaves the fit, too
+        self._train = self._make_timer("train_function", stale, raised=stale)
+        self._test = self._make_timer("test_function", None, raised=stale)  # it leaves the fit, too
         self._train.wrap()
         self._time_input(failed)
         self._pipelines.note_dataset("train", given_dataset())
@@ -257,7 +257,8 @@ class TensorFlowAdapter(KerasAdapter):
         )
         return "hooks"
 
-    def _timed(self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]) -> TimedFunction:
+    def _make_timer(self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]) -> TimedFunction:
+        """Return a timer for the caller to wrap the model's train or test function with."""
         assert self._timeline is not None
         phase = "train" if name == "train_function" else "validation"
         batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.note_iterator(phase, iterator))

@@ -355,25 +355,25 @@ class Run(Gauges):
         return [self.step_range(first, end) for first, end in spans]
 
     def step_range(self, first: float, end: float) -> tuple[Range, slice]:
-        """Return rows [first, end) as steps and times, with the slice of blocks they lie in."""
+        """Return the steps and times of rows [first, end), and the slice of blocks that contains them."""
         steps = self.steps
         size = steps.rows_per_block
-        a, b = int(first // size), min(len(steps), int(-(-end // size)))
-        into, rows_after = first - a * size, b * size - end
-        rows_after = max(0.0, rows_after - (b * size - min(b * size, steps.total_rows)))
-        inner = slice(a, b)
-        # Time is allotted from the far end: the rows of the span are the slow ones of its blocks.
+        first_block, end_block = int(first // size), min(len(steps), int(-(-end // size)))
+        last_block, rows_before = end_block - 1, first - first_block * size
+        rows_after = max(0.0, min(end_block * size, steps.total_rows) - end)
+        inner = slice(first_block, end_block)
+        # In a block partly inside, the inner rows count at the span's mean: what the block took more lies outside.
         row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
-        start_ns, end_ns = int(steps["start_ns"][a]), int(steps["end_ns"][b - 1])
-        if into:
-            kept_ns = (int(steps["rows"][a]) - into) * row_ns
-            start_ns += max(0, int(steps["duration_ns"][a] - kept_ns))
+        start_ns, end_ns = int(steps["start_ns"][first_block]), int(steps["end_ns"][last_block])
+        if rows_before:
+            inside_ns = (int(steps["rows"][first_block]) - rows_before) * row_ns
+            start_ns += max(0, int(steps["duration_ns"][first_block] - inside_ns))
         if rows_after:
-            kept_ns = (int(steps["rows"][b - 1]) - rows_after) * row_ns
-            end_ns -= max(0, int(steps["duration_ns"][b - 1] - kept_ns))
+            inside_ns = (int(steps["rows"][last_block]) - rows_after) * row_ns
+            end_ns -= max(0, int(steps["duration_ns"][last_block] - inside_ns))
         where = Range(
-            int(steps["first_step"][a] + into),
-            int(steps["end_step"][b - 1] - rows_after),
+            int(steps["first_step"][first_block] + rows_before),
+            int(steps["end_step"][last_block] - rows_after),
             start_ns,
             max(end_ns, start_ns + 1),
         )

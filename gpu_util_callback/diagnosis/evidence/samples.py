@@ -134,7 +134,11 @@ class Sampled:
 
 
 def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> Sampled | None:
-    """Return the samples of a column of a GPU, or of a group of it; None with fewer than three."""
+    """Return when a GPU's column was sampled and how long each sample counts; None with fewer than three samples.
+
+    Args:
+        bins: samples to use instead of the GPU's own, such as those of one group of columns.
+    """
     bins = run.column(gpu, column) if bins is None else bins
     if bins is None:
         return None
@@ -145,7 +149,7 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     apart = starts[1:] - starts[:-1]
     every_bin = int(at[-1] - at[0]) == len(at) - 1
     usual = bins.bin_ns if every_bin else int(np.median(apart))
-    length = np.minimum(np.append(apart, usual), 3 * usual)
+    length = np.minimum(np.append(apart, usual), 3 * usual)  # a longer gap was not measured
     return Sampled(run, gpu, bins, starts, length)
 
 

@@ -27,8 +27,8 @@ class Script:
     predict_set_up_s: float = 0.0
 
     @classmethod
-    def of(cls, process: Mapping | None) -> "Script | None":
-        """Read a manifest's `process`; None where promises about a fit hold for the whole."""
+    def from_process(cls, process: Mapping | None) -> "Script | None":
+        """Build from a manifest's `process`; None if under 5 % went between the fits, or into compiling in each."""
         if not process:
             return None
         script = cls(

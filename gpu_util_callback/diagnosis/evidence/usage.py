@@ -277,21 +277,22 @@ class AcceleratorUse:
         self._last_end: int | None = None  # of the newest step
 
     def add(self, steps: Mapping[str, np.ndarray]) -> None:
-        """Add new rows of the `steps` table, in order."""
+        """Add new rows of the `steps` table, in order, to the sums of their stretches.
+
+        A stretch is a series of steps each of which starts when the one before it ends.
+        """
         if not len(steps["start_ns"]):
             return
-        start, length, body, wait = (steps[name] for name in ("start_ns", "duration_ns", "body_ns", "input_wait_ns"))
+        start, duration, body, wait = (steps[name] for name in ("start_ns", "duration_ns", "body_ns", "input_wait_ns"))
         compute = np.maximum(body, 0) + np.maximum(steps["gpu_wait_ns"], 0)
-        end = start + np.maximum(length, 0)
-        before = np.concatenate([[-1 if self._last_end is None else self._last_end], end[:-1]])
-        begins = start != before
-        self._last_end = int(end[-1])
-        number = self._stretches - 1 + np.cumsum(begins)
-        self._stretches = int(number[-1]) + 1
-        computed = self._computed_ns + np.cumsum(compute)
+        end = start + np.maximum(duration, 0)
+        end_before = np.concatenate([[-1 if self._last_end is None else self._last_end], end[:-1]])
+        stretch = self._stretches - 1 + np.cumsum(start != end_before)
+        self._last_end, self._stretches = int(end[-1]), int(stretch[-1]) + 1
+        computed = self._computed_ns + np.cumsum(compute)  # in all steps so far
         self._computed_ns = int(computed[-1])
         self._fold.add(
-            number,
+            stretch,
             sum=(("rows", "unknown"), np.stack([np.ones_like(start), (body < 0) | (wait < 0)])),
             first=(("start_ns", "end_ns", "computed_ns"), np.stack([start, end, computed])),
             last=(("end_ns", "computed_ns"), np.stack([end, computed])),

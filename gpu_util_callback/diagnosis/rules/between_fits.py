@@ -42,7 +42,7 @@ class BetweenFits(Rule):
         return not run.manifest.get("process")
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        script = Script.of(run.manifest.get("process"))
+        script = Script.from_process(run.manifest.get("process"))
         if script is None or script.between < limits["least_s"]:
             return
         pct = 100 * script.between / script.wall_s

@@ -118,11 +118,12 @@ def forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 
 def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
+    """Forecast the host's memory, by its first column that grows, and each GPU's allocator."""
     predicted: list[Forecast] = []
-    exact = "host:process_held_bytes" in run.memory  # else files' pages may be among it
+    has_held_bytes = "host:process_held_bytes" in run.memory
     for column in HOST:
-        if exact and column == "process_memory_bytes":
-            continue
+        if has_held_bytes and column == "process_memory_bytes":
+            continue  # it counts pages of files, too
         forecast = _forecast(run, "host", column, limits)
         if forecast is not None:
             predicted.append(forecast)

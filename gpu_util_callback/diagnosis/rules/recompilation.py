@@ -263,7 +263,7 @@ class Recompilation(Rule):
 
     def _each_fit(self, run: Run, limits: Limits) -> Iterable[Finding]:
         """Yield the finding about a script whose fits compile, each with a recording of its own."""
-        script = Script.of(run.manifest.get("process"))
+        script = Script.from_process(run.manifest.get("process"))
         if script is None or script.fits < max(limits["compilations"], 2 * _fits(run)):
             return
         pct = 100 * script.compiles_again_s / max(1e-9, script.fits_s)
