@@ -56,7 +56,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
     OP_US,
     SIGNIFICANT,
-    Constant,
+    THREE_QUARTERS,
     Limits,
     Threshold,
     chosen,
@@ -65,7 +65,6 @@ from gpu_util_callback.recording.manifest_facts import Dispatch, SourceFacts, So
 from gpu_util_callback.words import capitalized, duration, percent
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
-AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
 
 
 def _by_block(run: Run) -> np.ndarray:
@@ -120,7 +119,7 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
     events = count if separate else run.steps.total("between_events")
     says = _NOT_SEEN
     times: int | None
-    if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
+    if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= THREE_QUARTERS * took:
         times, place, which = epochs.count, "after each epoch", "{} after each epoch"
         code = 'with monitor.phase("validation"): ...  # what runs after each epoch, by its name'
     elif events and (rare or events < MOSTLY * rows):
