@@ -64,6 +64,8 @@ RUNS = {
         (phases("validation", "validation", 1, **HUGGING_FACE), 'eval_strategy="steps", eval_steps=', "monitor"),
         (hooks("checkpoint", **LIGHTNING), "ModelCheckpoint(..., every_n_train_steps=100)", "monitor"),
         (hooks("checkpoint", **HUGGING_FACE), 'save_strategy="steps", save_steps=100)', "monitor"),
+        (hooks("checkpoint", **LOOP), 'if step % 100 == 0:\n    with monitor.phase("checkpoint")', "epoch"),
+        (phases("checkpoint", "checkpoint", 0.5, epochs=100, **LOOP), 'monitor.phase("checkpoint")', "keras"),
         (hooks("EMA", **LIGHTNING), "if batch_idx % 100 == 0: ...  # what EMA does now", "monitor"),
     ],
     "input_bound": [
@@ -439,3 +441,9 @@ def test_a_librarys_work_moves_to_a_later_hook_with_its_arguments():
         callback.on_train_batch_end(batch, {"loss": batch})
     callback.on_epoch_end(7, {})
     assert callback.worked == [(2, {"loss": 2})] and callback.epochs == [7]
+
+
+@pytest.mark.parametrize("run", [hooks("checkpoint", **LOOP), phases("checkpoint", "checkpoint", 0.5, **LOOP)])
+def test_saving_less_often_is_no_question_and_says_what_it_changes(run):
+    advice = found(run, "host_stall")["advice"]
+    assert not advice["question"] and advice["changes"] == "how much of the training a crash loses"

@@ -97,6 +97,11 @@ class Work:
         return self.who in _SAVERS
 
     @property
+    def is_checkpoint(self) -> bool:
+        """True for a loop's phase that saves, on which no later step rests."""
+        return self.run.custom_loop and "checkpoint" in self.name.lower()
+
+    @property
     def rest_ns(self) -> int:
         """Time of the span without the work."""
         return self.span_ns - self.took_ns
@@ -287,8 +292,21 @@ _ONCE = Entry(
     saves=lambda w: 1 - 1 / w.total,
     wrong_if="later epochs rest on what it does",
 )
+_SAVE_LESS_OFTEN = replace(
+    _LESS_OFTEN,
+    name="a loop's checkpoints",
+    when=lambda w: w.is_checkpoint,
+    asks="",
+    changes="how much of the training a crash loses",
+    before="",
+)
 EPOCH_WORK = (
     _SWAPS,
+    replace(
+        _SAVE_LESS_OFTEN,
+        remedy="Save {every_epochs} times less often",
+        code=lambda w: in_loop(w.run, w.name, w.times, w.every_epochs),
+    ),
     _SAVE_ONCE,
     Entry(
         "no histograms",
@@ -329,6 +347,11 @@ EPOCH_WORK = (
 )
 STEP_WORK = (
     _SWAPS,
+    replace(
+        _SAVE_LESS_OFTEN,
+        remedy=lambda w: f"Save every {ordinal(w.every)} step",
+        code=lambda w: at_steps(w.run, w.name, w.every),
+    ),
     _SAVE_ONCE,
     Entry(
         "save at epochs",
