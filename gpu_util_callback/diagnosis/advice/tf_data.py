@@ -231,6 +231,12 @@ def _keepable(wait: InputWait) -> InputWait | None:
     return None
 
 
+def _may_cache(wait: InputWait, *, of_helper: bool, random: bool) -> bool:
+    """Return whether a cache may follow a stage, of a helper that shuffles or not, with random stages or not."""
+    kept = _keepable(wait)
+    return kept is not None and _helper_shuffles(kept) == of_helper and (wait.input_random is True) == random
+
+
 def _of_kept(words: Callable[[InputWait], Any]) -> Callable[[InputWait], Any]:
     """Return a function that is asked about the stage that a cache may follow."""
     return lambda wait: words(_keepable(wait) or wait)
@@ -397,10 +403,9 @@ ds = tf.data.Dataset.zip(tuple(parts)).map(
 _CACHE = Entry(
     "cache",
     when=lambda wait: (
-        (kept := _keepable(wait)) is not None
-        and not _helper_shuffles(kept)
+        _may_cache(wait, of_helper=False, random=False)
         and wait.input_random is False
-        and _pass_fits(kept) is True
+        and _of_kept(_pass_fits)(wait) is True
     ),
     says=_of_kept(
         lambda kept: (
@@ -417,18 +422,14 @@ _CACHE = Entry(
 _ASKED = replace(
     _CACHE,
     name="cache, asked",
-    when=lambda wait: (
-        (kept := _keepable(wait)) is not None and not _helper_shuffles(kept) and wait.input_random is not True
-    ),
+    when=lambda wait: _may_cache(wait, of_helper=False, random=False),
     says=_of_kept(lambda kept: f"{kept.takes}, again in every pass."),
     asks=_of_kept(_cache_question),
 )
 _BEFORE_RANDOM = replace(
     _ASKED,
     name="cache before what is random",
-    when=lambda wait: (
-        (kept := _keepable(wait)) is not None and not _helper_shuffles(kept) and wait.input_random is True
-    ),
+    when=lambda wait: _may_cache(wait, of_helper=False, random=True),
     remedy=_of_kept(lambda kept: f"Keep its result{_random_behind(kept)}"),
     saves=_of_kept(_keeping_before_random),
     frees_cores=False,
@@ -438,9 +439,7 @@ KEPT = (_CACHE, _ASKED, _BEFORE_RANDOM)
 _OF_A_HELPER = replace(
     _CACHE,
     name="cache behind a helper's shuffle",
-    when=lambda wait: (
-        (kept := _keepable(wait)) is not None and _helper_shuffles(kept) and wait.input_random is not True
-    ),
+    when=lambda wait: _may_cache(wait, of_helper=True, random=False),
     says=_of_kept(
         lambda kept: f"{kept.takes}, again in every pass. The library that made this dataset also shuffles it."
     ),
@@ -546,9 +545,7 @@ REMEDIES = (
     replace(
         _OF_A_HELPER,
         name="cache behind a helper's shuffle, before what is random",
-        when=lambda wait: (
-            (kept := _keepable(wait)) is not None and _helper_shuffles(kept) and wait.input_random is True
-        ),
+        when=lambda wait: _may_cache(wait, of_helper=True, random=True),
         saves=_of_kept(_keeping_before_random),
         frees_cores=False,
     ),
