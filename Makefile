@@ -112,7 +112,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.size
+	$(BIN)/python -m harness.size
 	$(BIN)/vulture
 	$(BIN)/python -m harness.schemas --check
 
@@ -126,7 +126,7 @@ frontend-check: frontend/node_modules/.installed
 	cd frontend && npm test && npm run check-static
 
 browser: | $(VENV)/bin/python
-	$(BIN)/python tests/support/chromium.py --install
+	$(BIN)/python harness/support/chromium.py --install
 
 screenshots: browser $(READY)
 	$(BIN)/python demo/screenshots.py

@@ -60,7 +60,7 @@ def main() -> int:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
-    sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "tests" / "support")]
+    sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "harness" / "support")]
     print(f"{platform.platform()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
     failed = 0
     for name in wanted:

@@ -2,7 +2,7 @@
 
 python benchmarks/browse_cost.py [--steps 1000000] [--runs 2000] [--no-browser] [--keep DIR]
 
-Recordings are made by a script (see tests/support/long_recording.py) with 8 GPUs and 30 metrics,
+Recordings are made by a script (see harness/support/long_recording.py) with 8 GPUs and 30 metrics,
 `--steps` being the longest; recordings kept in DIR are used again. Times are medians or as named;
 "cpu" is what our thread itself took, which a busy machine distorts least. Budgets, from the
 project's design: first view 100 ms in the server, any zoom 20 ms, resident growth 200 MB; script
@@ -23,7 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path[:0] = [str(HERE), str(ROOT / "tests" / "support"), str(ROOT)]
+sys.path[:0] = [str(HERE), str(ROOT / "harness" / "support"), str(ROOT)]
 
 STATIC = ROOT / "tensorboard_plugin" / "static"
 GPUS, METRICS = 8, 30

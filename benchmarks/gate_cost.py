@@ -106,7 +106,7 @@ def recorded(folder: Path, wait_ms: int, processes: int, fits: int) -> dict[str,
     from gpu_util_callback import read_recordings
 
     root = Path(__file__).resolve().parents[1]
-    paths = os.pathsep.join([str(root), str(root / "tests" / "support")])
+    paths = os.pathsep.join([str(root), str(root / "harness" / "support")])
     for process in range(processes):
         if not (folder / "slower" / f"{process}-{fits - 1}").exists():
             begin = time.perf_counter()

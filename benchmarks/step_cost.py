@@ -157,7 +157,7 @@ def main(rounds: int | None = None) -> dict[str, Any]:
         driver = Scenario()
         driver.gpu("h100").process("self", 6 << 30, sm=50).curve("fan", 30)
         env = environment(driver, folder)
-        env = with_path(env, ROOT, HERE, ROOT / "tests" / "support")
+        env = with_path(env, ROOT, HERE, ROOT / "harness" / "support")
         for package in ("nvitop", "traceml-ai"):
             problem = install(folder / package, package)
             if problem is None:

@@ -1,6 +1,6 @@
 """Pictures of the tab: python benchmarks/tab_pictures.py OUTDIR [--scene NAME] [--logdir LOGDIR]
 
-Photographs made-up log directories of every kind (tests/browser/gallery.py), or LOGDIR, in a real TensorBoard:
+Photographs made-up log directories of every kind (harness/support/gallery.py), or LOGDIR, in a real TensorBoard:
 the run that opens first, in frames from a desktop's to a phone's, light and dark. Prints which part of
 the tab's page the lanes have in each, and whether the first lane is on the first screen.
 """
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tests" / "support"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "harness" / "support"), str(ROOT)]
 
 import chromium  # noqa: E402
 from gallery import SCENES  # noqa: E402

@@ -98,7 +98,7 @@ SlowStore = store_class()
 
 def timed(arguments: list[str], before: str) -> list:
     here = Path(__file__).resolve().parent
-    paths = [str(here), str(here.parent / "tests" / "support"), str(here.parent)]
+    paths = [str(here), str(here.parent / "harness" / "support"), str(here.parent)]
     code = _CHILD.format(paths=paths, before=before, arguments=["total", *arguments, "--json"])
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(child.stdout)

@@ -42,7 +42,7 @@ _STEP = (
 
 def write_xplane(path: Path) -> int:
     """A million events as TensorFlow writes them, four stats each; returns how many."""
-    sys.path.insert(0, str(HERE.parent / "tests" / "traces"))
+    sys.path.insert(0, str(HERE.parent / "harness" / "support"))
     from xspace_builder import Space
 
     space = Space()

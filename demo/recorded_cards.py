@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "gpus")]
+sys.path[:0] = [str(ROOT), str(ROOT / "harness" / "support")]
 
-from conftest import Stepped  # noqa: E402
 from nvml import loaded  # noqa: E402
 from replayed_gpus import LOADS, NAMES, SECOND, SQUARES, RecordedGpu, recorded, trained  # noqa: E402
+from stepped import Stepped  # noqa: E402
 
 from gpu_util_callback.diagnosis import Evidence, run_report  # noqa: E402
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run  # noqa: E402

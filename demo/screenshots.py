@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "tests" / "support"), str(HERE.parent / "tests" / "browser")]
+sys.path[:0] = [str(HERE.parent / "harness" / "support")]
 
 RUN = "2-slow-map"
 OTHER = "1-healthy"

@@ -555,7 +555,7 @@ def _recorded(logs: Path, store: ObjectStore | None) -> tuple[int, list[str], li
 
 def attempt_tab(shim: Path) -> str:
     """Let the mount of one of two runs hang under TensorBoard; return what went wrong."""
-    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    sys.path.insert(0, str(HERE / "support"))
     from tensorboard_server import TensorBoardServer
 
     from gpu_util_callback import GpuUtilMonitor

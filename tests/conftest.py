@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
 
 # `from nvml import …`, `from tensorboard_server import …`: helpers shared between areas.
-sys.path.insert(0, str(TESTS / "support"))
+sys.path.insert(0, str(REPOSITORY / "harness" / "support"))
 
 
 # Their files take minutes, and their programs one framework after the other: while others have tests

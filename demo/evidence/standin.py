@@ -1,6 +1,6 @@
 """A GPU played by a script, for machines without one: the driver's side. Nothing here is measured.
 
-The stand-in driver library of the tests (`tests/support/nvml.py`) answers the sampler; needs a C
+The stand-in driver library of the tests (`harness/support/nvml.py`) answers the sampler; needs a C
 compiler.
 """
 
@@ -34,7 +34,7 @@ def environment(scenario: str, folder: Path, rival: int) -> dict[str, str]:
         folder: where the library is built and the script is written.
         rival: the id of a process that plays the competitor.
     """
-    support = str(ROOT / "tests" / "support")
+    support = str(ROOT / "harness" / "support")
     if support not in sys.path:
         sys.path.insert(0, support)
     from nvml import Scenario

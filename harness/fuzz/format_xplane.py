@@ -219,7 +219,7 @@ def _details(random: Random) -> str:
 
 def _made() -> bytes:
     """A training on one GPU: steps, launches, copies, an allocator, a pipeline."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "traces"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
     from xspace_builder import Gpu, Space
 
     space = Space()

@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.fuzz import mutate
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 FOLDER = "20260101T000000.000Z-vm-0-1"
 PLACE = Path("plugins/gpu_utilization")

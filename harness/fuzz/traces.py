@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from random import Random
 
-from tests.support.trace_oracle import sane
+from harness.support.trace_oracle import sane
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

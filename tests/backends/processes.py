@@ -17,7 +17,7 @@ REPOSITORY = HERE.parent.parent
 def environment(**more: str) -> dict[str, str]:
     """The variables of a training process: this checkout, one CPU thread a pool, no colours."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "KERAS_BACKEND")}
-    path = [str(REPOSITORY), str(HERE), str(HERE.parent / "support"), os.environ.get("PYTHONPATH", "")]
+    path = [str(REPOSITORY), str(HERE), str(HERE.parents[1] / "harness" / "support"), os.environ.get("PYTHONPATH", "")]
     return {
         **inherited,
         "PYTHONPATH": os.pathsep.join(p for p in path if p),

@@ -19,7 +19,7 @@ MARGIN, KEPT = 1.3, 0.3
 def advised(backend: str) -> tuple[dict, dict, dict, dict]:
     """(run before, run after, ceilings, what the next run tells of the promise) of the program."""
     need("keras", backend)
-    paths = [HERE, HERE.parent / "support", HERE.parent.parent]
+    paths = [HERE, HERE.parents[1] / "harness" / "support", HERE.parent.parent]
     more = {
         "KERAS_BACKEND": backend,
         "JAX_PLATFORMS": "cpu",

@@ -143,7 +143,10 @@ def test_killed_in_mid_training(kill, tmp_path):
     script = tmp_path / "train.py"
     log_dir = tmp_path / "logs"
     script.write_text(textwrap.dedent(TRAINING.format(here=str(HERE), log_dir=str(log_dir))))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "support")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parents[1] / "harness" / "support")]),
+    }
     process = subprocess.Popen(
         [*python("keras"), str(script)],
         stdout=subprocess.PIPE,

@@ -43,7 +43,7 @@ def test_the_step_is_no_wait(threads, tmp_path):
         **os.environ,
         "TF_NUM_INTEROP_THREADS": threads,
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent / "support", HERE.parents[1]))),
+        "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parents[1] / "harness" / "support", HERE.parents[1]))),
     }
     done = ran(*python("keras"), "-c", PROGRAM, tmp_path, env=environment)
     for case, (wait, step) in json.loads(done.stdout.splitlines()[-1]).items():

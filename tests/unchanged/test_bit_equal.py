@@ -1,13 +1,14 @@
 """A seeded training leaves the same bits behind with and without us.
 
-All of it as a table: `python -m tests.unchanged`.
+All of it as a table: `python -m harness.unchanged`.
 """
 
 from __future__ import annotations
 
 import pytest
-from cells import Cell, everything, outcomes
 from packages import need
+
+from harness.unchanged.cells import Cell, everything, outcomes
 
 # The exhausted fetch of data of unknown length, in the graph and in Python; random ops; windows.
 FEW = {

@@ -12,7 +12,7 @@ from fork_server import python
 from packages import need
 from programs import ran
 
-HERE = Path(__file__).resolve().parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -24,9 +24,9 @@ def test_warnings_name_the_same_lines(backend):
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
     }
-    done = ran(*python("keras"), HERE / "warners.py", env=environment)
+    done = ran(*python("keras"), REPOSITORY / "harness" / "unchanged" / "warners.py", env=environment)
     (line,) = (text for text in done.stdout.splitlines() if text.startswith("WARNED "))
     for action, (without, with_us) in json.loads(line.removeprefix("WARNED ")).items():
         for what, plain, ours in zip(("warned", "logged"), without, with_us, strict=True):

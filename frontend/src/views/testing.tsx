@@ -1,4 +1,4 @@
-/** Shows the whole tab without a browser, on replies that were recorded by `tests/plugin/replies.py`. */
+/** Shows the whole tab without a browser, on replies that were recorded by `python -m harness.replies`. */
 import { renderToString } from 'preact-render-to-string';
 import type { JobReply, RecordingReply, RunsReply, TotalReply } from '../api/types.ts';
 import { App } from '../state/app.ts';

@@ -38,11 +38,11 @@ class PluginApp:
         )
         self.routes = self.plugin.get_plugin_apps()
 
-    def ask(self, address, method="GET"):
+    def ask(self, address, method="GET", headers=None):
         """Return the whole reply for a route and its query."""
         route = address.partition("?")[0]
         known = route if route in self.routes else "/static/*"
-        return Client(self.routes[known]).open(address, method=method)
+        return Client(self.routes[known]).open(address, method=method, headers=headers)
 
     def get(self, route, **query):
         """Return the status and the body."""

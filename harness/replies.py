@@ -1,6 +1,6 @@
 """Record what the server replies about some scenes of the gallery, for the tab's own tests of its texts.
 
-`python tests/plugin/replies.py` writes `frontend/src/views/replies/`; `test_recorded_replies.py` fails where they
+`python -m harness.replies` writes `frontend/src/views/replies/`; `test_recorded_replies.py` fails where they
 are no longer what the server says.
 """
 
@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1]
-FOLDER = TESTS.parent / "frontend" / "src" / "views" / "replies"
-sys.path[:0] = [str(TESTS.parent), str(TESTS / "support"), str(TESTS / "browser")]
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "frontend" / "src" / "views" / "replies"
+sys.path[:0] = [str(ROOT), str(ROOT / "harness" / "support")]
 
 from gallery import SCENES, STARVING_RANK  # noqa: E402
 from plugin_app import PluginApp  # noqa: E402

@@ -1,8 +1,8 @@
-"""Size and shape of the two packages: `python -m tests.size` prints them.
+"""Size and shape of the two packages: `python -m harness.size` prints them.
 
-Ends with 1 where a function is too long or branches too often (in harness/ and tests/support, too), a
-class or file has the name of another, or modules import each other in a circle. Late imports count,
-and those for type checkers or by a module's name in a string.
+Ends with 1 where a function is too long or branches too often (in harness/, too), a class or file has the
+name of another, or modules import each other in a circle. Late imports count, and those for type checkers
+or by a module's name in a string.
 """
 
 import ast
@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.thresholds import constants, shared_constants
 
 PACKAGES = "gpu_util_callback", "tensorboard_plugin"
-TOOLS = "harness", "tests/support"
+TOOLS = ("harness",)
 MAX_LINES = 60  # of a function, without its docstring
 MAX_BRANCHES = 20
 _BRANCHING = ast.If | ast.IfExp | ast.For | ast.While | ast.ExceptHandler | ast.match_case

@@ -1,14 +1,13 @@
-"""Print the matrix: `python -m tests.unchanged [WORD...]`, with words for cells that have them."""
+"""Print the matrix: `python -m harness.unchanged [WORD...]`, with words for cells that have them."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
-from cells import everything, outcomes
+from harness.unchanged.cells import everything, outcomes
 
 
 def main(words: list[str]) -> int:

@@ -1,6 +1,6 @@
 """Find the browser the tests drive: $CHROMIUM, else Chromium or Chrome on the PATH.
 
-`python tests/support/chromium.py --install` installs Debian's package when there is none and we are
+`python harness/support/chromium.py --install` installs Debian's package when there is none and we are
 root; else it says in one line what to install.
 """
 

@@ -1,1 +1,0 @@
-"""Two versions of the code over one corpus of recordings and traces."""
