@@ -18,9 +18,9 @@ from urllib.parse import quote
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "harness" / "support"), str(ROOT)]
 
-from plugin_app import clients  # noqa: E402
+from plugin_app import PluginApp  # noqa: E402
 
 LANES, BUCKETS = 16, 2048
 ZOOMS_PER_LEVEL = 4
@@ -43,12 +43,12 @@ class Served:
     """The plugin over a log directory, with every folder in it as a run."""
 
     def __init__(self, logdir: Path):
-        self._apps = clients(logdir, sorted(path.name for path in logdir.iterdir()))
+        self._app = PluginApp(logdir)
 
     def get(self, route: str, **query: object) -> Answer:
         text = "&".join(f"{name}={quote(str(value), safe=',')}" for name, value in query.items())
         wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
-        reply = self._apps[route].get(f"{route}?{text}", headers={"Accept-Encoding": "gzip"})
+        reply = self._app.ask(f"{route}?{text}", headers={"Accept-Encoding": "gzip"})
         body = reply.get_data()
         return Answer(
             reply.status_code,
