@@ -77,8 +77,8 @@ KERAS_BATCH = 32  # of arrays, where `fit` is given no size
 def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
-    Returns: `input_kind`, `batch_size`, `input_batches`, and the facts of `_makers`; None for the first two
-        where Keras' own view of the input cannot be found.
+    Returns: `input_kind`, `batch_size`, `input_batches` or `input_one_iterator`, and the facts of `_makers`; None
+        for the first two where Keras' own view of the input cannot be found.
     """
     facts: dict[str, Any] = {"input_kind": None, "batch_size": None}
     if frame is None:
@@ -93,9 +93,12 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
     facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, source))
     # As Keras has asked for it: asking again would run the user's `__len__`.
-    batches = getattr(frame.f_locals.get("epoch_iterator"), "_num_batches", None)
+    iterator = frame.f_locals.get("epoch_iterator")
+    batches = getattr(iterator, "_num_batches", None)
     if isinstance(batches, int) and batches > 0:
         facts["input_batches"] = batches
+    elif getattr(iterator, "steps_per_epoch", None):  # Keras goes on with one iterator then
+        facts["input_one_iterator"] = True
     dims = _dims(getattr(adapter, "_output_signature", None))
     if dims is not None:
         facts["input_dims"] = dims

@@ -217,6 +217,7 @@ class Fit(TypedDict, total=False):
     input_iterable: bool
     input_autotune: bool
     input_batches: Count  # of a pass over it, however many an epoch takes
+    input_one_iterator: bool  # for all epochs: fit was given their steps, and the number of its batches is not known
     # Of each tensor of a batch its sizes; [smallest, largest] of one that varied.
     input_dims: list[list[Count | list[Count] | None] | None]
     input_beside: list[str]

@@ -66,6 +66,10 @@ AUGMENTED = ONCE_AND_KEPT | {
 }
 NAMES_ALONE = {"input_shuffles": False}
 SAMPLED = ("sample_from_datasets", "DirectedInterleave", 1.0, 1.0, "")
+REJECT, REJECTS = (
+    ("filter(_reject)", "Filter", 1.0, 1.0, "library,random,stateful"),
+    {"name": "filter(_reject)", "which": "train", "random": True, "python": False},
+)
 CHOSEN = ("map(select_dataset)", "ParallelMapV2", 35.0, 1.0, "autotuned,library,random,sequential")
 RESIZE = ("map(resize)", "ParallelMapV2", 4.0, 8.0, "autotuned")
 MANY_THREADS = ("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")
@@ -188,6 +192,8 @@ NO_LINE = [
     (waits(TUNED, epochs=10, machine=MEMORY, **SMALL, **RANDOM), ALL_CORES),
     (waits(SHUFFLE, TUNED, **ONCE_AND_KEPT), ALL_CORES),
     (waits(AUGMENT, TUNED, **AUGMENTED), ALL_CORES),
+    # Both are inside of `rejection_resample`, where no program can put a cache.
+    (waits(LIBRARY, REJECT, SHUFFLE, **ONCE_AND_KEPT | {"input_maps": [REJECTS]}), ALL_CORES),
     (waits((*SAMPLED[:2], 40.0, 1.0, ""), **ONCE_AND_KEPT), ALL_CORES),
     (waits(("batch", "BatchV2", 40.0, 1.0, ""), PREFETCH, epochs=10, machine=MEMORY, **SMALL), COMPUTING),
     (waits(FILTER), None),
@@ -415,6 +421,13 @@ def test_batches_of_an_input_that_repeats_are_those_of_all_its_passes():
     """`ds.repeat(4)` has 1,600 batches, and a cache before it saves three passes of four."""
     run = waits(FILTER, REPEAT, epochs=4, machine=MEMORY, input_batches=1600, **SMALL)
     assert "cache()" in found(run, "input_bound")["advice"]["code"]
+
+
+@pytest.mark.parametrize(("stages", "is_kept"), [([FILTER], False), ([FILTER, REPEAT], True)])
+def test_a_cache_of_an_input_without_an_end_never_fills(stages, is_kept):
+    """Seen: a generator that begins again by itself, from which all epochs take their steps."""
+    run = waits(*stages, epochs=4, machine=MEMORY, input_one_iterator=True, **SMALL)
+    assert ("cache()" in found(run, "input_bound")["advice"]["code"]) == is_kept
 
 
 def test_a_cache_holds_all_batches_however_short_the_epochs():

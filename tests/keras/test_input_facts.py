@@ -81,10 +81,13 @@ def test_tf_data():
         "input_kind": "tf.data",
         "batch_size": 8,
         "input_autotune": True,
+        "input_one_iterator": True,
         "input_dims": [[8, 4], [8, 1]],
     }
     assert describe_input(dataset)["input_kind"] == "tf.data"
-    assert described(x=dataset.take(5))["jax"]["input_batches"] == 5, "of a pass, whatever an epoch takes"
+    known = described(x=dataset.take(5))["jax"]
+    assert known["input_batches"] == 5, "of a pass, whatever an epoch takes"
+    assert "input_one_iterator" not in known
 
 
 def test_a_generator_is_named_and_works_ahead_only_under_tf_data():

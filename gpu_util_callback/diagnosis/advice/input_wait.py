@@ -118,13 +118,19 @@ class InputWait:
         return self.steps_a_pass or max(1, self.where.steps)
 
     @property
+    def one_pass(self) -> bool:
+        """True if all epochs read one iterator of a pipeline that does not repeat, such as an endless generator's."""
+        repeats = any(stage.repeats for stage in self.stages)
+        return self.run.fit.get("input_one_iterator") is True and bool(self.stages) and not repeats
+
+    @property
     def later_passes(self) -> float:
         """Share (0-1) of these steps that come after the first pass over the input, which a cache still has to make."""
         run, where, epochs = self.run, self.where, self.run.fit.get("epochs")
         epoch, batches = steps_an_epoch(run) or 0, self.steps_a_pass or 0
         cut = 0 < epoch < batches
         passes = epochs * epoch / batches if cut and epochs is not None else epochs
-        if passes is not None and passes <= 1:
+        if (passes is not None and passes <= 1) or self.one_pass:
             return 0.0
         ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
         first_end = run.step_at(min(ends)) if ends else batches

@@ -282,10 +282,22 @@ def _keeping_before_random(wait: InputWait) -> float:
     return min(_keeping(wait), wait.later_passes * wait.saves(cores_ms))
 
 
+def _first_random(wait: InputWait) -> Stage | None:
+    """Return the first random stage behind the one whose result a cache keeps; None if none is random."""
+    behind = [stage for stage in wait.stages if stage.random and stage.place < _kept(wait).place]
+    return max(behind, key=lambda stage: stage.place, default=None)
+
+
 def _before_random(wait: InputWait) -> str:
     """Return the place of a cache: before the first random stage behind the slow one; "" if none is random."""
-    behind = [stage for stage in wait.stages if stage.random and stage.place < _kept(wait).place]
-    return f"before {max(behind, key=lambda stage: stage.place).name}" if behind else ""
+    first = _first_random(wait)
+    return f"before {first.name}" if first is not None else ""
+
+
+def _between_library_stages(wait: InputWait) -> bool:
+    """Return whether a library made both stages between which a cache would stand: no program can put it there."""
+    first = _first_random(wait)
+    return first is not None and "library" in first.flags
 
 
 def _random_behind(wait: InputWait) -> str:
@@ -545,7 +557,7 @@ REMEDIES = (
     replace(
         _OF_A_HELPER,
         name="cache behind a helper's shuffle, before what is random",
-        when=lambda wait: _may_cache(wait, of_helper=True, random=True),
+        when=lambda wait: _may_cache(wait, of_helper=True, random=True) and not _of_kept(_between_library_stages)(wait),
         saves=_of_kept(_keeping_before_random),
         frees_cores=False,
     ),
