@@ -101,7 +101,7 @@ class RecordingFiles:
         self._problem(self._storage.join(self.path, name), f"damaged: {reason(error)}; {consequence}")
 
     def _top_problem(self, error: Exception) -> None:
-        if not (isinstance(error, FileNotFoundError) and self._is_gone()):
+        if not (isinstance(error, FileNotFoundError) and self._names() is None):
             self._damaged("top.npz", "reading all segments instead", error)
 
     @property
@@ -110,12 +110,13 @@ class RecordingFiles:
         return self._cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:
-        if self._is_gone():
-            return []
         stored = self._stored_top()
         for _ in range(2):  # a list made while files are sealed may have neither
+            names = self._names()
+            if names is None:
+                return []
             infos, gaps = list_segments(
-                self._storage.names(self.path),
+                names,
                 () if stored is None else stored.segments,
                 written=self.facts.get("sealed") or 0,
             )
@@ -170,17 +171,15 @@ class RecordingFiles:
     def _read(self, name: str) -> bytes:
         return self._storage.read(self._storage.join(self.path, name), MAX_FILE_BYTES)
 
-    def _is_gone(self) -> bool:
-        """Return whether its folder is deleted or unreadable, which becomes a problem."""
+    def _names(self) -> list[str] | None:
+        """Return the names of its files; None, and a problem, where its folder is deleted or unreadable."""
         try:
-            self._storage.names(self.path)
+            return self._storage.names(self.path)
         except (FileNotFoundError, NotADirectoryError):
             self._problem(self.path, "this recording was deleted while it was open")
         except OSError as error:
             self._problem(self.path, unreadable(error))
-        else:
-            return False
-        return True
+        return None
 
     def damaged(self, name: str, error: Exception) -> None:
         """Record a damaged file as a problem; its content is left out."""
@@ -283,7 +282,7 @@ class Recording(RecordingFiles):
         is_reported = self.path in self._problems
         self._stamp = None  # it may come back unchanged
         self._forget()
-        if self._is_gone():
+        if self._names() is None:
             return not is_reported
         if self._is_starting():
             return False

@@ -420,9 +420,9 @@ def test_a_list_of_files_made_while_they_are_sealed_is_made_again(make_writer, t
     names, lists = found._storage.names, []
 
     def hasty(path):
-        lists.append([name for name in names(path) if len(lists) > 1 or name < "s"])
+        lists.append([name for name in names(path) if lists or name < "s"])
         return lists[-1]
 
     found._storage.names = hasty
     assert found.steps["step"].tolist() == list(range(30))
-    assert found.problems == [] and len(lists) > 2
+    assert found.problems == [] and len(lists) > 1

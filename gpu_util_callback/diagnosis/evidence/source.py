@@ -57,10 +57,10 @@ class TracedGpu:
 
     def share(self, *categories: str) -> float:
         """Return the share of the traced time in these categories, 0-1."""
-        return sum(self.ns[name] for name in categories) / max(1, self.duration_ns)
+        return sum(self.ns.get(name, 0) for name in categories) / max(1, self.duration_ns)
 
     def per_step_ms(self, category: str) -> float:
-        return self.ns[category] / max(1, self.steps) / 1e6
+        return self.ns.get(category, 0) / max(1, self.steps) / 1e6
 
 
 UNLIKE = Constant(0.15, "of the run: windows that show this much more computing than NVML do not represent it")
