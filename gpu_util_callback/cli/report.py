@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from gpu_util_callback.redaction import without_secrets
 from gpu_util_callback.report.ci import junit, markdown
 from gpu_util_callback.report.energy_sentences import Prices
 from gpu_util_callback.report.screen import strip_control
-from gpu_util_callback.report.terminal import render, rules_text
+from gpu_util_callback.report.terminal import render, rules_text, told_apart
 from gpu_util_callback.words import counted
 
 MAX_SLOWDOWN_PCT = 5.0
@@ -192,9 +192,9 @@ def _print_json(report: LogdirReport, outcome: _Outcome | None) -> None:
 
 
 def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
-    for failure in _with_logdir_names(outcome.broken, args.logdir):
+    for failure in _named(outcome.broken, args.logdir, report["runs"]):
         print(strip_control(f"{failure['run']}: {failure['reason']}"))
-    for verdict in outcome.verdicts or ():
+    for verdict in _named(outcome.verdicts or (), args.logdir, report["runs"]):
         print(strip_control(verdict["sentence"]))
     if not outcome.broken and outcome.verdicts is None:
         print(_within(len(report["runs"])))
@@ -218,10 +218,17 @@ def _within(count: int) -> str:
     return f"{counted(count, 'run')} within the limits"
 
 
-def _with_logdir_names(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:
-    """Return entries about runs, with the log directory's name where it is itself the run."""
-    home = _names(logdirs)[logdirs[0]]
-    return [{**entry, "run": home if entry["run"] == "." else entry["run"]} for entry in entries]
+def _named(entries: Iterable[Mapping], logdirs: list[str], runs: Sequence[Mapping]) -> list[dict]:
+    """Return entries about runs, with the log directory's name where it is itself the run, and namesakes told apart."""
+    home, apart = _names(logdirs)[logdirs[0]], told_apart(runs)
+    names = {".": home, home: home, **{run["run"]: run["run"] for run in runs if run["run"] != "."}}
+    named = []
+    for entry in entries:
+        of = entry["run"]
+        name = f"{names[of]} {apart.get(entry['id'], '')}".strip() if of in names else of  # else it is about several
+        sentence = {"sentence": name + entry["sentence"].removeprefix(of)} if "sentence" in entry else {}
+        named.append({**entry, "run": name, **sentence})
+    return named
 
 
 def _compared(
@@ -248,14 +255,16 @@ def _compared(
 
 def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
     """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
-    broken, verdicts = _with_logdir_names(outcome.broken, args.logdir), outcome.verdicts
+    runs = report["runs"]
+    broken = _named(outcome.broken, args.logdir, runs)
+    verdicts = None if outcome.verdicts is None else _named(outcome.verdicts, args.logdir, runs)
     if args.junit:
-        options.write_text(args.junit, junit(_with_logdir_names(report["runs"], args.logdir), broken, verdicts))
+        options.write_text(args.junit, junit(_named(runs, args.logdir, runs), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         slower = {verdict["id"] for verdict in verdicts or () if verdict["failed"]}
-        count, runs = len({failure["id"] for failure in broken} | slower), len(report["runs"])
-        summed_up = f"{count} of {runs} runs failed" if count else _within(runs)
+        count = len({failure["id"] for failure in broken} | slower)
+        summed_up = f"{count} of {len(runs)} runs failed" if count else _within(len(runs))
         if outcome.status == NOT_COMPARABLE:
             summed_up = "not comparable with the baseline"
         try:
@@ -267,7 +276,7 @@ def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome)
 
 def _warn(problems: Iterable[ReportedProblem]) -> None:
     for problem in problems:
-        print(strip_control(f"gpu-util report: {problem['path']}: {problem['message']}"), file=sys.stderr)
+        print(strip_control(f"gpu-util: {problem['path']}: {problem['message']}"), file=sys.stderr)
 
 
 def _share(text: str) -> float:

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED
-from gpu_util_callback.diagnosis.report_types import Slowdown
 from gpu_util_callback.report.screen import strip_control
 
 # Characters that XML 1.0 cannot hold, not even as references.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Slowdown] | None) -> str:
+def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Mapping] | None) -> str:
     """Return one test case a run for its limits, and one for its comparison with the baseline.
 
     A comparison that the runs' scatter does not resolve is a skipped test, one of runs that are not
@@ -60,7 +59,7 @@ def _xml(text: str) -> str:
     return _NOT_IN_XML.sub("?", text)
 
 
-def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Slowdown] | None) -> str:
+def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Mapping] | None) -> str:
     """Return the outcome as Markdown, for the summary of a GitHub step.
 
     Args:

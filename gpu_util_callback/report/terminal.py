@@ -111,25 +111,32 @@ def render(
     lines = [pen.bold(line) for line in pen.wrap(summary)]
     lines += comparison_table(compared, pen.width, apart, None if detail.all else _SHOWN_ROWS)
     rule = ["", pen.dim(("─" if unicode else "-") * pen.width)]
+    in_full = detail.all or detail.evidence
     if detail.all or len(units) <= _SHOWN_RUNS:
         for unit in units:
             lines += rule
-            if detail.all:
+            if in_full:
                 lines += _in_full(unit, pen, detail, apart)
                 continue
             lines += _brief(unit, pen, apart)
             missing = [gap for gap in unit.run["unavailable"] if gap not in _shared(runs)]
             lines += missing_lines(missing, pen, detail)
-        return pen.finish(lines if detail.all else lines + _everywhere(runs, pen, detail))
+        if not in_full:
+            lines += [*_everywhere(runs, pen, detail), "", "--all shows every run in full."]
+        return pen.finish(lines)
     if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
         lines += [*rule, *_in_full(units[-1], pen, detail, apart)]
         lines += ["", "Only the newest is shown in full; --all shows every run."]
     else:
         costly = sorted((unit for unit in units if unit.groups), key=_lost, reverse=True)
         for unit in costly[:_SHOWN_RUNS]:
-            lines += ["", *_brief(unit, pen, apart)]
+            lines += ["", *(_in_full(unit, pen, detail, apart) if in_full else _brief(unit, pen, apart))]
+        names = _names(compared, apart)
         since_lines = [
-            line for unit in units if unit not in costly[:_SHOWN_RUNS] for line in _since(unit.run, pen, apart)
+            line
+            for unit in units
+            if unit not in costly[:_SHOWN_RUNS]
+            for line in _since(unit.run, pen, apart, names[unit.run["id"]])
         ]
         lines += ["", *since_lines[-_SHOWN_RUNS:]] if since_lines else []
         lines += ["", "gpu-util report LOGDIR --run NAME shows one run in full, --all every run."]
@@ -324,15 +331,15 @@ def since_text(since: Mapping) -> str:
     return f"estimated gain {span}, " if span else ""
 
 
-def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
-    """Return whether the saving promised by the previous run was achieved."""
+def _since(run: Mapping, pen: Pen, apart: Mapping[str, str], name: str = "") -> list[str]:
+    """Return whether the saving promised by the previous run was achieved; of a run shown elsewhere, with its name."""
     since = run.get("since")
     if not since:
         return []
-    run_name = since["run"]
-    if run_name == run["run"]:
-        run_name = apart.get(since["id"]) or "the run before"
-    text = f"Since {run_name}: {_titles(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
+    label = apart.get(since["id"], "")
+    run_name = (label or "the run before") if since["run"] == run["run"] else f"{since['run']} {label}".strip()
+    text = f"{name}, since {run_name}: " if name else f"Since {run_name}: "
+    text += f"{_titles(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}."
     return pen.wrap(text)
 
 

@@ -1,6 +1,8 @@
 """The total of many runs in a terminal, and the sentences that the tab says as well."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
 from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, without_escapes
@@ -108,7 +110,7 @@ def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
             cause["title"],
             amount(cause[unit]),
             percent(100 * cause[unit] / whole),
-            amount(cause[f"saves_{unit}"]),
+            amount(cause[f"saves_{unit}"]) if cause[f"saves_{unit}"] else "–",
             f"{cause['trainings']:,}",
         )
         for cause in report["causes"]
@@ -136,9 +138,14 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
         return []
     lines = ["", pen.bold("Fix first")]
     several = len({run["logdir"] for run in report["runs"]}) > 1
+    namesakes = Counter(name_of(run, several) for run in report["runs"])
     entries = sorted(by_fix.items(), key=lambda entry: -sum(run[saves] for run in entry[1]))
     for place, ((_, fix), runs) in enumerate(entries[:top], 1):
-        names = [name_of(run, several) for run in runs]
+        names = [
+            name if namesakes[name] == 1 else f"{name} {datetime.fromtimestamp(run['start_ns'] / 1e9):%m-%d %H:%M:%S}"
+            for run in runs
+            for name in [name_of(run, several)]
+        ]
         name = names[0] if len(runs) == 1 else counted(len(runs), "run")
         lines += pen.wrap(f"{place}. {name}: {_savings(runs, unit)}", "     ", "  ")
         details = [f"{runs[0]['top']['title']}. {fix}"]

@@ -56,7 +56,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
   const spans = recording.report.spans.length;
   const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
   const rows = (item.rows ?? []).filter(
-    ({ name }) => !item.saves_s || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
+    ({ name }) => !(item.saves_s || item.advice?.question) || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
   );
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
   return (
