@@ -116,9 +116,7 @@ class RecordingFiles:
             if names is None:
                 return []
             infos, gaps = list_segments(
-                names,
-                () if stored is None else stored.segments,
-                written=self.facts.get("sealed") or 0,
+                names, () if stored is None else stored.segments, written=self.facts.get("sealed") or 0
             )
             if not gaps:
                 break
