@@ -233,6 +233,12 @@ def test_long_steps_on_new_shapes_compile_only_where_compiling_could_be_missed(f
 def test_shapes_that_stay_the_same_are_not_to_blame():
     finding = found(compiles(framework=JAX, input_dims=[[32, 16], [32]]), "recompilation")
     assert "stayed the same" in finding["advice"]["text"] and not finding["advice"]["code"]
+    assert "jax.jit" not in finding["advice"]["text"]  # Keras' fit calls it
+
+
+def test_a_jax_loop_that_compiles_known_shapes_may_call_jit_again():
+    finding = found(compiles(framework=JAX, input_dims=[[32, 16], [32]], **LOOP), "recompilation")
+    assert "Call jax.jit once, before the loop" in finding["advice"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,13 @@ def _advise_shapes(run: Run, times: int) -> Advice:
         return traced
     dims = _dims(run)
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
+        again = run.framework == "jax" and run.custom_loop
         return Advice(
             f"{times} steps had to be compiled first, although the shape of their input stayed the "
-            "same: something else that the step gets changes, a Python number or the size of a "
-            "slice. Pass the number as a tensor or an array, and slice equal parts.",
+            f"same: {'the loop calls jax.jit again, or ' if again else ''}something else that the step gets "
+            "changes, a Python number or the size of a slice. "
+            f"{'Call jax.jit once, before the loop; pass' if again else 'Pass'} "
+            "the number as a tensor or an array, and slice equal parts.",
             saves=0.0,  # nothing shows which of them it is
         )
     text = (
