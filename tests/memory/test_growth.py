@@ -135,6 +135,13 @@ def test_the_advice_names_the_list_that_makes_up_the_growth(kept, says):
     assert says in finding["advice"]["text"]
 
 
+def test_what_a_list_keeps_stays_what_it_is_without_its_history():
+    """Seen: a list of a model's outputs was told to keep losses instead."""
+    kept = {"name": "outs", "of": "program", "per_step": 1.0, "item_bytes": MIB, "graph": True}
+    [finding] = of_cause(diagnosed(leaking(memory={"kept": [kept]})))
+    assert finding["advice"]["code"] == "outs.append(tensor.detach())"
+
+
 def test_the_framework_s_live_bytes_count_and_the_driver_s_do_not():
     run = leaking(gpu=True)
     [finding] = of_cause(diagnosed(run, "gpu0/allocator", "allocator_used_bytes"))

@@ -28,8 +28,8 @@ def _list(run: Run, name: str) -> Advice:
 def _graphs(run: Run, name: str) -> Advice:
     return Advice(
         f"`{name}` keeps tensors with their history of gradients: each holds all activations of "
-        "its step. Keep the number.",
-        f"{_attribute_of_self(name)}.append(loss.item())",
+        "its step. Keep the values alone; of a loss, loss.item() is enough.",
+        f"{_attribute_of_self(name)}.append(tensor.detach())",
     )
 
 
