@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.report_types import Outcome, Slowdown
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, A_TWENTIETH, FOUR_FIFTHS, WARM_UP, Constant, Count
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.redaction import hashed_script
-from gpu_util_callback.words import percent
+from gpu_util_callback.words import percent, times
 
 BLOCKS = A_TREND  # of neighbouring steps, long enough that what drifts within seconds shows
 MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
@@ -254,8 +254,10 @@ def _judged(
     against = f"{len(baseline)} runs" if len(baseline) > 1 else baseline[0].run
     if against == name:
         against = "the baseline"
-    change = f"{percent(abs(middle))} {'slower' if middle >= 0 else 'faster'}"
-    shown = f"{name}: its {measure} is {change}{per} than in {against}"
+    change = f"{percent(abs(middle))} {'slower' if middle >= 0 else 'faster'}{per} than"
+    if middle >= 100:
+        change = f"{times(1 + middle / 100)} as long{per} as"
+    shown = f"{name}: its {measure} is {change} in {against}"
     spread = f"{low:+.1f} to {high:+.1f} %"
     if low > 0 and high >= limit:
         outcome, sentence = SLOWER, f"{shown} ({spread}); at most {percent(limit)} allowed"
