@@ -198,3 +198,16 @@ def test_what_fills_a_shuffle_is_kept_where_its_stages_were_never_read(random, c
 @pytest.mark.parametrize(("shuffles", "says"), [(True, "shuffle fills its buffer"), (None, "10 fetches took 500 ms")])
 def test_a_shuffle_is_named_where_its_stages_were_never_read(shuffles, says):
     assert says in waits(decoded_shuffled(read=False, input_shuffles=shuffles))["advice"]["text"]
+
+
+def test_no_worker_is_offered_where_each_pass_begins_slowly():
+    """Seen: a sampler draws 4 million numbers before the first batch of a pass, in the training process."""
+    run = loop("torch DataLoader", input_workers=0)
+    for _ in range(10):
+        begin = run.now
+        run.steps(1, step_ms=20, wait_ms=1500)
+        run.input_filled(begin, 1.5)
+        run.steps(60, step_ms=20)
+    advice = waits(run)["advice"]
+    assert advice["text"].startswith("The first batch of a pass takes 1.5 s")
+    assert "num_workers" not in advice.get("code", "")

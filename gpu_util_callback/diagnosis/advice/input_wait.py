@@ -605,12 +605,11 @@ class InputWait:
     @property
     def loop_paces(self) -> str:
         """The maker of a loop's batches and their pace, as a sentence without its full stop."""
-        made = "Batches are made"
         if "pydataset" in self.kind:
-            made = f"{self.dataset_class} makes each batch"
-        elif self.kind == "generator":
-            made = f"{self.generator_name} makes each batch"
-        return f"{made} while the loop waits: {self.pace}"
+            return f"{self.dataset_class} makes each batch while the loop waits: {self.pace}"
+        if self.kind == "generator":
+            return f"{self.generator_name} makes each batch while the loop waits: {self.pace}"
+        return f"The loop waits for its batches: {self.pace}"
 
     @property
     def loader_limit(self) -> str:

@@ -701,8 +701,8 @@ def advise_traced_stage(name: str) -> Advice:
         )
     if name.startswith("Generator"):
         return Advice(
-            f"{says}A Python generator makes one element at a time: read and prepare them "
-            "with tf.data stages instead, which run in parallel.",
+            f"{says}A Python generator or a PyDataset makes one element at a time: read and prepare those of a "
+            "generator with tf.data stages, which run in parallel; give a PyDataset workers.",
             saves=0.0,
         )
     if name.startswith(READERS):

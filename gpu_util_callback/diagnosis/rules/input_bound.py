@@ -123,11 +123,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     # Repeating gained 1.5 times from a fifth of the time on, nothing below.
     if not (shuffles and in_time) or part < A_FIFTH:
         return None
-    each = "a pass" if run.custom_loop else "an epoch"
-    observation = (
-        f"The first batch of {each} takes {duration(filling.each_ms / 1e3)}, and these hold "
-        f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it."
-    )
+    observation = f"{_first_batches(run, filling)}: shuffle fills its buffer before it."
     quicker = advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
     if quicker is not None:
         return replace(quicker, text=f"{observation} {quicker.text}", name="refill")
@@ -159,6 +155,15 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
             name="refill",
         )
     return Advice(f"{observation} {CHEAPER}", saves=0.0, name="refill")
+
+
+def _first_batches(run: Run, filling: LongFetches) -> str:
+    """Return how much of the wait the first batches hold, as a sentence without its full stop."""
+    each = "a pass" if run.custom_loop else "an epoch"
+    return (
+        f"The first batch of {each} takes {duration(filling.each_ms / 1e3)}, and these hold "
+        f"{percent(100 * filling.share)} of the wait"
+    )
 
 
 def _remade(wait: InputWait) -> list[str]:
@@ -713,6 +718,13 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     refill = waiting.filling and advise_fills(wait, waiting.filling)
     if refill:
         return refill
+    if waiting.filling and "dataloader" in wait.kind and not wait.workers:
+        return Advice(
+            f"{_first_batches(run, waiting.filling)}. Check what happens only as a pass begins: a sampler that draws "
+            "the order of all samples, a list of files that is read.",
+            saves=0.0,
+            name="first batches",
+        )
     advice = advise(wait)
     return advice if waiting.long is None else advise_rare(wait, waiting.long, advice)
 
