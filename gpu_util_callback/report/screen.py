@@ -215,11 +215,9 @@ def finding_lines(
 
 
 def _fix(advice: Mapping) -> str:
-    """Return what to do in a line: what to find out, else its code if that is one line, else the last sentence."""
-    if advice.get("question"):
-        return next((text for text in _sentences(advice["text"]) if text.endswith("?")), advice["text"])
+    """Return what to do in a line: its code if that is one line, else the last sentence, without its question."""
     fix = what_to_do(advice)
-    return _ending(fix, 0) if fix == advice["text"] else fix
+    return re.sub("^If so, ", "Perhaps ", _ending(fix, 0)) if fix == advice["text"] else fix
 
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
@@ -323,14 +321,11 @@ def _evidence(finding: Mapping, room: int) -> str:
     return f"{capitalized(prose)}." if prose else ""
 
 
-def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
-
-
 def _ending(text: str, room: int) -> str:
     """Return the last sentences of a text that fit: what to do stands at the end."""
     ending: list[str] = []
-    for sentence in reversed(_sentences(text)):
+    sentences = re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
+    for sentence in reversed(sentences):
         if ending and len(" ".join([sentence, *ending])) > room:
             break
         ending.insert(0, sentence)

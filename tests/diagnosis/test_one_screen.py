@@ -132,7 +132,7 @@ def test_a_line_that_is_cut_says_where_the_rest_is():
     assert folded("Not measured", ["NVML"], pen, " (--evidence)") == ["Not measured: NVML."]
 
 
-def test_a_findings_line_asks_what_is_to_be_found_out(tmp_path):
+def test_a_findings_line_is_no_answer_to_a_question_that_it_does_not_show(tmp_path):
     made = Generated(seed=3)
     made.steps(400, step_ms=10, wait_ms=30)
     write(made, tmp_path)
@@ -140,4 +140,4 @@ def test_a_findings_line_asks_what_is_to_be_found_out(tmp_path):
     advice = {"text": "It waits. May aug run twice at once? If so, let it.", "code": "", "before": "", "question": True}
     report["runs"][0]["spans"][0]["advice"] |= advice
     line = next(line for line in render(report, width=120).splitlines() if line.startswith("1. "))
-    assert line.endswith("· May aug run twice at once?")
+    assert line.endswith("· Perhaps let it.")

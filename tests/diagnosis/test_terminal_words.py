@@ -59,7 +59,7 @@ def test_what_comes_and_goes_is_explained_once(tmp_path):
     assert text.count("class Batches") == 1
     last = max(one["end_step"] for one in report["runs"][0]["spans"]) - 1
     assert f"3 spans, steps 0–{last:,}" in text
-    assert text.count("Can you write make_batch(i)") == 2  # in its line, and explained
+    assert text.count("Can you write make_batch(i)") == 1
 
 
 def test_an_advice_says_how_much_faster_the_run_gets(report):
