@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, RunReport, Since
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
-from gpu_util_callback.diagnosis.thresholds import LEAST_S, MOSTLY
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, LEAST_S, MOSTLY
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
 
@@ -107,13 +107,15 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
     gains = (gain_of(whole, bound) for bound in saves_range(resolved))
+    got = round(whole / max(1e-9, whole - old + took), 2)
     return {
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
         "estimated": [None if gain is None else round(gain, 2) for gain in gains],
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
-        "got": round(whole / max(1e-9, whole - old + took), 2),
+        "got": got,
+        "slower": got < 1 - A_TWENTIETH,
     }
 
 

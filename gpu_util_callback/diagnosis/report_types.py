@@ -193,6 +193,7 @@ class Since(TypedDict):
     estimated: Bounds  # gains: times as fast; the most is null where it has no upper end
     promised_up_to: float
     got: float
+    slower: bool  # by more than runs that are alike differ
 
 
 class Cost(TypedDict):

@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.memory_report import memory_sentence
 from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.rules import title_of
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, Constant, Count, constants, shared_constants
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import (
     BLOCKING,
     NOTHING_LARGE,
@@ -339,7 +339,7 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str], name: str = "") -> 
     label = apart.get(since["id"], "")
     run_name = (label or "the run before") if since["run"] == run["run"] else f"{since['run']} {label}".strip()
     text = f"{name}, since {run_name}: " if name else f"Since {run_name}: "
-    slower = " This run is slower all the same." if since["got"] < 1 - A_TWENTIETH else ""
+    slower = " This run is slower all the same." if since["slower"] else ""
     text += f"{_titles(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}.{slower}"
     return pen.wrap(text)
 

@@ -667,6 +667,8 @@ export interface Since {
   estimated: [number | null, number | null];
   promised_up_to: number;
   got: number;
+  /** by more than runs that are alike differ */
+  slower: boolean;
 }
 
 /** A recording among its like: the workers of its job, findings across them, and the fit before it. */

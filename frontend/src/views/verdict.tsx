@@ -100,7 +100,7 @@ function Since() {
     <p class={since.got > 1 ? 'since' : undefined}>
       {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {estimated && `estimated gain ${estimated}, `}
       measured <b>{times(since.got)}</b>.{' '}
-      {since.got < 0.95 && 'This run is slower all the same. '}
+      {since.slower && 'This run is slower all the same. '}
       {there && !compared && (
         <button type="button" class="linklike" onClick={compare}>
           compare
