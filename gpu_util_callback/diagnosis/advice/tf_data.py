@@ -701,8 +701,8 @@ def advise_traced_stage(name: str) -> Advice:
         )
     if name.startswith("Generator"):
         return Advice(
-            f"{says}A Python generator or a PyDataset makes one element at a time: read and prepare those of a "
-            "generator with tf.data stages, which run in parallel; give a PyDataset workers.",
+            f"{says}A Python generator or a PyDataset makes one element at a time. Stages of "
+            "tf.data run in parallel, and so do a PyDataset's workers while its __getitem__ waits.",
             saves=0.0,
         )
     if name.startswith(READERS):
