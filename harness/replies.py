@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "frontend" / "src" / "views" / "replies"
-sys.path[:0] = [str(ROOT), str(ROOT / "harness" / "support")]
+sys.path.insert(0, str(ROOT / "harness" / "support"))
 
 from gallery import SCENES, STARVING_RANK  # noqa: E402
 from plugin_app import PluginApp  # noqa: E402

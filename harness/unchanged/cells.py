@@ -35,37 +35,30 @@ TENSORFLOW_KINDS = (
     "PyDataset",
     "torch DataLoader",
 )
-TENSORFLOW_MODES = (
-    "jit_compile",
+# Of every backend.
+MODES = (
     "run_eagerly",
+    "mixed precision",
+    "random ops in train_step",
+    "learning rate schedule, EMA",
+    "validation_data",
+    "class_weight",
+    "two fits",
+    "other callbacks",
+    "profiler windows",
+)
+TENSORFLOW_MODES = (
+    *MODES,
+    "jit_compile",
     "steps_per_execution=4",
     "jit_compile, steps_per_execution=4",
     "op determinism",
     "op determinism, steps_per_execution=4",
-    "mixed precision",
-    "random ops in train_step",
     "random ops in train_step, jit_compile",
     "random ops in train_step, run_eagerly",
     "side effects in train_step",
-    "learning rate schedule, EMA",
-    "validation_data",
-    "class_weight",
-    "two fits",
-    "other callbacks",
-    "profiler windows",
 )
 OTHER_KINDS = ("arrays", "filter", "tf.data", "endless generator", "PyDataset", "torch DataLoader")
-OTHER_MODES = (
-    "run_eagerly",
-    "mixed precision",
-    "random ops in train_step",
-    "learning rate schedule, EMA",
-    "validation_data",
-    "class_weight",
-    "two fits",
-    "other callbacks",
-    "profiler windows",
-)
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,7 @@ def everything() -> list[Cell]:
     cells += [Cell("tensorflow", kind, "MirroredStrategy") for kind in ("arrays", "tf.data", "filter")]
     for backend in ("jax", "torch"):
         cells += [Cell(backend, kind, "graph") for kind in OTHER_KINDS]
-        for mode in OTHER_MODES:
+        for mode in MODES:
             cells += [Cell(backend, kind, mode) for kind in OTHER_KINDS[:2]]
         if backend == "jax":
             cells += [Cell(backend, kind, "steps_per_execution=4") for kind in OTHER_KINDS[:2]]
