@@ -21,7 +21,6 @@ from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_T
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
 from gpu_util_callback.recording.schema import PLUGIN_NAME
@@ -160,13 +159,38 @@ class ScalarWriter:
         return event, places
 
     def _write(self, *events: bytes) -> None:
-        records = io.BytesIO()
-        writer = RecordWriter(records)
-        for event in events:
-            writer.write(event)
+        records = b"".join(map(record, events))
         with self._lock:
             if not self._closed:
-                self._file.write(records.getvalue())
+                self._file.write(records)
+
+
+def record(data: bytes) -> bytes:
+    """Return one record of an event file: length, its masked CRC-32C, the data, theirs; little-endian.
+
+    TensorBoard's own `RecordWriter` does the same, but importing it imports every summary plugin and boto3 where
+    that is installed: 0.2 s of CPU in the first fit, 15 MB.
+    """
+    length = len(data).to_bytes(8, "little")
+    return b"".join((length, _masked_crc32c(length), data, _masked_crc32c(data)))
+
+
+def _masked_crc32c(data: bytes) -> bytes:
+    """Return the CRC-32C of `data` as event files hold it: rotated right by 15 bits, plus a constant."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return ((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def _crc32c_of_byte(value: int) -> int:
+    for _ in range(8):
+        value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)  # Castagnoli's polynomial, reflected
+    return value
+
+
+_CRC32C = [_crc32c_of_byte(byte) for byte in range(256)]
 
 
 class _LocalFile:
