@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_FIRST_CELLS = 256  # allocated at first; doubled as needed
+
 
 class _Reduction(NamedTuple):
     ufunc: np.ufunc
@@ -49,7 +51,8 @@ class Fold:
         self.width = width
         self.first = first
         self.used = 0
-        self._parts: dict[str, tuple[dict[str, int], np.ndarray]] = {}  # -> (row of a column, data)
+        self._allocated = min(size, _FIRST_CELLS)  # cells of the arrays, `used` to `size`: a short run needs few
+        self._parts: dict[str, tuple[dict[str, int], np.ndarray]] = {}  # -> (row of a column, [columns, allocated])
 
     def add(self, keys: np.ndarray, **parts: Columns) -> None:
         """Add rows.
@@ -67,11 +70,13 @@ class Fold:
         if self.first is None:
             self.first = int(keys[0]) // self.width
         while int(keys[-1]) // self.width - self.first >= self.size:
+            self._allocate(self.size)
             self._join(self.first % 2)
         cells = np.maximum(keys // self.width - self.first, 0)
         heads = np.flatnonzero(np.diff(cells, prepend=-1))
         cells = cells[heads]
         self.used = max(self.used, int(cells[-1]) + 1)
+        self._allocate(self.used)
         for part, (columns, values) in parts.items():
             ufunc, dtype, _ = REDUCTIONS[part]
             rows, data = self._room(part, columns)
@@ -82,13 +87,23 @@ class Fold:
     def _room(self, part: str, columns: Sequence[str]) -> tuple[dict[str, int], np.ndarray]:
         """Return a part's rows and data, with rows for these columns."""
         _, dtype, empty = REDUCTIONS[part]
-        rows, data = self._parts.get(part, ({}, np.empty((0, self.size), dtype)))
+        rows, data = self._parts.get(part, ({}, np.empty((0, self._allocated), dtype)))
         new = [column for column in columns if column not in rows]
         if new:
-            data = np.concatenate([data, np.full((len(new), self.size), empty, dtype)])
+            data = np.concatenate([data, np.full((len(new), self._allocated), empty, dtype)])
             rows = {**rows, **{column: len(rows) + at for at, column in enumerate(new)}}
             self._parts[part] = rows, data
         return rows, data
+
+    def _allocate(self, cells: int) -> None:
+        """Make the arrays hold at least this many cells."""
+        if cells <= self._allocated:
+            return
+        more = min(self.size, max(cells, 2 * self._allocated)) - self._allocated
+        for part, (rows, data) in self._parts.items():
+            _, dtype, empty = REDUCTIONS[part]
+            self._parts[part] = rows, np.concatenate([data, np.full((len(data), more), empty, dtype)], axis=1)
+        self._allocated += more
 
     def _join(self, odd: int) -> None:
         """Halve the number of cells in use; `odd`: 1 where the first is the later half of one."""
@@ -133,6 +148,7 @@ class Fold:
     def restore(self, first: int, used: int, /, **parts: Columns) -> None:
         """Fill an empty fold with cells as `matrix` returned them."""
         self.first, self.used = first, used
+        self._allocate(used)
         for part, (columns, values) in parts.items():
             rows, data = self._room(part, columns)
             data[[rows[column] for column in columns], :used] = values
