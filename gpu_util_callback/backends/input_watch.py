@@ -45,6 +45,7 @@ class WatchingAdapter(Adapter):
             "input_calls": self._calls.facts(),
             "input_first": self.first_batch.facts(),
             **self._pipelines.shuffle_facts(),
+            **self._pipelines.use_facts(),
         }
         return facts | {name: entries for name, entries in entries_by_name.items() if entries or entries is False}
 
@@ -210,6 +211,12 @@ class TfDataPipelines:
         if reader is None:
             return {}
         return {"input_shuffles": reader.shuffles(), "input_shuffle_bytes": reader.shuffle_bytes()}
+
+    def use_facts(self) -> dict[str, Any]:
+        """Return the manifest's facts of what pipelines drop, and of how much one pass has."""
+        uses = [reader.use for reader in self._readers.values()]
+        drops = [drop for use in uses for drop in use.get("input_drops", ())]
+        return {name: value for use in uses for name, value in use.items()} | {"input_drops": drops}
 
     def read(self) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.

@@ -54,8 +54,10 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     findings_so_far = [finding for finding in findings_so_far if finding.of_ns is None]
     findings_so_far = [*attribute_overlap(findings_so_far, (run.start_ns, run.end_ns)), *of_script]
     share_idle(findings_so_far, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+    voided = {_part(finding) for finding in findings_so_far if RULE_OF[finding.cause].voids}
     for finding in findings_so_far:
-        finding.advice = _permitted(finding, run)
+        void = _part(finding) in voided and not RULE_OF[finding.cause].voids
+        finding.advice = _VOID if void else _permitted(finding, run)
     findings_so_far.sort(key=_place)
     objects = sorted((_object(finding, run) for finding in findings_so_far), key=order)
     promise_once(objects)
@@ -155,6 +157,14 @@ def _active_pct(run: Run) -> dict[str, float]:
     """
     means = {gpu["index"]: run.use(gpu["index"], run.start_ns, run.end_ns) for gpu in run.gpus}
     return {str(index): round(mean.value, 4) for index, mean in means.items() if mean is not None}
+
+
+_VOID = Advice("First let the data begin again, then measure again: other batches may take other times.", "", 0.0)
+
+
+def _part(finding: Finding) -> str:
+    """Return the part of the host account in which a finding is counted."""
+    return RULE_OF[finding.cause].part_of(finding.detail)
 
 
 def _permitted(finding: Finding, run: Run) -> Advice:

@@ -164,6 +164,7 @@ class Rule:
             without a GPU in use, and for a large loss.
         part: of the host account, in which its time is counted.
         blocking: nothing else is worth fixing first (the framework does not use the GPU).
+        voids: until it is fixed there is no advice on the same part of the account: other data are meant to come.
         idling: it loses time only while the GPU idles, outside of the work of steps.
         between_steps: its time lies between steps, mostly at the ends of epochs.
         slowing: it slows down one GPU, so that others wait for it.
@@ -171,7 +172,7 @@ class Rule:
         between_fits: its time lies between the fits of a script.
         unnamed: detail of its findings about time that nothing names, which are never a fix.
         unused: its GPUs do nothing all the time, and the training's own time is not lost by it.
-        forecast: it costs nothing until it ends the run: its title says so.
+        forecast: its title says all of a finding without a known cost, such as one that ends the run some day.
     """
 
     cause: ClassVar[str]
@@ -186,6 +187,7 @@ class Rule:
     opening_if_large: ClassVar[str] = ""
     part: ClassVar[str] = ""
     blocking: ClassVar[bool] = False
+    voids: ClassVar[bool] = False
     idling: ClassVar[bool] = False
     between_steps: ClassVar[bool] = False
     slowing: ClassVar[bool] = False

@@ -17,7 +17,7 @@ from gpu_util_callback.words import capitalized, duration, gpu_names, percent, t
 
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
-# Causes that cost nothing until they end the run: their title says so.
+# Causes whose titles say all of a finding without a known cost.
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"

@@ -187,6 +187,17 @@ class InputMap(TypedDict, total=False):
     shuffled: bool  # a shuffle takes in its results, which no cache keeps
 
 
+class InputDrop(TypedDict, total=False):
+    """A stage of a tf.data pipeline that drops elements which others have made."""
+
+    stage: Required[Literal["skip", "shard", "take"]]  # take: behind a cache, which is never full then
+    which: Required[Literal["train", "validation"]]
+    count: Required[Count]  # elements skipped or taken; of shard: one in so many stays
+    samples: Required[Count]  # in an element
+    behind: Required[str]  # the first stage that makes them, as in the `pipeline` table
+    exact: Required[bool]  # before that stage it would drop the same
+
+
 class Fit(TypedDict, total=False):
     """The parameters of the training, and its input."""
 
@@ -224,6 +235,9 @@ class Fit(TypedDict, total=False):
     input_ready_pct: Percent
     input_handover_ms: Number
     input_maps: list[InputMap]
+    input_drops: list[InputDrop]
+    input_set_batches: Count  # of one pass over what the pipeline repeats
+    input_set_samples: Count
     input_shuffles: bool  # what stages have made, more than names of files
     input_shuffle_bytes: Count  # of its shuffle buffers when full, if elements have one size
     input_calls: list[InputCall]
@@ -234,6 +248,8 @@ class Fit(TypedDict, total=False):
     validation_split: Share
     validation_steps: Count  # as given to fit
     validation_batch_size: Count  # of arrays
+    validation_set_batches: Count  # of one pass over what its pipeline repeats
+    validation_set_samples: Count
     variables: dict[str, str]
     callbacks: dict[str, OwnCallback]
     dispatch: Dispatch

@@ -17,6 +17,7 @@ from injected import BATCH, PER_DELAY, WIDTH, Truth, close, mapped, medians, rep
 from injected_fit import Made, Wanted, recorded_fit
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.diagnosis import diagnose
 from gpu_util_callback.recorder import recorder
 
 BACKEND = keras.backend.backend()
@@ -480,6 +481,17 @@ def on_batch() -> None:
     data = given("PyDataset", Truth([2.0] * 8))
     recording = fit(model(), "on_batch", callbacks=[Extra()], epochs=2, **data)
     report("on_batch", **summary(recording))
+
+
+def used_up() -> None:
+    """A generator that ends with the first epoch, and one for validation."""
+    made = lambda count: (Truth([0.0]).make(0) for _ in range(count))  # noqa: E731
+    for name, data in (
+        ("training", {"x": made(40)}),
+        ("validation", {"x": given("PyDataset", Truth([0.0] * 8))["x"], "validation_data": made(20)}),
+    ):
+        recording = fit(model(), "used_up", epochs=4, **data)
+        report(f"used_up/{name}", verdict=diagnose(recording)["verdict"], **summary(recording))
 
 
 def synchronizations() -> None:

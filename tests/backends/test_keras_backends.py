@@ -14,7 +14,7 @@ from processes import shared, summed_up
 # What holds measured waits against injected ones, alone on the machine; and what counts, in another
 # process beside other tests.
 MEASURED = {"jax": ("waits", "hidden", "executions", "epochs"), "torch": ("waits", "epochs")}
-COUNTED_BOTH = ("nests", "logs", "interrupted", "remade", "on_batch", "synchronizations", "calls")
+COUNTED_BOTH = ("nests", "logs", "interrupted", "remade", "on_batch", "used_up", "synchronizations", "calls")
 COUNTED = {"jax": ("stages", "behind", "regrouped", "shapes", *COUNTED_BOTH), "torch": COUNTED_BOTH}
 BACKENDS = tuple(MEASURED)
 
@@ -192,6 +192,12 @@ def test_a_train_function_made_anew_is_timed(counted):
     summed_up(one)
     assert one["steps"] == 24
     assert min(one["get_ms"]) > 1.9
+
+
+def test_a_generator_that_is_used_up_is_said_before_all_else(counted):
+    repeated = "the generator is used up; Keras repeats its first two batches."
+    assert counted["used_up/training"]["verdict"] == f"Epochs 2–4 had 2 of 40 steps: {repeated}"
+    assert counted["used_up/validation"]["verdict"] == f"Validations 2–4 had 2 of 20 batches: {repeated}"
 
 
 def test_train_on_batch_in_a_callback_is_no_step(counted):

@@ -14,6 +14,7 @@ import tensorflow as tf
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
 from gpu_util_callback.backends.tensorflow.written_stages import Reader
+from gpu_util_callback.diagnosis import diagnose
 from gpu_util_callback.steps.frames import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature
 
@@ -357,6 +358,54 @@ def test_a_shuffle_buffer_holds_so_many_bytes_at_most(given, held):
     reader = Reader("train")
     reader.look(given)
     assert reader.shuffle_bytes() == held
+
+
+def doubled(number):
+    return 2 * number
+
+
+@pytest.mark.parametrize(
+    ("given", "drop", "a_pass"),
+    [
+        (lambda ds: ds.repeat().map(doubled).batch(16).prefetch(2).skip(24), ("skip", 24, 16, True), (8, 120)),
+        (lambda ds: ds.map(doubled).skip(20).batch(16).repeat(), ("skip", 20, 1, True), (7, 100)),
+        (lambda ds: ds.map(doubled).shuffle(9).skip(20).batch(16), ("skip", 20, 1, False), None),
+        (lambda ds: ds.map(doubled).shard(4, 1).batch(10), ("shard", 4, 1, True), None),
+        (lambda ds: ds.map(doubled).cache().take(20).batch(5).repeat(), ("take", 20, 1, False), (4, 20)),
+        (lambda ds: ds.map(doubled).cache().take(120).batch(16), None, None),  # it is full by then
+        (lambda ds: ds.map(doubled).cache().skip(20).batch(16), None, None),  # made once
+        (lambda ds: ds.skip(20).shard(4, 1).map(doubled).batch(16), None, None),
+        (lambda ds: ds.map(doubled).take(20).batch(16), None, None),
+        (lambda ds: ds.filter(lambda n: n > 3).batch(16).repeat(), None, None),  # nobody knows how many
+        (lambda ds: ds.map(doubled).repeat(16).batch(16), None, (8, 120)),
+    ],
+)
+def test_what_a_pipeline_drops_and_repeats(given, drop, a_pass):
+    reader = Reader("validation")
+    reader.look(given(tf.data.Dataset.range(120)))
+    dropped = [(each["stage"], each["count"], each["samples"], each["exact"]) for each in reader.use["input_drops"]]
+    assert dropped == ([drop] if drop else [])
+    assert all(each["behind"] == "map(doubled)" for each in reader.use["input_drops"])
+    sizes = reader.use.get("validation_set_batches"), reader.use.get("validation_set_samples")
+    assert sizes == (a_pass or (None, None))
+
+
+def test_the_sizes_of_both_pipelines_are_facts(tmp_path):
+    rows = tf.data.Dataset.from_tensor_slices(BATCH)
+    data, validation = rows.batch(2).repeat(), rows.map(lambda x, y: (x, y)).batch(2).skip(1).repeat()
+    facts = trained(tmp_path, data, steps_per_epoch=4, validation_data=validation, validation_steps=8)
+    names = ("input_set_batches", "input_set_samples", "validation_set_batches")
+    assert tuple(facts[name] for name in names) == (4, 8, 3)
+    assert [(drop["which"], drop["stage"]) for drop in facts["input_drops"]] == [("validation", "skip")]
+
+
+def test_a_generator_that_is_used_up(tmp_path):
+    batches = (BATCH for _ in range(30))
+    callback = GpuUtilCallback(tmp_path, report=False, trace="off")
+    regression().fit(batches, epochs=3, verbose=0, callbacks=[callback])
+    [recording] = read_recordings(tmp_path)
+    said = "Epochs 2–3 had 2 of 30 steps: the generator is used up; Keras repeats its first two batches."
+    assert diagnose(recording)["verdict"] == said
 
 
 def test_a_shuffle_of_names_holds_nothing_that_was_made():

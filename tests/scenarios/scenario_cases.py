@@ -121,3 +121,26 @@ def input_cases() -> Iterator[Case]:
     yield piped("nothing ahead", ("map(decode)", "Map", 5.5, 1.0, "sequential"), ahead=False)
     yield piped("batching", ("batch", "BatchV2", 3.0, 1.0, ""), ahead=False)
     yield piped("summed", ("map(decode)", "ParallelMap", 240.0, 8.0, ""))
+
+
+def epochs(name: str, cause: str, steps: list[int], first_ms: float = 0.0, **facts) -> Case:
+    """Epochs of so many steps; the very first batch takes `first_ms`."""
+
+    def build() -> tuple[Generated, Truth]:
+        run = Generated(seed=5, gpus=[GPU], fit={"batch_size": 32, "epochs": len(steps)} | facts)
+        for number, count in enumerate(steps):
+            wait, start = np.zeros(count), run.now
+            wait[0] = 0.0 if number else first_ms
+            with run.epoch():
+                run.steps(count, step_ms=20.0, wait_ms=wait)
+            run.input_filled(start, wait[0] / 1e3)
+        return run, {cause: None}
+
+    return Case(name, build)
+
+
+def data_cases() -> Iterator[Case]:
+    """Data that are used up, dropped, or end within an epoch."""
+    yield epochs("a generator is used up", "data_ended", [N, 2, 2, 2], input_kind="generator")
+    drop = {"stage": "skip", "which": "train", "count": 300, "samples": 32, "behind": "map(decode)", "exact": True}
+    yield epochs("batches are skipped", "data_waste", [N, N], 8_000.0, input_kind="tf.data", input_drops=[drop])

@@ -16,7 +16,7 @@ from jobs_held_up import HELD_UP
 from jobs_mixed import MIXED
 from jobs_on_gpus import ON_GPUS
 from jobs_traced import TRACED
-from scenario_cases import gpu_cases, input_cases, memory_cases
+from scenario_cases import data_cases, gpu_cases, input_cases, memory_cases
 from scoring import Truth, by_cause, check, overlaps
 
 from gpu_util_callback.diagnosis import RULES, logdir_report
@@ -25,7 +25,7 @@ from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.terminal import render
 from tensorboard_plugin.replies import recording_reply
 
-CASES = [*HELD_UP, *ON_GPUS, *TRACED, *MIXED, *HEALTHY, *memory_cases(), *gpu_cases(), *input_cases()]
+CASES = [*HELD_UP, *ON_GPUS, *TRACED, *MIXED, *HEALTHY, *memory_cases(), *gpu_cases(), *input_cases(), *data_cases()]
 EACH = pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 
 
@@ -97,6 +97,7 @@ def test_a_stage_is_blamed_for_what_it_takes(name, said):
 BELOW = {
     ("cpu_fallback", "gpu_active_pct"),
     ("gpus_unused", "unused_active_pct"),
+    ("data_ended", "batches_then"),
     ("launch_bound", "gpu_active_pct"),
     ("launch_bound", "mean_kernel_us"),
     ("memory_limit", "limit_pct"),

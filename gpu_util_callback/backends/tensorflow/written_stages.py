@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from tensorflow.core.framework import model_pb2
 from tensorflow.python.ops import script_ops
 
 from gpu_util_callback.backends.input_calls import InputCalls, called
-from gpu_util_callback.recording.manifest_facts import InputMap
+from gpu_util_callback.recording.manifest_facts import InputDrop, InputMap
 
 # TensorFlow's name of a dataset -> the name in the user's program, where that is another one.
 _WORDS = {
@@ -64,6 +65,9 @@ _DRAWING = {"Random": True}  # `sample_from_datasets` chooses by it
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.")
 
 _MOST_STAGES = 1000
+_COUNTS = ("_count", "_num_shards", "_batch_size")  # attributes of datasets
+_ONE_FOR_ONE = ("map", "prefetch", "options", "cache", "shuffle", "repeat", "take", "skip", "assert_cardinality")
+_BATCHES = ("batch", "padded_batch")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class WrittenStage:
         random: whether its function draws random numbers; None: it has no function.
         py_functions: TensorFlow's tokens of the Python functions that its function calls.
         buffer_bytes: of a full shuffle buffer; None: it has none, or elements of unknown size.
+        count: elements that it skips, takes or puts into a batch, passes of a repeat (-1 = endless), parts of a shard.
     """
 
     word: str
@@ -83,6 +88,7 @@ class WrittenStage:
     random: bool | None = None
     py_functions: tuple[str, ...] = ()
     buffer_bytes: int | None = None
+    count: int | None = None
 
     def all(self) -> Iterator[WrittenStage]:
         """Yield this stage and those before it, from the sources on."""
@@ -160,6 +166,7 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
         random=any(map(_draws, bodies)) if bodies else _DRAWING.get(kind),
         py_functions=tuple(_tokens(bodies)),
         buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
+        count=next((count for key in _COUNTS if (count := _constant(getattr(dataset, key, None))) is not None), None),
     )
 
 
@@ -298,6 +305,63 @@ def _behind_work(stage: WrittenStage | None) -> bool:
     return any(before.random is not None or before.word in _READERS for below in stage.inputs for before in below.all())
 
 
+# ---- what is read in vain, or again --------------------------------------------------------------
+
+
+def _chain(dataset: Any, stage: WrittenStage) -> list[tuple[WrittenStage, Any]]:
+    """Return the stages from the end to the source or the first branch, each with its dataset."""
+    chain = [(stage, dataset)]
+    while len(chain[-1][0].inputs) == 1:
+        stage, dataset = chain[-1]
+        chain.append((stage.inputs[0], dataset._inputs()[0]))
+    return chain
+
+
+def _pass_facts(chain: Sequence[tuple[WrittenStage, Any]]) -> tuple[int, int] | None:
+    """Return (batches, samples) of one pass over what a pipeline repeats; None if it repeats nothing, or not known."""
+    repeats = [at for at, (stage, _) in enumerate(chain) if stage.word == "repeat" and stage.count not in (0, 1)]
+    if not repeats or repeats[-1] + 1 >= len(chain):
+        return None
+    elements = int(chain[repeats[-1] + 1][1].cardinality())
+    batched = next((at for at, (stage, _) in enumerate(chain) if stage.word in _BATCHES), -1)
+    if elements <= 0 or batched < 0:
+        return None
+    samples = int(chain[batched + 1][1].cardinality()) if batched > repeats[-1] else elements
+    for stage, _ in chain[: repeats[-1]]:
+        if stage.word in _BATCHES and stage.count:
+            elements = math.ceil(elements / stage.count)
+        elif stage.word not in _ONE_FOR_ONE:
+            return None
+    return (elements, samples) if samples > 0 else None
+
+
+def _drops(chain: Sequence[tuple[WrittenStage, Any]], phase: Literal["train", "validation"]) -> Iterator[InputDrop]:
+    """Yield the stages that drop elements which stages before them have made."""
+    for at, (stage, _) in enumerate(chain):
+        if stage.word not in ("skip", "shard", "take") or not stage.count or stage.count < 0:
+            continue
+        kept = next((place for place in range(at + 1, len(chain)) if chain[place][0].word == "cache"), len(chain))
+        before = [each for each, _ in chain[at + 1 : kept]]
+        if stage.word == "take":
+            before = [each for each, _ in chain[kept + 1 :]]
+            if kept == len(chain) or 0 <= int(chain[kept][1].cardinality()) <= stage.count:
+                continue
+        makers = [each for each in before if each.random is not None]
+        if not makers:
+            continue
+        between = before[: before.index(makers[-1]) + 1]
+        size = math.prod(each.count or 1 for each in between if each.word in _BATCHES)
+        one_for_one = {"map", "prefetch", "options", *(() if stage.word == "shard" else (*_BATCHES, "repeat"))}
+        yield {
+            "stage": stage.word,  # type: ignore[typeddict-item]  # one of these three
+            "which": phase,
+            "count": stage.count,
+            "samples": size,
+            "behind": makers[-1].title,
+            "exact": stage.word != "take" and all(each.word in one_for_one and not each.random for each in between),
+        }
+
+
 class Reader:
     """Reader of an iterator's stages, with what each did since that iterator's last reading."""
 
@@ -307,6 +371,7 @@ class Reader:
         self._last: dict[int, tuple[int, int]] = {}
         self._dataset: weakref.ref | None = None
         self.written: WrittenStage | None = None
+        self.use: dict[str, Any] = {}  # as in the manifest: its drops, and the size of a pass
 
     def look(self, dataset: object) -> None:
         """Read how a dataset was written, unless it is the last one again."""
@@ -314,6 +379,14 @@ class Reader:
             self.written = None
             self._dataset = weakref.ref(dataset)
             self.written = written(dataset)
+            self.use = self._used(dataset, self.written) if self.written is not None else {}
+
+    def _used(self, dataset: object, stage: WrittenStage) -> dict[str, Any]:
+        chain = _chain(dataset, stage)
+        role = "input" if self._phase == "train" else self._phase
+        a_pass = _pass_facts(chain)
+        sizes = {} if a_pass is None else dict(zip((f"{role}_set_batches", f"{role}_set_samples"), a_pass, strict=True))
+        return {"input_drops": list(_drops(chain, self._phase)), **sizes}
 
     def functions(self) -> list[InputMap]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""

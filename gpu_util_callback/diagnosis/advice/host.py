@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, fork_safe, starts_fresh
 from gpu_util_callback.diagnosis.advice.loaders import with_workers
-from gpu_util_callback.diagnosis.advice.snippets import in_epochs, in_loop
+from gpu_util_callback.diagnosis.advice.snippets import drops_of, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import batch_memory
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_QUARTER, A_TENTH, DOUBLE, MOSTLY, Count
+from gpu_util_callback.recording.manifest_facts import InputDrop
 from gpu_util_callback.words import duration, ordinal
 
 WORKERS = Count(4, "worker processes are enough for most validation data")
@@ -114,6 +115,40 @@ class Validations:
         return None if not maps or any(function.get("python") for function in maps) else False
 
     @property
+    def set_batches(self) -> int:
+        """Batches of one pass over what the validation pipeline repeats; 0 = it repeats nothing, or not known."""
+        return int(self.run.fit.get("validation_set_batches") or 0)
+
+    @property
+    def passes(self) -> float:
+        """Passes over its set in each validation; 0 = not known."""
+        return self.batches / self.set_batches if self.set_batches else 0.0
+
+    @property
+    def meant_samples(self) -> str:
+        """The mistake behind several passes, in words; "" where the count is not that of the samples."""
+        samples = self.run.fit.get("validation_set_samples")
+        return " validation_steps counts batches, not samples." if samples == self.batches else ""
+
+    @property
+    def dropped(self) -> InputDrop | None:
+        """The skip of the validation pipeline that drops most samples which were made for it; None without one."""
+        skips = [drop for drop in drops_of(self.run, "validation") if drop["stage"] == "skip"]
+        return max(skips, key=lambda drop: drop["count"] * drop["samples"], default=None)
+
+    @property
+    def dropped_samples(self) -> int:
+        """Samples that each validation makes and drops before its first batch."""
+        return self.dropped["count"] * self.dropped["samples"] if self.dropped is not None else 0
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of the samples made for a validation that it drops; 0.0 = not known."""
+        size = self.run.fit.get("validation_batch_size") or self.run.fit.get("batch_size")
+        size = size or (self.dropped["samples"] if self.dropped is not None and self.dropped["samples"] > 1 else 0)
+        return self.dropped_samples / (self.dropped_samples + size * self.batches) if size else 0.0
+
+    @property
     def monitors(self) -> tuple[str, ...]:
         """Callbacks that stop, save or slow down by a metric of each epoch."""
         callbacks = self.run.fit.get("callbacks", {})
@@ -176,6 +211,32 @@ def _fewer_steps(validations: Validations) -> str:
     return f"model.fit(..., validation_steps={validations.steps}{size})"
 
 
+# The same samples more than once, or for nothing: whatever else takes time, these need none of it.
+VALIDATION_AGAIN = (
+    Entry(
+        "one pass",
+        when=lambda v: not v.run.custom_loop and v.passes >= DOUBLE,
+        says=lambda v: (
+            f"{v.takes}. Each validation has {v.batches:,} batches of a set of {v.set_batches:,}: it reads the set "
+            f"{v.passes:.0f} times.{v.meant_samples}"
+        ),
+        remedy="Read it once",
+        code="model.fit(..., validation_steps={set_batches})",
+        saves=lambda v: v.per_batch * (1 - 1 / v.passes),
+        changes="validation metrics only as far as the passes differ",
+        wrong_if="the pipeline draws random numbers, and their mean over several passes is wanted",
+    ),
+    Entry(
+        "skip before",
+        when=lambda v: v.dropped is not None and v.dropped["exact"],
+        says="{waits}: skip({dropped[count]}) drops {dropped_samples:,} samples that {dropped[behind]} made, in each "
+        "validation.",
+        remedy="Skip them before they are made: the same samples follow",
+        code="val_ds = val_ds.skip({dropped_samples})  # before {dropped[behind]}, in place of skip({dropped[count]})",
+        saves=lambda v: v.waiting * v.dropped_share,
+        wrong_if="a stage between reorders, drops or joins samples",
+    ),
+)
 # For validations that wait for their data: a cache gained 2 times where validating half as often gained 1.4.
 VALIDATION_DATA = (
     Entry(
@@ -297,6 +358,9 @@ VALIDATION_LIMITS = (
 
 def advise_validations(validations: Validations) -> Advice:
     """Return advice for validations that take a good part of the time."""
+    again = choose(VALIDATION_AGAIN, validations)
+    if again is not None:
+        return replace(again, leaves_out=True)
     advice = choose(VALIDATION_DATA, validations) if validations.waiting > A_QUARTER else None
     advice = advice or choose(VALIDATION_BATCHES, validations)
     if advice is not None:

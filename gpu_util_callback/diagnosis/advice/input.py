@@ -36,7 +36,8 @@ def advise(wait: InputWait) -> Advice:
     """Return the advice on a wait for input: the best remedy, or the limit where none helps."""
     if wait.one_step_a_pass:
         return ITERATOR_EACH_STEP.advice(wait)
-    return advise_kind(wait) or choose(tf_data.REMEDIES, wait) or first_holding(tf_data.LIMITS, wait)
+    of_kind = advise_kind(wait) or choose(tf_data.IN_VAIN, wait) or choose(tf_data.REMEDIES, wait)
+    return of_kind or first_holding(tf_data.LIMITS, wait)
 
 
 def advise_kind(wait: InputWait) -> Advice | None:

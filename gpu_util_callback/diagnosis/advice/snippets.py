@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import capability, needed_vram
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS
+from gpu_util_callback.recording.manifest_facts import InputDrop
 
 
 def command(run: Run, before: str = "") -> str:
@@ -221,6 +222,11 @@ def steps_an_epoch(run: Run) -> int | None:
         return int(stated) if stated else None
     lengths = np.unique(np.diff(epochs["step"], prepend=run.first_step))
     return int(lengths[0]) if len(lengths) == 1 and lengths[0] > 0 else None
+
+
+def drops_of(run: Run, which: str) -> list[InputDrop]:
+    """Return the stages of the pipeline of "train" or "validation" that drop what others have made."""
+    return [drop for drop in run.fit.get("input_drops") or () if drop["which"] == which]
 
 
 def sizes_vary(run: Run) -> bool | None:

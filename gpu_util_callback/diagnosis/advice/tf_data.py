@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, InputWait, function_of
+from gpu_util_callback.diagnosis.advice.snippets import drops_of
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
+from gpu_util_callback.recording.manifest_facts import InputDrop
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
@@ -312,6 +314,20 @@ def _after_cache(wait: InputWait) -> bool:
     return any(other.cached for other in wait.stages)
 
 
+def _dropping(wait: InputWait, kind: str) -> InputDrop | None:
+    """Return the stage of this kind that drops what the slow stage, or one before it, has made; None without one."""
+    drops = [drop for drop in drops_of(wait.run, "train") if drop["stage"] == kind]
+    place = {stage.name.partition(" + ")[0]: stage.place for stage in wait.stages}
+    return next((d for d in drops if wait.stage and place.get(d["behind"], -1) >= wait.stage.place), None)
+
+
+def _after_shard(wait: InputWait) -> float:
+    drop, stage = _dropping(wait, "shard"), wait.slowest
+    parts = drop["count"] if drop is not None else 1
+    spared_ms = stage.work_ms_per_batch * (1 - 1 / parts)
+    return wait.saved_by(wait.after(stage, stage.ms_per_batch / parts, spared_ms=spared_ms))
+
+
 # -- code ------------------------------------------------------------------------------------------
 
 
@@ -497,6 +513,38 @@ _WAITING_PYTHON = replace(
     wrong_if="the calls compute, or share a file handle, a connection or a buffer",
 )
 
+
+def _dropped(kind: str) -> Callable[[InputWait], InputDrop]:
+    return lambda wait: _dropping(wait, kind)  # type: ignore[return-value]  # asked where there is one
+
+
+_SHARD, _TAKE = _dropped("shard"), _dropped("take")
+# What is made for nothing comes before what would make it quicker.
+IN_VAIN = (
+    Entry(
+        "shard first",
+        when=lambda wait: (drop := _dropping(wait, "shard")) is not None and drop["exact"] and drop["count"] > 1,
+        says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
+        remedy="Let it drop them before they are made: the same samples follow",
+        code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
+        saves=_after_shard,
+        frees_cores=True,
+        wrong_if="a stage between reorders, drops or joins samples",
+    ),
+    Entry(
+        "take before the cache",
+        when=lambda wait: _dropping(wait, "take") is not None and wait.later_passes > 0,
+        says=lambda wait: (
+            f"{wait.takes}, again in every pass: take({_TAKE(wait)['count']}) ends each pass before the cache is full, "
+            "and what is not full keeps nothing."
+        ),
+        remedy="Take before the cache",
+        code=lambda wait: f"ds = ds.take({_TAKE(wait)['count']}).cache()  # in place of cache() and take()",
+        saves=_keeping,
+        frees_cores=True,
+        wrong_if="a random stage or a shuffle lies between the two",
+    ),
+)
 REMEDIES = (
     Entry(
         "autotune",

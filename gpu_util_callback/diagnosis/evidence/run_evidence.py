@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
 from gpu_util_callback.diagnosis.evidence.source import Traced
 from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
 from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse, EnergyUse
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP, Count
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
     Facts,
@@ -31,6 +31,7 @@ from gpu_util_callback.recording.segments import AnyTables, complete
 from gpu_util_callback.recording.summary import Account
 
 AROUND_NS = 500_000_000
+MOST_VALIDATIONS = Count(1024, "validations whose batches are counted: what is used up shows in the second")
 
 
 def _without_nulls(facts: object) -> dict[str, object]:
@@ -53,11 +54,13 @@ class Evidence:
         errors: GPU -> the driver's error number (Xid) -> time of its last report. Several come at
             once, of which a bin would hold the mean.
         memory: "host:process_held_bytes" -> its course.
+        validation_batches: steps trained before a validation -> its batches; of the first ones.
     """
 
     def __init__(self, started_ns: int | None = None) -> None:
         self.steps = StepBlocks()
         self.validation = StepBlocks()
+        self.validation_batches: dict[int, int] = {}
         self.phases = Phases()
         self.pipeline = Pipeline()
         self.traced = Traced()
@@ -81,6 +84,9 @@ class Evidence:
             self.account.add_steps(full["steps"])
         if "validation_steps" in full:
             self.validation.add(complete("steps", full["validation_steps"]))
+            for step, batches in zip(*np.unique(full["validation_steps"]["step"], return_counts=True), strict=True):
+                if int(step) in self.validation_batches or len(self.validation_batches) < MOST_VALIDATIONS:
+                    self.validation_batches[int(step)] = self.validation_batches.get(int(step), 0) + int(batches)
         if "phases" in full:
             self.phases.add(full["phases"])
             self.account.add_phases(full["phases"])
@@ -137,7 +143,7 @@ class Run(Gauges):
             grow, or run out).
         source: the trace that this run was made of, whose steps are all timed exactly, or None.
         gpus: those that this process may use; used_gpus: indices of those in use by the framework.
-        steps, validation, phases, pipeline, traced, energy, accelerator, errors: as in `Evidence`.
+        steps, validation, validation_batches, phases, pipeline, traced, energy, accelerator, errors: as in `Evidence`.
         now_ns: the end of the run so far, on the recording's clock; None = the last row.
         ended: whether no rows will follow.
 
@@ -165,6 +171,7 @@ class Run(Gauges):
         self.gpus: list[Gpu] = [gpu for gpu in self.manifest.get("gpus", []) if "index" in gpu]
         self.used_gpus = [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")]
         self.steps, self.validation, self.phases = evidence.steps, evidence.validation, evidence.phases
+        self.validation_batches = evidence.validation_batches
         self.pipeline, self.traced, self.errors = evidence.pipeline, evidence.traced, evidence.errors
         self.energy, self.accelerator = evidence.energy, evidence.accelerator
         self.now_ns = now_ns
@@ -257,6 +264,17 @@ class Run(Gauges):
     @property
     def end_step(self) -> int:
         return int(self.steps["end_step"].max()) if len(self.steps) else 0
+
+    @property
+    @cached
+    def epoch_steps(self) -> np.ndarray:
+        """Steps of each epoch that has ended, in order; the mean of several where many are kept as one."""
+        epochs = self.phases.of("epoch").get("")
+        if epochs is None or not len(epochs):
+            return np.zeros(0, np.int64)
+        steps_before = np.concatenate([[self.first_step], epochs["step"]])
+        in_row = np.concatenate([[1], epochs["count"][:-1]])  # epochs between the first ones of two rows
+        return np.repeat(np.diff(steps_before) // in_row, in_row)
 
     @property
     def whole(self) -> Range:

@@ -13,6 +13,8 @@ from gpu_util_callback.diagnosis.rules.between_fits import BetweenFits
 from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
+from gpu_util_callback.diagnosis.rules.data_ended import DataEnded
+from gpu_util_callback.diagnosis.rules.data_waste import DataWaste
 from gpu_util_callback.diagnosis.rules.gpu_ecc_errors import GpuEccErrors
 from gpu_util_callback.diagnosis.rules.gpu_lost import GpuLost
 from gpu_util_callback.diagnosis.rules.gpus_unused import GpusUnused
@@ -38,6 +40,8 @@ from gpu_util_callback.diagnosis.thresholds import Limits, meant
 from gpu_util_callback.errors import UnusableInput
 
 RULES: tuple[Rule, ...] = (
+    DataEnded(),
+    DataWaste(),
     InputBound(),
     HostStall(),
     HostCallback(),
