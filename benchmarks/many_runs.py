@@ -12,6 +12,11 @@ from pathlib import Path
 
 from make_recording import make_recording
 
+from gpu_util_callback.diagnosis.run_reports import Recorded
+from gpu_util_callback.diagnosis.run_summary import summary_as_diagnosed, written
+from gpu_util_callback.recording.manifest import parse
+from gpu_util_callback.recording.schema import SUMMARY_FILE
+
 PLUGIN = Path("plugins") / "gpu_utilization"
 SCENARIOS = ("thirds", "healthy", "slow", "host_stall", "hidden")
 SCRIPTS = ("train.py", "finetune.py", "pretrain.py", "eval_loop.py")
@@ -19,8 +24,8 @@ GPU_MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA L4")
 WEEK_NS = 7 * 86_400 * 10**9
 
 
-def make_many(logdir, count: int, originals: int = 20, gpus: int = 3, seed: int = 0) -> Path:
-    """Write `count` runs of `gpus` GPUs and mixed causes below a log directory."""
+def make_many(logdir, count: int, originals: int = 20, gpus: int = 3, seed: int = 0, summaries: bool = True) -> Path:
+    """Write `count` runs of `gpus` GPUs and mixed causes; `summaries`: those that a recorder leaves, too."""
     logdir = Path(logdir)
     made = [
         make_recording(
@@ -46,9 +51,14 @@ def make_many(logdir, count: int, originals: int = 20, gpus: int = 3, seed: int 
             folder = logdir / f"run{at:05d}" / PLUGIN / name
             folder.mkdir(parents=True)
             for file in made[of].iterdir():
-                if file.name != "manifest.json":
+                if file.name not in ("manifest.json", SUMMARY_FILE):
                     os.link(file, folder / file.name)
-        (folder / "manifest.json").write_text(json.dumps(facts))
+        data = json.dumps(facts).encode()
+        (folder / "manifest.json").write_bytes(data)
+        summary = summary_as_diagnosed(Recorded(parse(data)[0]), "ended")
+        assert summary is not None
+        if summaries and (written_summary := written(summary)) is not None:
+            (folder / SUMMARY_FILE).write_bytes(written_summary)
     return logdir
 
 

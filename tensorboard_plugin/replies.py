@@ -22,13 +22,12 @@ from gpu_util_callback.recording.segments import complete, concatenate
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
-from gpu_util_callback.report.total_screen import BY, PARTS, fix_of, headline, name_of, notes, shown_groups
+from gpu_util_callback.report.total_screen import PARTS, fix_of, headline, name_of, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
     FindingRow,
-    GroupHours,
     LogDirectory,
     PhaseReply,
     RecordingReply,
@@ -233,7 +232,6 @@ def total_reply(report: TotalSums) -> TotalReply:
     The rows hold what `./runs` does not say of their recordings.
     """
     unit = report["unit"]
-    by: Mapping[str, Any] = report["by"]
     return {
         "unit": unit,
         "headline": headline(report),
@@ -250,23 +248,8 @@ def total_reply(report: TotalSums) -> TotalReply:
             }
             for cause in report["causes"]
         ],
-        "by": [
-            {"title": title, "rows": [_group(group, unit) for group in shown]}
-            for name, title in BY.items()
-            if (shown := shown_groups(name, by[name]))
-        ],
         "fixes": {run["id"]: fix_of(run) for run in report["runs"][:FIXES] if run["top"]},
         "runs": [_training(run, unit) for run in report["runs"]],
-    }
-
-
-def _group(group: Mapping[str, Any], unit: Unit) -> GroupHours:
-    return {
-        "name": group["name"],
-        "hours": group[unit]["total"],
-        "lost": group[unit]["lost"],
-        "cause": group["top_cause"],
-        "trainings": group["trainings"],
     }
 
 

@@ -137,23 +137,6 @@ class CauseHours(TypedDict):
     trainings: int
 
 
-class GroupHours(TypedDict):
-    """The hours of one script, user, host, GPU model or week."""
-
-    name: str
-    hours: float
-    lost: float
-    cause: str | None  # the costliest
-    trainings: int
-
-
-class HoursBy(TypedDict):
-    """A table of hours."""
-
-    title: str
-    rows: list[GroupHours]
-
-
 class TotalReply(TypedDict):
     """The sums of all runs."""
 
@@ -163,7 +146,6 @@ class TotalReply(TypedDict):
     hours: float
     shares: list[HoursShare]
     causes: list[CauseHours]
-    by: list[HoursBy]  # the same by script, user and so on
     fixes: dict[str, str]  # what to do, of the runs that are worth fixing most
     left: NotRequired[int]  # runs that are still to be diagnosed: the next request knows more
     runs: list[TrainingRow]  # that whose fix saves most comes first

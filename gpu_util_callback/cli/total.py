@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--html", metavar="FILE", help="write one page, with a table of all runs")
+    parser.add_argument("--parquet", metavar="DIR", help="write a row a recording there, by month (pyarrow)")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="how many runs to list (default: %(default)s)")
     parser.add_argument(
         "--rejudge", action="store_true", help="re-diagnose runs judged by older rules; reads all their steps"
@@ -89,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
         from tensorboard_plugin.downloads import total_page
 
         options.write_page(args.html, total_page(surveyed.rows, report, cleaned(logdirs)))
+    if args.parquet:
+        from gpu_util_callback.report.tables import write_runs
+
+        print(f"wrote {args.parquet}: {write_runs(surveyed.rows, args.parquet):,} recordings", file=sys.stderr)
     if args.json:
         print(_lines({"logdirs": cleaned(logdirs), **report}))
     else:

@@ -497,24 +497,6 @@ class UnknownCost(TypedDict):
     trainings: Count
 
 
-class TrainingGroup(Spent):
-    """The trainings with one script, user, host, GPU model or week."""
-
-    name: str
-    trainings: Count
-    top_cause: str | None
-
-
-class Dimensions(TypedDict):
-    """The groups of each dimension."""
-
-    script: list[TrainingGroup]
-    user: list[TrainingGroup]
-    host: list[TrainingGroup]
-    gpu_model: list[TrainingGroup]
-    week: list[TrainingGroup]
-
-
 class Restart(TypedDict):
     """A start of a training that continues an earlier one."""
 
@@ -537,15 +519,6 @@ class Faster(TypedDict):
     id: str
     run: str
     speed: float
-
-
-class Goodput(TypedDict):
-    """The goodput of a training."""
-
-    goodput_pct: float | None
-    productive_s: float
-    elapsed_s: float
-    badput_s: dict[str, float]
 
 
 class TrainingReport(Spent):
@@ -575,7 +548,6 @@ class TrainingReport(Spent):
     saves_hours: float
     top: TopCause | None
     since: Faster | None
-    goodput: Goodput | None
 
 
 class WithoutGpu(TypedDict):
@@ -610,19 +582,6 @@ class Restarts(TypedDict):
     unknown: Count
 
 
-class TotalGoodput(TypedDict):
-    """The goodput of all trainings."""
-
-    definition: str
-    weighted_by: Literal["gpus", "trainings"]
-    goodput_pct: float | None
-    productive_hours: float
-    elapsed_hours: float
-    badput_hours: dict[str, float]
-    not_included: list[str]
-    unknown_trainings: Count
-
-
 class ReadReport(TypedDict):
     """The manifests that were read."""
 
@@ -645,10 +604,8 @@ class TotalSums(Spent):
     causes: list[TotalCause]  # the most expensive first
     cost: NotRequired[TotalCost]  # with --price-per-gpu-hour; absent without it
     unknown_cost: list[UnknownCost]
-    by: Dimensions
     runs: list[TrainingReport]  # one a training, ordered by what fixing it saves
     restarts: Restarts
-    goodput: TotalGoodput
     read: ReadReport
 
 

@@ -1,4 +1,4 @@
-"""One small row a run, of all runs of log directories: read concurrently, or diagnosed."""
+"""One row a run, of all runs of log directories: from its summary, its manifest, or diagnosed from its rows."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,22 +7,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose
-from gpu_util_callback.diagnosis.rule import own_findings
+from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.run_reports import Recorded
+from gpu_util_callback.diagnosis.run_summary import (
+    MAX_BYTES,
+    RunSummary,
+    read_summary,
+    summary_as_diagnosed,
+    summary_of,
+)
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
-from gpu_util_callback.recording.manifest_facts import Facts
 from gpu_util_callback.recording.problems import Problem, unopened
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import SUMMARY_FILE
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import without_secrets
 
 # Runs a Ray task reads: enough that starting it costs little, few enough to spread.
 TASK_RUNS = 50
-IDLE_CAUSES = frozenset(rule.cause for rule in RULES if rule.unused)
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]
@@ -33,7 +38,7 @@ class Survey:
     """The rows of all runs, and what could not be read.
 
     Attributes:
-        read: how many manifests were read.
+        read: how many recordings were read.
         diagnosed: how many runs had to be diagnosed from their rows of steps.
     """
 
@@ -141,24 +146,38 @@ def row_of(
     storage: Storage, place: Found, thresholds: Mapping | None = None, recompute: bool = False
 ) -> tuple[Row | None, list[Problem]]:
     """Return the row of one recording, and its problems; None = it cannot be read at all."""
-    path = storage.join(place.path, "manifest.json")
     try:
         if not thresholds:
-            row, problems = _from_manifest(storage, place, path, recompute)
+            row = _from_summary(storage, place, recompute) if place.has_summary else None
+            if row is not None:
+                return row, []
+            row, problems = _from_manifest(storage, place, recompute)
             if row is not None:
                 return row, problems
         folder = place.path.rstrip("/").rpartition("/")[2]
         recording = Recording(storage, place.path, place.run, recording_id(place.run, folder))
         judged = diagnose(recording, thresholds)  # from the rows of steps, by today's rules
-        return _row(place, recording, recording.status, judged, diagnosed=True), recording.problems
+        return _row(place, summary_of(recording, recording.status, judged), diagnosed=True), recording.problems
     except UnusableInput:  # an unknown threshold
         raise
     except Exception as error:
         return None, [unopened(place.path, error)]
 
 
-def _from_manifest(storage: Storage, place: Found, path: str, recompute: bool) -> tuple[Row | None, list[Problem]]:
+def _from_summary(storage: Storage, place: Found, recompute: bool) -> Row | None:
+    """Return the row from the summary that was written at the run's end; None without one that can be used."""
+    try:
+        summary = read_summary(storage.read(storage.join(place.path, SUMMARY_FILE), MAX_BYTES))
+    except OSError:
+        return None
+    if summary is None or (recompute and summary["rules_version"] != RULES_VERSION):
+        return None
+    return _row(place, summary, diagnosed=False)
+
+
+def _from_manifest(storage: Storage, place: Found, recompute: bool) -> tuple[Row | None, list[Problem]]:
     """Return the row from the manifest alone; None where it lacks something."""
+    path = storage.join(place.path, "manifest.json")
     try:
         facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
     except UnknownFormat:
@@ -172,18 +191,10 @@ def _from_manifest(storage: Storage, place: Found, path: str, recompute: bool) -
     if status == "live":
         age = None if storage.remote else storage.age_s(path, time.time())
         status = "lost" if manifests.lost(facts, age) else "live"
-    row = _as_diagnosed(place, Recorded(facts), status)
-    problems = [Problem(path, left_out[0])] if left_out and row is not None else []
-    return row, problems
-
-
-def _as_diagnosed(place: Found, recording: Recording | Recorded, status: str) -> Row | None:
-    """Return the row from what a manifest says; None where it lacks something."""
-    judged: Mapping = recording.stored or {}
-    is_complete = all(recording.facts.get(name) is not None for name in ("started_ns", "account", "rows"))
-    if "verdict" not in judged or not is_complete:
-        return None
-    return _row(place, recording, status, judged, diagnosed=False)
+    summary = summary_as_diagnosed(Recorded(facts), status)
+    if summary is None:
+        return None, []
+    return _row(place, summary, diagnosed=False), [Problem(path, left_out[0])] if left_out else []
 
 
 def row_of_open(recording: Recording, recompute: bool = False) -> Row:
@@ -193,104 +204,21 @@ def row_of_open(recording: Recording, recompute: bool = False) -> Row:
         recompute: diagnose it where its recorder did not; without that it is not judged.
     """
     place = Found("", recording.run, recording.path)
-    row = _as_diagnosed(place, recording, recording.status)
-    if row is not None:
-        return row | {"id": recording.id}
+    stored = summary_as_diagnosed(recording, recording.status)
+    if stored is not None:
+        return _row(place, stored, diagnosed=False) | {"id": recording.id}
     judged: Mapping = diagnose(recording) if recompute else {"findings": [], "spans": []}
-    row = _row(place, recording, recording.status, judged, diagnosed=recompute)
+    row = _row(place, summary_of(recording, recording.status, judged), diagnosed=recompute)
     return row | {"id": recording.id, "judged": row["judged"] and recompute}
 
 
-def _row(place: Found, recording: Recording | Recorded, status: str, judged: Mapping, *, diagnosed: bool) -> Row:
+def _row(place: Found, summary: RunSummary, *, diagnosed: bool) -> Row:
     home, _, folder = place.path.rstrip("/").rpartition("/")
-    facts, account, steps = recording.facts, recording.account, recording.step_count
-    fit, model = facts.get("fit") or {}, facts.get("model") or {}
-    times = account["time_s"]
-    # The hours that are summed up do not include the time between fits.
-    claims = own_findings(judged)
-    gpus, idle = _gpus_held(facts, judged["findings"])
-    active_pct = judged.get("gpu_active_pct") or {}
     return {
         "logdir": without_secrets(place.logdir),
         "run": place.run,
         "id": recording_id(place.run, folder),
         "home": home,
-        "host": facts.get("host"),
-        "user": facts.get("user"),
-        "rank": facts.get("rank"),
-        "world_size": facts.get("world_size") or 1,
-        "job": facts.get("job"),
-        "job_source": facts.get("job_source"),
-        "fit_index": facts.get("fit_index"),
-        "fits": facts.get("fits") or 1,
-        "process": [facts.get("pid"), facts.get("process_started")],
-        "scheduler": facts.get("scheduler"),
-        "script": facts.get("script"),
-        "trial": facts.get("trial"),
-        "trial_of": facts.get("trial_of"),
-        "parameters": model.get("parameters"),
-        "backend": (facts.get("framework") or {}).get("backend"),
-        "batch_size": fit.get("batch_size"),
-        # The place in the whole training at which the fit begins.
-        "begins": {
-            "epoch": fit.get("first_epoch"),
-            "iteration": fit.get("first_iteration"),
-            "steps_per_epoch": fit.get("steps_per_epoch"),
-        },
-        "status": status,
-        "start_ns": recording.start_ns,
-        "end_ns": recording.end_ns,
-        "wall_s": account["wall_s"],
-        "time_s": dict(times),
-        "steps": steps,
-        "gpus": gpus,
-        "idle_gpus": idle,
-        "active": [active_pct[index] / 100 for index in gpus if active_pct.get(index) is not None],
-        "lost": _lost(claims),
-        "advice": _first_advice(claims),
-        "rules_version": judged.get("rules_version"),
-        "judged": bool(steps and times),
-        "imported": "source" in facts,
+        **summary,
         "diagnosed": diagnosed,
     }
-
-
-def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return index -> model of the GPUs that the run held, and index -> cause of the idle ones.
-
-    GPUs that the framework did not use count where a scheduler had given them to the job:
-    elsewhere, others may have used them.
-    """
-    idle_causes = {
-        str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
-    }
-    models: dict[str, str] = {}
-    for gpu in facts.get("gpus") or ():
-        index = str(gpu["index"])
-        if gpu.get("used_by_framework") or (index in idle_causes and facts.get("scheduler")):
-            models[index] = gpu.get("name") or "unknown GPU"
-    return models, {index: cause for index, cause in idle_causes.items() if index in models}
-
-
-def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:
-    """Return cause -> its title, and the run's time that it cost and that its advice saves at most.
-
-    An answer of yes to each question is assumed. The times are None where none of its findings knows them.
-    """
-    costs: dict[str, Row] = {}
-    for claim in claims:
-        cost = costs.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
-        if claim["lost_s"] is not None:
-            _, most_s = claim.get("saves_range_s") or (0.0, claim.get("saves_s") or 0.0)
-            saves = claim["lost_s"] if most_s is None else min(most_s, claim["lost_s"])
-            cost["lost_s"] = (cost["lost_s"] or 0.0) + claim["lost_s"]
-            cost["saves_s"] = (cost["saves_s"] or 0.0) + saves
-    return costs
-
-
-def _first_advice(claims: Sequence[Mapping]) -> dict[str, Row]:
-    """Return each cause's advice, that of its most costly finding."""
-    first: dict[str, Row] = {}
-    for claim in sorted(claims, key=lambda claim: -(claim["lost_s"] or 0)):
-        first.setdefault(claim["cause"], dict(claim["advice"]))
-    return first

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -16,8 +15,6 @@ from typing import Any, cast, get_args
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
 from gpu_util_callback.diagnosis.report_types import (
     CauseCost,
-    Dimensions,
-    Goodput,
     GpuActive,
     Hours,
     Part,
@@ -25,9 +22,7 @@ from gpu_util_callback.diagnosis.report_types import (
     Spent,
     TopCause,
     TotalCause,
-    TotalGoodput,
     TotalSums,
-    TrainingGroup,
     TrainingReport,
     Unit,
     Version,
@@ -42,12 +37,10 @@ TOTAL_VERSION: Version = 1
 REPEATED = "repeated_steps"
 REPEATED_TITLE = "Steps done again after a restart"
 REPEATED_LOOK = "⟲", "slate"
-DIMENSIONS = tuple(Dimensions.__annotations__)
 PARTS = get_args(Part)
 UNITS: tuple[Unit, ...] = get_args(Unit)  # gpu_hours, hours
 # All other causes lose time within the training steps.
 _OUTSIDE_STEPS = frozenset(rule.cause for rule in RULES if rule.idling)
-_NS_OF_A_WEEK = 7 * 86_400 * 10**9
 _HOUR = 3600.0
 
 Row = Mapping[str, Any]
@@ -81,9 +74,9 @@ class Sums:
             sums[0] += weight * cost
             sums[1] += weight * saves
 
-    def add(self, other: Sums, share: float = 1.0) -> None:
+    def add(self, other: Sums) -> None:
         for unit in UNITS:
-            self.add_to(unit, other.parts[unit], other.lost[unit], share)
+            self.add_to(unit, other.parts[unit], other.lost[unit])
 
     def to_json(self) -> Spent:
         return {"gpu_hours": self._hours("gpu_hours"), "hours": self._hours("hours")}
@@ -184,10 +177,8 @@ def total(survey: Survey) -> TotalSums:
             {"cause": cause, "title": _TITLES.get(cause, cause), "trainings": count}
             for cause, count in everything.unknown.most_common()
         ],
-        "by": everything.by_dimension(unit),
         "runs": runs,
         "restarts": _restarts(joined),
-        "goodput": _goodput_of_all(runs),
         "read": {
             "manifests": survey.read,
             "diagnosed": survey.diagnosed,
@@ -198,37 +189,14 @@ def total(survey: Survey) -> TotalSums:
 
 
 @dataclass(slots=True)
-class _Group:
-    """The sums of all runs with one value of a dimension."""
-
-    sums: Sums = field(default_factory=Sums)
-    trainings: set[int] = field(default_factory=set)
-
-    def add(self, sums: Sums, share: float, training: Training) -> None:
-        self.sums.add(sums, share)
-        self.trainings.add(id(training))
-
-    def to_json(self, name: str, unit: Unit) -> TrainingGroup:
-        causes = self.sums.causes(unit)
-        return {
-            "name": name,
-            "trainings": len(self.trainings),
-            **self.sums.to_json(),
-            "top_cause": causes[0] if causes else None,
-        }
-
-
-@dataclass(slots=True)
 class _Everything:
     """The sums of all trainings.
 
     Attributes:
-        by: dimension -> value of it -> sums.
         costly, unknown: cause -> trainings in which its cost is known, and is not.
     """
 
     sums: Sums = field(default_factory=Sums)
-    by: dict[str, dict[str, _Group]] = field(default_factory=lambda: {name: defaultdict(_Group) for name in DIMENSIONS})
     costly: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
 
@@ -238,10 +206,7 @@ class _Everything:
         for start in training.starts:
             again = start.again
             for row in start.rows:
-                row_sums = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
-                sums.add(row_sums)
-                for name, value, share in _places(row):
-                    self.by[name][value].add(row_sums, share, training)
+                sums.add(sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0))
         self.sums.add(sums)
         costly = {cause for unit in UNITS for cause in sums.lost[unit]}
         self.costly.update(costly)
@@ -259,46 +224,6 @@ class _Everything:
             }
             for cause in self.sums.causes(unit)
         ]
-
-    def by_dimension(self, unit: Unit) -> Dimensions:
-        """Return the groups of each dimension, the costliest first; weeks in their order."""
-
-        def groups(name: str) -> list[TrainingGroup]:
-            of_dimension = [group.to_json(value, unit) for value, group in self.by[name].items()]
-            if name == "week":
-                return sorted(of_dimension, key=lambda group: group["name"])
-            return sorted(of_dimension, key=lambda group: -group[unit]["total"])
-
-        return cast(Dimensions, {name: groups(name) for name in DIMENSIONS})
-
-
-def _places(row: Row) -> Iterator[tuple[str, str, float]]:
-    """Yield (dimension, value, share of the run's hours)."""
-    yield "script", row["script"] or "unknown", 1.0
-    yield "user", row["user"] or "unknown", 1.0
-    yield "host", row["host"] or "unknown", 1.0
-    models = Counter(row["gpus"].values())
-    for model, count in models.items():
-        yield "gpu_model", model, count / len(row["gpus"])
-    if not models:
-        yield "gpu_model", "no GPU", 1.0
-    yield from (("week", week, share) for week, share in _weeks(row["start_ns"], row["end_ns"]))
-
-
-def _weeks(start_ns: int, end_ns: int) -> Iterator[tuple[str, float]]:
-    """Yield the ISO weeks (UTC) of a run, each with its share of the run."""
-    length = max(1, end_ns - start_ns)
-    began = datetime.fromtimestamp(start_ns / 1e9, UTC)
-    monday = began - timedelta(days=began.weekday())
-    at = int(monday.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()) * 10**9
-    if (end_ns - start_ns) > 520 * _NS_OF_A_WEEK:  # a damaged end; not thousands of rows
-        end_ns, length = start_ns + 1, 1
-    while at < max(end_ns, start_ns + 1):
-        inside = min(max(end_ns, start_ns + 1), at + _NS_OF_A_WEEK) - max(start_ns, at)
-        if inside > 0:
-            year, week, _ = datetime.fromtimestamp(at / 1e9, UTC).isocalendar()
-            yield f"{year}-W{week:02d}", inside / length
-        at += _NS_OF_A_WEEK
 
 
 def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
@@ -334,7 +259,6 @@ def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
         "saves_hours": sums.saved_hours("hours"),
         "top": _top_cause(rows, causes, sums.lost[unit]),
         "since": None,
-        "goodput": _goodput(training),
     }
 
 
@@ -399,88 +323,6 @@ def _seconds_per_sample(row: Row) -> float | None:
     """Return the whole time without compilation per sample, or per step."""
     wall = (row["wall_s"] or 0.0) - (row["time_s"].get("compile") or 0.0)
     return wall / row["steps"] / (row["batch_size"] or 1) if row["steps"] and wall > 0 else None
-
-
-# --- goodput as ml-goodput-measurement defines it -------------------------------------------------
-
-_DEFINITION = (
-    "productive time over elapsed time, as in ml-goodput-measurement: elapsed from a training's "
-    "first start to its end, the time between its restarts included; productive are the training "
-    "steps that no restart made be done again; badput_s is named after its BadputType"
-)
-
-
-def _goodput(training: Training) -> Goodput | None:
-    """Return the goodput of one training, by its lowest rank's account; None where unknown."""
-    if training.steps is None or not all(start.first["judged"] for start in training.starts):
-        return None
-    productive = 0.0
-    badput = dict.fromkeys(
-        (
-            "PROGRAM_STARTUP",
-            "DATA_LOADING_SYNC",
-            "WASTED_PROGRESS_FROM_DISRUPTION",
-            "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-            "OTHER",
-        ),
-        0.0,
-    )
-    elapsed = 0.0
-    end_ns = training.starts[0].first["start_ns"]
-    for start in training.starts:
-        row = start.first
-        times, wall = row["time_s"], row["wall_s"] or 0.0
-        step, wait = times.get("step") or 0.0, times.get("input_wait") or 0.0
-        compiling = times.get("compile") or 0.0
-        lasting = (start.kept_steps or 0) / start.steps if start.steps else 1.0
-        apart = max(0.0, (row["start_ns"] - end_ns) / 1e9)
-        productive += lasting * step
-        badput["WASTED_PROGRESS_FROM_DISRUPTION"] += (1 - lasting) * (step + wait)
-        badput["DATA_LOADING_SYNC"] += lasting * wait
-        badput["PROGRAM_STARTUP"] += compiling
-        badput["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] += apart
-        badput["OTHER"] += wall - step - wait - compiling
-        elapsed += wall + apart
-        end_ns = row["end_ns"]
-    return {
-        "goodput_pct": round(100 * productive / elapsed, 4) if elapsed else None,
-        "productive_s": round(productive, 6),
-        "elapsed_s": round(elapsed, 6),
-        "badput_s": {name: round(seconds, 6) for name, seconds in badput.items()},
-    }
-
-
-def _goodput_of_all(runs: Sequence[TrainingReport]) -> TotalGoodput:
-    """Return the goodput of all trainings, weighted by their GPUs (by 1 where none has any)."""
-    weighted = any(run["gpus"] for run in runs)
-    productive = elapsed = 0.0
-    badput: dict[str, float] = defaultdict(float)
-    unknown = 0
-    for run in runs:
-        goodput = run["goodput"]
-        weight = run["gpus"] if weighted else 1
-        if goodput is None:
-            unknown += 1
-            continue
-        productive += weight * goodput["productive_s"]
-        elapsed += weight * goodput["elapsed_s"]
-        for name, seconds in goodput["badput_s"].items():
-            badput[name] += weight * seconds
-    return {
-        "definition": _DEFINITION,
-        "weighted_by": "gpus" if weighted else "trainings",
-        "goodput_pct": round(100 * productive / elapsed, 4) if elapsed else None,
-        "productive_hours": _hours(productive),
-        "elapsed_hours": _hours(elapsed),
-        "badput_hours": {name: _hours(seconds) for name, seconds in badput.items()},
-        "not_included": [
-            "TPU_INITIALIZATION",
-            "TRAINING_PREP",
-            "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-            "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
-        ],
-        "unknown_trainings": unknown,
-    }
 
 
 def _hours(seconds: float) -> float:

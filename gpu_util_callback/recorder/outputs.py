@@ -450,6 +450,17 @@ class Outputs:
             self._fail("scalars", error)
             self._no_scalars = True
 
+    def _write_summary(self, status: str) -> None:
+        """Write by what `gpu-util total` counts the run. Raises: OSError."""
+        from gpu_util_callback.diagnosis.run_reports import Recorded
+        from gpu_util_callback.diagnosis.run_summary import summary_as_diagnosed, written
+
+        facts, _ = parse(dumps(self._writer.manifest(status, self._clock.now())))
+        summary = summary_as_diagnosed(Recorded(facts), status)
+        data = written(summary) if summary is not None else None
+        if data is not None:
+            self._writer.write_summary(data)
+
     def _cure(self, error: Exception) -> str:
         """Return what to do where writing to log_dir failed."""
         if isinstance(error, OSError) and error.errno in FULL:
@@ -466,6 +477,7 @@ class Outputs:
                 self._writer.flush()
                 self._recover()
             self._writer.close(status)
+            self._write_summary(status)
             self._write_scalars()
             if self._scalars is not None:
                 self._scalars.close()

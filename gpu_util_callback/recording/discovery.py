@@ -19,7 +19,7 @@ from urllib.parse import quote
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.problems import Problem, unopened, unreadable
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import PLUGIN_NAME
+from gpu_util_callback.recording.schema import PLUGIN_NAME, SUMMARY_FILE
 from gpu_util_callback.recording.storage import RemoteStorage, Storage, is_remote, storage_for
 
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
@@ -145,7 +145,7 @@ def _joins(recording: Recording, members: list[Recording], apart_ns: int) -> boo
 
 
 # Requests to a remote store at a time: each waits some 20 ms for its answer.
-REQUESTS = 32
+REQUESTS = 64
 _DEEPEST = 32  # a cycle of links, or a generated tree
 
 
@@ -156,11 +156,13 @@ class Found:
     Attributes:
         logdir: the log directory it was found in, as given.
         run: name of the TensorBoard run, "." for the log directory itself.
+        has_summary: False where a listing shows that the recorder's summary of it is missing.
     """
 
     logdir: str
     run: str
     path: str
+    has_summary: bool = True
 
 
 def expanded(patterns: Iterable[str]) -> list[str]:
@@ -216,9 +218,10 @@ def find_recordings(
     except (OSError, ImportError) as error:
         raise UnusableInput(f"{logdir} cannot be opened: {error}") from None
     places = _walked(storage, root, names, problems, requests) if listed is None else _in_listing(root, listed)
+    summarized = None if listed is None else {name.rpartition("/")[0] for name in listed if name.endswith(SUMMARY_FILE)}
     places_found = []
     for run, path in places:
-        places_found.append(Found(logdir, run, path))
+        places_found.append(Found(logdir, run, path, summarized is None or path in summarized))
         progress(len(places_found))
     return storage, sorted(places_found, key=lambda place: place.path)
 

@@ -808,6 +808,16 @@ def valid(kind: Any, name: str, value: Any) -> Any:
         return None
 
 
+def as_declared(kind: Any, value: Any) -> Any:
+    """Return an object that is a TypedDict as declared in every part; None for any other value."""
+    problems: list[str] = []
+    try:
+        found = _value(_kinds(kind), value, "", problems)
+    except _Invalid:
+        return None
+    return None if problems else found
+
+
 def encodable(text: str) -> str:
     """Return text that can be written as UTF-8: JSON may hold lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -6,6 +6,7 @@ the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: ""
 """
 
 PLUGIN_NAME = "gpu_utilization"
+SUMMARY_FILE = "summary.json"  # beside the manifest of a recording that is over
 FORMAT_MAJOR = 2
 FORMAT_MINOR = 0
 

@@ -1,5 +1,6 @@
 """The writer of one recording: appends rows and flushes them so that a kill loses little."""
 
+import contextlib
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import AccountFacts
-from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR, PLUGIN_NAME, TABLES
+from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR, PLUGIN_NAME, SUMMARY_FILE, TABLES
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
     Part,
@@ -119,6 +120,7 @@ class RecordingWriter:
         self._status = "live"
         self._ended_ns: int | None = None
         self._failed_writes = False
+        self._is_summarized = False
         self.answered = 0.0
         if not later:
             self.open()
@@ -256,6 +258,12 @@ class RecordingWriter:
                 self._status = "live"  # so that close can be retried
                 raise
 
+    def write_summary(self, data: bytes) -> None:
+        """Write the summary of a closed recording; the next flush after `reopen` removes it. Raises: OSError."""
+        with self._io_lock:
+            self._write(SUMMARY_FILE, data)
+            self._is_summarized = True
+
     def reopen(self) -> None:
         """Continue after `close`: the recording is live again from the next flush on."""
         with self._io_lock:
@@ -264,6 +272,10 @@ class RecordingWriter:
 
     def _flush(self, seal: bool = False) -> None:
         self._open_folder()
+        if self._is_summarized:
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.remove(self._storage.join(self.path, SUMMARY_FILE))
+            self._is_summarized = False
         for name in list(self.files):
             self._write(name, self.files[name])
             del self.files[name]

@@ -5,15 +5,18 @@
   for its samples. All times are microseconds since the first of them, on one clock: those of a
   job's workers are shifted by the offsets of their clocks, where these are known.
 - `write_parquet`: a Parquet file per table, for pandas, Polars, DuckDB or Spark.
+- `write_runs`: a row a recording, of thousands.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +25,8 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.manifest_facts import Span
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import ABSENT_INT, CATEGORIES, STEP_PARTS, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, ACCOUNTS, CATEGORIES, STEP_PARTS, TABLES
+from gpu_util_callback.words import what_to_do
 
 if TYPE_CHECKING:
     import pyarrow
@@ -227,15 +231,11 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
 
     Raises: UnusableInput where pyarrow is missing or the folder cannot be written.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise UnusableInput(f"Parquet needs pyarrow: pip install pyarrow ({error})") from None
+    pa, pq = _pyarrow()
     schemas = {name: _schema(pa, columns) for name, columns in TABLES.items()}
     schemas["samples"] = _schema(pa, {"group": "text", "time_ns": "int", "column": "text", "value": "float"})
     rows = dict.fromkeys(schemas, 0)
-    writers: dict[str, pq.ParquetWriter] = {}
+    writers: dict[str, Any] = {}
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, schema in schemas.items():
@@ -253,6 +253,15 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
         for writer in writers.values():
             writer.close()
     return rows
+
+
+def _pyarrow() -> tuple[ModuleType, ModuleType]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UnusableInput(f"Parquet needs pyarrow: pip install pyarrow ({error})") from None
+    return pyarrow, pyarrow.parquet
 
 
 def _schema(pa: ModuleType, columns: Mapping[str, str]) -> pyarrow.Schema:
@@ -304,3 +313,78 @@ def _table(
             absent = ~np.isfinite(values)
         arrays.append(pa.array(values, field.type, mask=absent))
     return pa.table(arrays, schema=schema)
+
+
+def write_runs(rows: Sequence[Mapping[str, Any]], folder: str) -> int:
+    """Write a row a recording into `folder/month=YYYY-MM/runs-0.parquet`, for DuckDB, Spark, Athena or Polars.
+
+    Months that are written are replaced. Columns: name, owner and program of the run, `start`, `end`, `wall_s`,
+    `steps`, `gpus`, `gpu_model`, `gpu_hours`, `active_pct` (NVML's, a mean), the parts of the host account in seconds
+    (`input_wait_s`, …), and `causes`, a list of (cause, title, lost_s, saves_s, fix). What is unknown is null.
+
+    Args:
+        rows: of a `survey`.
+
+    Returns: how many recordings were written.
+    Raises: UnusableInput where pyarrow is missing or the folder cannot be written.
+    """
+    pa, pq = _pyarrow()
+    cause = pa.struct(
+        {
+            "cause": pa.string(),
+            "title": pa.string(),
+            "lost_s": pa.float64(),
+            "saves_s": pa.float64(),
+            "fix": pa.string(),
+        }
+    )
+    moment = pa.timestamp("us", "UTC")
+    kinds = {"rank": pa.int64(), "world_size": pa.int64(), "parameters": pa.int64(), "batch_size": pa.int64()}
+    kinds |= {"steps": pa.int64(), "gpus": pa.int64(), "start": moment, "end": moment, "causes": pa.list_(cause)}
+    kinds |= {name: pa.float64() for name in ("wall_s", "gpu_hours", "active_pct", *_ACCOUNT_COLUMNS)}
+    flat = [_run_row(row) for row in rows if not row["imported"]]
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in _run_row(rows[0])]) if rows else pa.schema([])
+    try:
+        pq.write_to_dataset(
+            pa.Table.from_pylist(flat, schema),
+            folder,
+            partition_cols=["month"],
+            basename_template="runs-{i}.parquet",
+            existing_data_behavior="delete_matching",
+        )
+    except OSError as error:
+        raise UnusableInput(f"cannot write {folder}: {error.strerror or error}") from error
+    return len(flat)
+
+
+_ACCOUNT_COLUMNS = tuple(f"{name}_s" for name in ACCOUNTS)
+
+
+def _run_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of one recording."""
+    begun = datetime.fromtimestamp(row["start_ns"] / 1e9, UTC)
+    wall_s, scheduler = row["wall_s"] or 0.0, row["scheduler"] or {}
+    models = Counter(row["gpus"].values())
+    names = ("logdir", "run", "id", "host", "user", "script", "job", "rank", "world_size", "trial", "backend")
+    return {
+        "month": f"{begun:%Y-%m}",
+        **{name: row[name] for name in names},
+        "scheduler": scheduler.get("name"),
+        "scheduler_job": scheduler.get("job"),
+        "parameters": row["parameters"],
+        "batch_size": row["batch_size"],
+        "status": row["status"],
+        "start": begun,
+        "end": datetime.fromtimestamp(row["end_ns"] / 1e9, UTC),
+        "wall_s": wall_s,
+        "steps": row["steps"],
+        "gpus": len(row["gpus"]),
+        "gpu_model": models.most_common(1)[0][0] if models else None,
+        "gpu_hours": wall_s * len(row["gpus"]) / 3600,
+        "active_pct": 100 * sum(row["active"]) / len(row["active"]) if row["active"] else None,
+        **{column: row["time_s"].get(column[:-2]) for column in _ACCOUNT_COLUMNS},
+        "causes": [
+            {"cause": cause, **loss, "fix": what_to_do(row["advice"][cause]) if cause in row["advice"] else None}
+            for cause, loss in row["lost"].items()
+        ],
+    }

@@ -15,10 +15,6 @@ PARTS: tuple[tuple[Part, str, str], ...] = (
     ("other", "outside steps, unexplained", "36"),
     ("not_judged", "not checked", "90"),
 )
-# Dimension of the sums -> what its table is called.
-BY = {"script": "By script", "user": "By user", "host": "By host", "gpu_model": "By GPU model", "week": "By week"}
-_SHOWN = 5  # values of a dimension; weeks: the newest ones
-_WEEKS = 8
 _NAMED = 3  # of the runs that one fix helps
 CHECKPOINTS = "Save checkpoints more often: keras.callbacks.BackupAndRestore(..., save_freq=500)"
 
@@ -44,9 +40,6 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     lines += _parts(hours, pen, word)
     lines += _causes(report, pen, unit)
     lines += _runs(report, pen, unit, top)
-    titles = {cause["cause"]: cause["title"] for cause in report["causes"]}
-    for name in BY:
-        lines += _dimension(name, report["by"][name], pen, unit, titles)
     dimmed = [line for note in notes(report) for line in pen.wrap(note)]
     lines += ["", *map(pen.dim, dimmed)] if dimmed else []
     return pen.finish(lines)
@@ -181,36 +174,6 @@ def name_of(run: Mapping, several: bool) -> str:
     if run["run"] == ".":
         return home
     return f"{home}/{run['run']}" if several else run["run"]
-
-
-def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str, titles: Mapping[str, str]) -> list[str]:
-    shown = shown_groups(name, groups)
-    if not shown:
-        return []
-    rows = [
-        (
-            group["name"],
-            amount(group[unit]["total"]),
-            percent(100 * group[unit]["lost"] / group[unit]["total"]) if group[unit]["total"] else "",
-            titles.get(group["top_cause"], ""),
-            f"{group['trainings']:,}",
-        )
-        for group in shown
-    ]
-    lines = ["", pen.bold(BY[name])]
-    lines += _table(("", "in all", "lost", "most to", "trainings"), rows, pen)
-    if len(groups) > len(shown):
-        more = len(groups) - len(shown)
-        older = "earlier ones" if name == "week" else "more"
-        lines.append(f"  … and {more:,} {older}")
-    return lines
-
-
-def shown_groups(name: str, groups: Sequence[Mapping]) -> Sequence[Mapping]:
-    """Return the groups of a dimension that are listed, none where they tell nothing apart."""
-    if len(groups) < 2 or all(group["name"] == "unknown" for group in groups):
-        return ()
-    return groups[-_WEEKS:] if name == "week" else groups[:_SHOWN]
 
 
 def cost_of(report: TotalSums, per_gpu_hour: float) -> TotalCost:

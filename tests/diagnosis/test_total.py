@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from generated_runs import GPU, Generated, findings_of, write
@@ -9,9 +10,13 @@ from make_recording import make_recording
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.diagnosis.run_reports import Recorded
+from gpu_util_callback.diagnosis.run_summary import MAX_BYTES, RunSummary, read_summary, summary_as_diagnosed, written
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import REPEATED, total
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.manifest import parse
+from gpu_util_callback.recording.schema import SUMMARY_FILE
 
 HOUR = 3600.0
 
@@ -72,12 +77,8 @@ def test_the_sums_are_those_of_the_single_reports(mixed):
     assert found["read"]["diagnosed"] == 0  # their manifests were enough
 
 
-def test_every_dimension_adds_up_to_the_whole(mixed):
+def test_the_runs_add_up_to_the_whole(mixed):
     found = total_of(mixed)
-    for groups in found["by"].values():
-        for unit in ("gpu_hours", "hours"):
-            for part, hours in found[unit].items():
-                assert sum(group[unit][part] for group in groups) == pytest.approx(hours, abs=1e-7)
     assert sum(run["gpu_hours"]["total"] for run in found["runs"]) == (
         pytest.approx(found["gpu_hours"]["total"], abs=1e-7)
     )
@@ -90,18 +91,6 @@ def test_runs_are_ranked_by_what_fixing_them_saves(mixed):
     first = found["runs"][0]
     assert first["run"] == "slow" and first["top"]["cause"] == "input_bound"
     assert "map(" in first["top"]["advice"]["code"]
-
-
-def test_a_run_over_a_sunday_night_is_split_between_two_weeks(tmp_path):
-    run = run_of(1.0)
-    run.now = run.facts["started_ns"] = 1_700_438_399 * 10**9  # 1 s before Monday, 20 Nov 2023
-    run._steps.clear()
-    run.step = 0
-    run.steps(400, step_ms=10)
-    write(run, tmp_path)
-    first, second = total_of(tmp_path)["by"]["week"]
-    assert (first["name"], second["name"]) == ("2023-W46", "2023-W47")
-    assert second["gpu_hours"]["total"] == pytest.approx(3 * first["gpu_hours"]["total"], rel=0.1)
 
 
 def test_gpus_that_do_nothing_lose_all_their_time(tmp_path):
@@ -140,6 +129,60 @@ def test_gpus_that_the_framework_leaves_alone_count_where_they_were_given(tmp_pa
     assert found["gpu_hours"]["lost"] == found["gpu_hours"]["total"]
 
 
+# --- the summaries beside the recordings ----------------------------------------------------------
+
+
+def summarize(logdir):
+    """Write what a recorder writes at the end, from the manifests below a log directory."""
+    for path in Path(logdir).rglob("manifest.json"):
+        summary = summary_as_diagnosed(Recorded(parse(path.read_bytes())[0]), "ended")
+        path.with_name(SUMMARY_FILE).write_bytes(written(summary))
+
+
+def test_the_total_of_summaries_is_that_of_manifests(mixed):
+    of_manifests = total_of(mixed)
+    summarize(mixed)
+    sizes = [path.stat().st_size for path in mixed.rglob(SUMMARY_FILE)]
+    assert len(sizes) == 5 and max(sizes) <= MAX_BYTES
+    for path in mixed.rglob("manifest.json"):
+        path.write_text("not read")
+    assert total_of(mixed) == of_manifests
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-20],
+        lambda data: b"[" * 2000,
+        lambda data: data.replace(b'"wall_s":', b'"wall_s":"'),
+        lambda data: data.replace(b'"steps":', b'"steps":-'),
+        lambda data: data.replace(b'"lost_s":', b'"lost_s":1e300,"x":'),
+        lambda data: data.replace(b'"judged"', b'"jugded"'),
+        lambda data: data + b" " * MAX_BYTES,
+    ],
+)
+def test_a_damaged_summary_gives_way_to_the_manifest(mixed, damage):
+    expected = total_of(mixed)
+    summarize(mixed)
+    for path in mixed.rglob(SUMMARY_FILE):
+        path.write_bytes(damage(path.read_bytes()))
+    assert total_of(mixed) == expected
+
+
+def test_a_summary_keeps_the_advice_that_saves_most_and_stays_small(mixed):
+    losses = {f"cause_{at}": {"title": "T", "lost_s": 9.0, "saves_s": float(at)} for at in range(20)}
+    advice = {cause: {"text": "x" * 300, "code": ""} for cause in losses}
+    row = survey([str(mixed / "slow")]).rows[0]
+    data = written({name: row[name] for name in RunSummary.__annotations__} | {"lost": losses, "advice": advice})
+    assert data is not None and len(data) <= MAX_BYTES
+    kept = read_summary(data)
+    assert kept is not None and "cause_19" in kept["advice"] and "cause_0" not in kept["advice"]
+    assert kept["lost"] == losses
+    wide = row | {"gpus": {str(at): "NVIDIA H100 80GB HBM3" for at in range(64)}, "lost": losses, "advice": advice}
+    assert written({name: wide[name] for name in RunSummary.__annotations__}) is None, "total reads its manifest"
+
+
 # --- restarts -------------------------------------------------------------------------------------
 
 
@@ -172,11 +215,6 @@ def test_a_job_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
     [repeated] = [one for one in found["causes"] if one["cause"] == REPEATED]
     assert repeated["gpu_hours"] == pytest.approx(150 * 0.0101 / HOUR, rel=0.02)
     assert found["gpu_hours"]["total"] == pytest.approx(1150 * 0.0101 / HOUR, rel=0.02)
-    goodput = training["goodput"]
-    assert goodput["badput_s"]["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] == pytest.approx(180, 0.02)
-    assert goodput["badput_s"]["WASTED_PROGRESS_FROM_DISRUPTION"] == pytest.approx(1.5, rel=0.05)
-    assert goodput["productive_s"] == pytest.approx(10.0, rel=0.02)
-    assert goodput["elapsed_s"] == pytest.approx(goodput["productive_s"] + sum(goodput["badput_s"].values()), abs=1e-3)
 
 
 def test_a_start_from_nothing_makes_everything_before_it_lost(tmp_path):
@@ -229,7 +267,7 @@ def test_steps_done_again_are_unknown_where_the_start_is(tmp_path):
     found = total_of(tmp_path)
     [training] = found["runs"]
     assert training["steps"] is None and found["restarts"]["unknown"] == 1
-    assert training["goodput"] is None and found["gpu_hours"]["lost"] == 0
+    assert found["gpu_hours"]["lost"] == 0
 
 
 def test_the_ranks_of_a_job_are_one_training_and_all_their_gpus_count(tmp_path):
@@ -372,7 +410,6 @@ def test_the_page_lists_all_runs_and_no_name_leaves_its_cell(mixed, tmp_path, ca
     rows = data["runs"]["recordings"]
     assert len(rows) == len(data["total"]["runs"]) == 6
     assert {"slow", "<i>evil"} <= {row["run"] for row in rows}
-    assert {table["title"] for table in data["total"]["by"]} >= {"By script"}
     code, _, said = command(capsys, mixed, "--html", tmp_path / "no" / "x.html")
     assert code == 2 and "cannot write" in said
 

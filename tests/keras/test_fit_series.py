@@ -20,8 +20,12 @@ from waiting import wait_for_recorders
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.run_summary import read_summary
+from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.recorder import messages, recorder
+from gpu_util_callback.recorder.outputs import FLUSH_S
 from gpu_util_callback.recorder.process_time import ProcessTime
+from gpu_util_callback.recording.schema import SUMMARY_FILE
 from gpu_util_callback.report.terminal import two_lines
 
 pytestmark = pytest.mark.real_clock("what counts as one series hangs on the time between fits")
@@ -80,7 +84,26 @@ def test_short_fits_are_one_recording(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert said.count("gpu-util:") == 1, "the first fit's, and no two lines of each"
     files = [one for one in tmp_path.rglob("*") if one.is_file()]
-    assert len(files) < 8, files
+    assert len(files) < 9, files
+
+
+def test_the_summary_of_a_recording_is_of_all_its_fits_and_gone_while_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "NEWS_S", 600.0)
+    model, callback = traced(), GpuUtilCallback(str(tmp_path))
+    during = []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: (time.sleep(2 * FLUSH_S), during.extend(tmp_path.rglob(SUMMARY_FILE)))
+    )
+    for number in range(2):
+        fit(model, callback, *[look] * number)
+    ended(tmp_path)
+    (path,) = tmp_path.rglob(SUMMARY_FILE)
+    summary = read_summary(path.read_bytes())
+    assert summary is not None and (summary["steps"], summary["status"]) == (2 * STEPS, "ended")
+    assert not during, "the second fit goes on in the recording"
+    of_summary = survey([str(tmp_path)]).rows
+    path.unlink()
+    assert of_summary == survey([str(tmp_path)]).rows, "equal to what its manifest says"
 
 
 def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):

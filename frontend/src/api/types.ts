@@ -91,22 +91,6 @@ export interface CauseHours {
   trainings: number;
 }
 
-/** The hours of one script, user, host, GPU model or week. */
-export interface GroupHours {
-  name: string;
-  hours: number;
-  lost: number;
-  /** the costliest */
-  cause: string | null;
-  trainings: number;
-}
-
-/** A table of hours. */
-export interface HoursBy {
-  title: string;
-  rows: GroupHours[];
-}
-
 /** One training: its ranks and restarts together. Times of GPUs, or of the training where none was held. */
 export interface TrainingRow {
   /** of the recording that stands for it: the last start's lowest rank */
@@ -140,8 +124,6 @@ export interface TotalReply {
   hours: number;
   shares: HoursShare[];
   causes: CauseHours[];
-  /** the same by script, user and so on */
-  by: HoursBy[];
   /** what to do, of the runs that are worth fixing most */
   fixes: Record<string, string>;
   /** runs that are still to be diagnosed: the next request knows more */

@@ -544,31 +544,6 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
           )}
         </p>
       )}
-      {total.by.length > 0 && (
-        <details class="sums-by">
-          <summary>{total.by.map(({ title }) => title.replace('By ', '')).join(', ')}</summary>
-          <div>
-            {total.by.map(({ title, rows }) => (
-              <table key={title}>
-                <caption>{title}</caption>
-                <tbody>
-                  {rows.map((row) => (
-                    <tr key={row.name}>
-                      <th scope="row">
-                        <bdi>{clean(row.name, 60)}</bdi>
-                      </th>
-                      <td>{hoursText(row.hours)}</td>
-                      <td>{row.lost > 0 && `${share(row.lost, row.hours)} lost`}</td>
-                      <td>{row.cause && <Cause cause={row.cause} others={[]} />}</td>
-                      <td>{plural(row.trainings, 'training')}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            ))}
-          </div>
-        </details>
-      )}
       {total.notes.length > 0 && <p class="facts">{clean(total.notes.join(' '), 1000)}</p>}
       {!!total.left && <p class="facts">{plural(total.left, 'run')} without a stored diagnosis {total.left === 1 ? 'is' : 'are'} still being judged.</p>}
       {error && <p class="missing">{error}</p>}

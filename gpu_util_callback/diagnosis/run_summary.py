@@ -1,0 +1,206 @@
+"""`summary.json` beside a recording: the run as `gpu-util total` counts it, in at most 2 kB.
+
+Written when the recording ends, so that a survey of thousands of runs reads one small file each. A recording
+without it (live, killed, written again, by another version) is summarized from its manifest.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Required, TypedDict, cast
+
+from gpu_util_callback.diagnosis.rule import own_findings
+from gpu_util_callback.diagnosis.rules import RULES
+from gpu_util_callback.recording.manifest_facts import (
+    AdviceFacts,
+    Count,
+    Facts,
+    Number,
+    Scheduler,
+    Share,
+    Signed,
+    Status,
+    Time,
+    as_declared,
+)
+
+MAX_BYTES = 2048
+IDLE_CAUSES = frozenset(rule.cause for rule in RULES if rule.unused)
+
+
+class RunLoss(TypedDict):
+    """Seconds that a cause cost a run, and that its advice saves at most; null where no finding knows them."""
+
+    title: str
+    lost_s: Number | None
+    saves_s: Number | None
+
+
+class Begins(TypedDict):
+    """The place in the whole training at which a fit begins."""
+
+    epoch: Count | None
+    iteration: Count | None
+    steps_per_epoch: Count | None
+
+
+class RunSummary(TypedDict, total=False):
+    """One run. A field that is not required is absent where it is not known; `read_summary` gives it as None."""
+
+    host: str
+    user: str
+    rank: Count
+    world_size: Required[Count]
+    job: str
+    job_source: str
+    fit_index: Count
+    fits: Required[Count]
+    process: Required[list[Signed | None]]  # its id, and when it started
+    scheduler: Scheduler
+    script: str
+    trial: str
+    trial_of: str
+    parameters: Count
+    backend: str
+    batch_size: Count
+    begins: Required[Begins]
+    status: Required[Status]
+    start_ns: Required[Time]
+    end_ns: Required[Time]
+    wall_s: Required[Number]
+    time_s: Required[dict[str, Number]]  # the host account
+    steps: Required[Count]
+    gpus: Required[dict[str, str]]  # index -> model, of the GPUs that the run held
+    idle_gpus: Required[dict[str, str]]  # index -> cause, of those that did nothing
+    active: Required[list[Share]]  # of each GPU that was sampled
+    lost: Required[dict[str, RunLoss]]  # by cause
+    advice: Required[dict[str, AdviceFacts]]  # by cause: its most costly finding's
+    rules_version: Count
+    judged: Required[bool]
+    imported: Required[bool]  # made of a profiler's file
+
+
+def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSummary:
+    """Return the summary of a run.
+
+    Args:
+        recording: a `Recording`, or the `Recorded` of a manifest.
+        judged: its diagnosis.
+    """
+    facts, account, steps = recording.facts, recording.account, recording.step_count
+    fit, model = facts.get("fit") or {}, facts.get("model") or {}
+    times = account["time_s"]
+    claims = own_findings(judged)  # the hours that are summed up do not include the time between fits
+    gpus, idle = _gpus_held(facts, judged["findings"])
+    active_pct = judged.get("gpu_active_pct") or {}
+    summary = {
+        "host": facts.get("host"),
+        "user": facts.get("user"),
+        "rank": facts.get("rank"),
+        "world_size": facts.get("world_size") or 1,
+        "job": facts.get("job"),
+        "job_source": facts.get("job_source"),
+        "fit_index": facts.get("fit_index"),
+        "fits": facts.get("fits") or 1,
+        "process": [facts.get("pid"), facts.get("process_started")],
+        "scheduler": facts.get("scheduler"),
+        "script": facts.get("script"),
+        "trial": facts.get("trial"),
+        "trial_of": facts.get("trial_of"),
+        "parameters": model.get("parameters"),
+        "backend": (facts.get("framework") or {}).get("backend"),
+        "batch_size": fit.get("batch_size"),
+        "begins": {
+            "epoch": fit.get("first_epoch"),
+            "iteration": fit.get("first_iteration"),
+            "steps_per_epoch": fit.get("steps_per_epoch"),
+        },
+        "status": status,
+        "start_ns": recording.start_ns,
+        "end_ns": recording.end_ns,
+        "wall_s": account["wall_s"],
+        "time_s": dict(times),
+        "steps": steps,
+        "gpus": gpus,
+        "idle_gpus": idle,
+        "active": [active_pct[index] / 100 for index in gpus if active_pct.get(index) is not None],
+        "lost": _lost(claims),
+        "advice": _first_advice(claims),
+        "rules_version": judged.get("rules_version"),
+        "judged": bool(steps and times),
+        "imported": "source" in facts,
+    }
+    return cast(RunSummary, summary)
+
+
+def summary_as_diagnosed(recording: Any, status: str) -> RunSummary | None:
+    """Return the summary of a run from its stored diagnosis; None where its manifest lacks something."""
+    judged: Mapping[str, Any] = recording.stored or {}
+    is_complete = all(recording.facts.get(name) is not None for name in ("started_ns", "account", "rows"))
+    return summary_of(recording, status, judged) if "verdict" in judged and is_complete else None
+
+
+def written(summary: RunSummary) -> bytes | None:
+    """Return the content of the file; None for a run that does not fit into it, such as one with 64 GPUs.
+
+    Each cause's advice is kept as far as there is room, that which saves most first.
+    """
+    known = {name: value for name, value in summary.items() if value is not None}
+    by_gain = sorted(summary["advice"], key=lambda cause: -(summary["lost"][cause]["saves_s"] or 0))
+    for kept in range(len(by_gain), -1, -1):
+        advice = {cause: summary["advice"][cause] for cause in by_gain[:kept]}
+        data = json.dumps({**known, "advice": advice}, separators=(",", ":"), allow_nan=False).encode()
+        if len(data) <= MAX_BYTES:
+            return data if kept or not by_gain else None
+    return None
+
+
+def read_summary(data: bytes) -> RunSummary | None:
+    """Return the summary in a file; None where it is not one, whole and as declared."""
+    try:
+        summary = as_declared(RunSummary, json.loads(data))
+    except (ValueError, RecursionError):
+        return None
+    if summary is None or len(summary["process"]) != 2:
+        return None
+    return cast(RunSummary, dict.fromkeys(RunSummary.__annotations__) | summary)
+
+
+def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return index -> model of the GPUs that the run held, and index -> cause of the idle ones.
+
+    GPUs that the framework did not use count where a scheduler had given them to the job:
+    elsewhere, others may have used them.
+    """
+    idle_causes = {
+        str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
+    }
+    models: dict[str, str] = {}
+    for gpu in facts.get("gpus") or ():
+        index = str(gpu["index"])
+        if gpu.get("used_by_framework") or (index in idle_causes and facts.get("scheduler")):
+            models[index] = gpu.get("name") or "unknown GPU"
+    return models, {index: cause for index, cause in idle_causes.items() if index in models}
+
+
+def _lost(claims: Sequence[Mapping]) -> dict[str, RunLoss]:
+    """Return cause -> its title, and the run's time that it cost and that its advice saves at most.
+
+    An answer of yes to each question is assumed. The times are None where none of its findings knows them.
+    """
+    costs: dict[str, RunLoss] = {}
+    for claim in claims:
+        cost = costs.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
+        if claim["lost_s"] is not None:
+            _, most_s = claim.get("saves_range_s") or (0.0, claim.get("saves_s") or 0.0)
+            saves = claim["lost_s"] if most_s is None else min(most_s, claim["lost_s"])
+            cost["lost_s"] = (cost["lost_s"] or 0.0) + claim["lost_s"]
+            cost["saves_s"] = (cost["saves_s"] or 0.0) + saves
+    return costs
+
+
+def _first_advice(claims: Sequence[Mapping[str, Any]]) -> dict[str, AdviceFacts]:
+    """Return each cause's advice, that of its most costly finding."""
+    first: dict[str, AdviceFacts] = {}
+    for claim in sorted(claims, key=lambda claim: -(claim["lost_s"] or 0)):
+        first.setdefault(claim["cause"], cast(AdviceFacts, dict(claim["advice"])))
+    return first
