@@ -9,17 +9,12 @@ from typing import Any
 
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.run_reports import Recorded
-from gpu_util_callback.diagnosis.run_summary import (
-    MAX_BYTES,
-    RunSummary,
-    read_summary,
-    summary_as_diagnosed,
-    summary_of,
-)
+from gpu_util_callback.diagnosis.run_summary import MAX_BYTES, read_summary, summary_as_diagnosed, summary_of
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
+from gpu_util_callback.recording.manifest_facts import RunSummary
 from gpu_util_callback.recording.problems import Problem, unopened
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import SUMMARY_FILE

@@ -773,6 +773,61 @@ class Facts(TypedDict, total=False):
     diagnosis: Annotated[DiagnosisFacts, Whole]
 
 
+# --- the summary beside it ------------------------------------------------------------------------
+
+
+class RunLoss(TypedDict):
+    """Seconds that a cause cost a run, and that its advice saves at most; null where no finding knows them."""
+
+    title: str
+    lost_s: Number | None
+    saves_s: Number | None
+
+
+class Begins(TypedDict):
+    """The place in the whole training at which a fit begins."""
+
+    epoch: Count | None
+    iteration: Count | None
+    steps_per_epoch: Count | None
+
+
+class RunSummary(TypedDict, total=False):
+    """One run. A field that is not required is absent where it is not known; `read_summary` gives it as None."""
+
+    host: str
+    user: str
+    rank: Count
+    world_size: Required[Count]
+    job: str
+    job_source: str
+    fit_index: Count
+    fits: Required[Count]
+    process: Required[list[Signed | None]]  # its id, and when it started
+    scheduler: Scheduler
+    script: str
+    trial: str
+    trial_of: str
+    parameters: Count
+    backend: str
+    batch_size: Count
+    begins: Required[Begins]
+    status: Required[Status]
+    start_ns: Required[Time]
+    end_ns: Required[Time]
+    wall_s: Required[Number]
+    time_s: Required[dict[str, Number]]  # the host account
+    steps: Required[Count]
+    gpus: Required[dict[str, str]]  # index -> model, of the GPUs that the run held
+    idle_gpus: Required[dict[str, str]]  # index -> cause, of those that did nothing
+    active: Required[list[Share]]  # of each GPU that was sampled
+    lost: Required[dict[str, RunLoss]]  # by cause
+    advice: Required[dict[str, AdviceFacts]]  # by cause: its most costly finding's
+    rules_version: Count
+    judged: Required[bool]
+    imported: Required[bool]  # made of a profiler's file
+
+
 # --- checking -------------------------------------------------------------------------------------
 
 

@@ -11,11 +11,12 @@ from make_recording import make_recording
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.diagnosis.run_reports import Recorded
-from gpu_util_callback.diagnosis.run_summary import MAX_BYTES, RunSummary, read_summary, summary_as_diagnosed, written
+from gpu_util_callback.diagnosis.run_summary import MAX_BYTES, read_summary, summary_as_diagnosed, written
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import REPEATED, total
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.manifest import parse
+from gpu_util_callback.recording.manifest_facts import RunSummary
 from gpu_util_callback.recording.schema import SUMMARY_FILE
 
 HOUR = 3600.0
