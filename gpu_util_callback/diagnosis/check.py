@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis.regression import DIFFERENT
 from gpu_util_callback.diagnosis.report_types import Failure, Slowdown
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import cause_beside
+from gpu_util_callback.diagnosis.verdict import together
 from gpu_util_callback.words import percent, steps
 
 
@@ -141,7 +142,7 @@ def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
-    for finding in all_findings(run):
+    for finding in together(all_findings(run)):
         if check.refuses(finding["cause"]):
             spanned = "start_step" in finding
             where = f", {steps(finding['start_step'], finding['end_step'], run['steps'])}" if spanned else ""

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, Ru
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, LEAST_S, MOSTLY
-from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
+from gpu_util_callback.diagnosis.verdict import gain_of, saves_range, together
 from gpu_util_callback.redaction import hashed_script
 
 
@@ -126,7 +126,7 @@ def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
     is too short to show.
     """
     by_cause: dict[str, Mapping] = {}
-    for finding in (*run["spans"], *run["findings"]):
+    for finding in together([*run["spans"], *run["findings"]]):
         if all(
             finding["cause"] not in _causes(before)
             and (not finding["lost_s"] or (_would_show(finding, run, before) and _went_down(finding, run, before)))

@@ -4,21 +4,24 @@ No second is counted for two findings: lost time is attributed once.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
+from gpu_util_callback.diagnosis.evidence.spans import MAX_SPANS, Range
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, one_interruption
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, still_known, thresholds_in_force, thresholds_set
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Limits
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Count, Limits
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
-from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Silent, Span, Value
+from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Piece, Silent, Span, Value
 from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
@@ -27,6 +30,8 @@ RULES_VERSION = 45
 _PROMISED = frozenset({"faster_up_to", "promise_rests_on"})  # names of evidence
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*")  # not a digit of a name
+
+MOST_PIECES = Count(100, "of a span: a screen shows no more")
 
 # Digits of a share, by whether it was measured exactly.
 _SHARE_DIGITS = {False: 4, True: 9}
@@ -53,17 +58,26 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     of_script = [finding for finding in findings_so_far if finding.of_ns is not None]
     findings_so_far = [finding for finding in findings_so_far if finding.of_ns is None]
     findings_so_far = [*attribute_overlap(findings_so_far, (run.start_ns, run.end_ns)), *of_script]
-    share_idle(findings_so_far, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+    share_idle(findings_so_far, lambda where: idle.idle_ns if (idle := run.idle_in(where)) else None)
     voided = {_part(finding) for finding in findings_so_far if RULE_OF[finding.cause].voids}
     for finding in findings_so_far:
         void = _part(finding) in voided and not RULE_OF[finding.cause].voids
         finding.advice = _VOID if void else _permitted(finding, run)
     findings_so_far.sort(key=_place)
-    objects = sorted((_object(finding, run) for finding in findings_so_far), key=order)
+    objects = [_object(finding, run) for finding in findings_so_far]
+    finding_of = {id(claim): finding for claim, finding in zip(objects, findings_so_far, strict=True)}
+    objects.sort(key=order)
     promise_once(objects)
-    objects = _unique(sorted(objects, key=order))
+    objects.sort(key=order)
     findings = [claim for claim in objects if "start_step" not in claim]
-    spans = [cast(Span, claim) for claim in objects if "start_step" in claim]
+    per_cause = Counter(claim["cause"] for claim in objects if "start_step" in claim)
+    spans = [
+        span
+        for claim in objects
+        if "start_step" in claim
+        for span in _spans(claim, finding_of[id(claim)], run, max(1, MAX_SPANS // per_cause[claim["cause"]]))
+    ]
+    _unique([*findings, *spans])
     return {
         "rules_version": RULES_VERSION,
         "thresholds_set": thresholds_set(limits),
@@ -74,7 +88,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
         "au": run.accelerator.result(run.phases) if run.source is None else None,
         "traced": run.traced.facts(run.steps.total_rows),
         "findings": cast(list[Claim], findings),
-        "spans": spans,
+        "spans": cast(list[Span], sorted(spans, key=order)),
         "silent": silent,
     }
 
@@ -190,10 +204,51 @@ def _place(finding: Finding) -> tuple:
     return finding.where.start_ns if finding.where else 0, finding.cause, finding.detail
 
 
-def _id(finding: Finding) -> str:
+def _id(finding: Finding, where: Range | None) -> str:
     """Return an id: spans of one cause are distinguished by their start."""
     name = f"{finding.cause}:{finding.detail}" if finding.detail else finding.cause
-    return name if finding.where is None else f"{name}@{finding.where.start_step}"
+    return name if where is None else f"{name}@{where.start_step}"
+
+
+def _extent(where: Range) -> Piece:
+    return {
+        "start_step": where.start_step,
+        "end_step": where.end_step,
+        "start_ns": where.start_ns,
+        "end_ns": where.end_ns,
+    }
+
+
+def _spans(claim: AnyFinding, finding: Finding, run: Run, most: int) -> list[AnyFinding]:
+    """Return a finding about steps as spans that no longer pause interrupts, at most so many of them.
+
+    Each has its share of the loss. Where a span still has several pieces, they are listed.
+    """
+    assert finding.where is not None
+    if finding.pieces:
+        pieces = tuple(run.range_of(*piece) for piece in sorted(finding.pieces))
+        return [{**claim, **_pieces_of(replace(finding.where, parts=pieces))}]
+    spans = []
+    for part in finding.where.divided(most):
+        span: AnyFinding = {**claim, **_extent(part), **_pieces_of(part)}
+        if part.share < 1:
+            span["id"] = _id(finding, part)
+            span["evidence"] = {**claim["evidence"], **({"steps": part.steps} if "steps" in claim["evidence"] else {})}
+            span["lost_s"], span["saves_s"], *bounds = [
+                seconds and round(seconds * part.share, 6)
+                for seconds in (claim["lost_s"], claim["saves_s"], *(claim["saves_range_s"] or ()))
+            ]
+            span["saves_range_s"] = bounds or None
+            if finding.severity is None and span["lost_s"]:
+                severity = 1e9 * span["lost_s"] / max(1, run.present_in(part))
+                span["severity"] = round(min(1.0, severity), _SHARE_DIGITS[run.source is not None])
+        spans.append(span)
+    return spans
+
+
+def _pieces_of(where: Range) -> Place:
+    """Return the parts of a range as a field of its span; {} where it has no pauses."""
+    return {"pieces": [_extent(piece) for piece in where.divided(MOST_PIECES)]} if where.parts else {}
 
 
 def _object(finding: Finding, run: Run) -> AnyFinding:
@@ -205,14 +260,9 @@ def _object(finding: Finding, run: Run) -> AnyFinding:
     span = finding.saves_range_ns(span_ns, run.device == "cpu")
     place: Place = {}
     if where is not None:
-        place = {
-            "start_step": where.start_step,
-            "end_step": where.end_step,
-            "start_ns": where.start_ns,
-            "end_ns": where.end_ns,
-        }
+        place = {**_extent(where)}
     claim: AnyFinding = {
-        "id": _id(finding),
+        "id": _id(finding, where),
         "cause": finding.cause,
         "title": finding.title,
         **place,
@@ -355,7 +405,7 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
             finding.lost_ns = None
 
 
-def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | None]) -> None:
+def share_idle(findings: Sequence[Finding], idle_ns: Callable[[Range], int | None]) -> None:
     """Cut `lost_ns` so that findings on one idle GPU never lose more than it idled.
 
     Each of them alone is within that limit already. Which of several causes a busy GPU hid cannot
@@ -364,7 +414,7 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | 
 
     Args:
         findings: with overlaps attributed.
-        idle_ns: how long the GPUs idled between two times; None = not sampled.
+        idle_ns: how long the GPUs idled in a range; None = not sampled.
     """
     spans = [
         finding
@@ -379,7 +429,7 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | 
         inside = [(other, _inside(other, finding)) for other in spans if other is not finding]
         others_ns = sum(part for other, part in inside if not other.pieces)
         sure = sum(part for other, part in inside if other.pieces)
-        idle = idle_ns(finding.where.start_ns, finding.where.end_ns)
+        idle = idle_ns(finding.where)
         claimed = finding.lost_ns + others_ns
         if others_ns + sure > 0 and idle is not None and claimed + sure > idle:
             cuts.append((finding, max(0.0, idle - sure) / claimed))
@@ -404,14 +454,17 @@ def _inside(finding: Finding, other: Finding) -> float:
     """Return how much of a finding's loss lies in the range of another one."""
     a, b = finding.where, other.where
     assert a is not None and b is not None
-    pieces = _pieces(finding, (a.start_ns, a.end_ns))
+    pieces = _pieces(finding, a.extent_ns)
     length = int((pieces[:, 1] - pieces[:, 0]).sum())
-    overlaps = np.minimum(pieces[:, 1], b.end_ns) - np.maximum(pieces[:, 0], b.start_ns)
-    return (finding.lost_ns or 0) * float(np.maximum(overlaps, 0).sum()) / max(1, length)
+    overlap_ns = sum(
+        int(np.maximum(np.minimum(pieces[:, 1], end) - np.maximum(pieces[:, 0], start), 0).sum())
+        for start, end in b.intervals
+    )
+    return (finding.lost_ns or 0) * overlap_ns / max(1, length)
 
 
 def _pieces(finding: Finding, wall: tuple[int, int]) -> np.ndarray:
-    whole = [(finding.where.start_ns, finding.where.end_ns) if finding.where else wall]
+    whole = finding.where.intervals if finding.where else [wall]
     return np.array(finding.pieces or whole, np.int64).reshape(-1, 2)
 
 

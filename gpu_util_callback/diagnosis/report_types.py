@@ -22,6 +22,7 @@ from gpu_util_callback.recording.manifest_facts import (
     Overhead,
     PeakFacts,
     Percent,
+    Piece,
     Scheduler,
     Signed,
     Silent,
@@ -65,6 +66,7 @@ class Place(TypedDict, total=False):
     end_step: Count
     start_ns: Time
     end_ns: Time
+    pieces: list[Piece]
 
 
 class AnyFinding(Claim, Place, total=False):

@@ -552,6 +552,26 @@ def _largest(times: Mapping[str, float | None], wall: float) -> str:
     return f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
 
 
+def together(findings: Sequence[Mapping]) -> list[Mapping]:
+    """Return findings of one title as one each: their losses added up, from the first step of them to the last."""
+    kinds: dict[tuple[str, str], list[Mapping]] = {}
+    for finding in findings:
+        kinds.setdefault((finding["cause"], finding["title"]), []).append(finding)
+    return [kind[0] if len(kind) == 1 or "start_step" not in kind[0] else _as_one(kind) for kind in kinds.values()]
+
+
+def _as_one(spans: Sequence[Mapping]) -> Mapping:
+    lost_s = sums(spans)["lost_s"]
+    length_s = sum(span["lost_s"] / span["severity"] for span in spans if span["lost_s"] and span["severity"])
+    return {
+        **spans[0],
+        "lost_s": lost_s,
+        "severity": None if lost_s is None else round(lost_s / max(1e-9, length_s, lost_s), 4),
+        "start_step": min(span["start_step"] for span in spans),
+        "end_step": max(span["end_step"] for span in spans),
+    }
+
+
 class Announcer:
     """Decides which causes are established, and reports each once.
 
@@ -574,7 +594,7 @@ class Announcer:
     def lines(self, result: Mapping) -> list[str]:
         """Return the lines to print after one diagnosis; usually none."""
         costly: dict[str, Mapping] = {}
-        for finding in [*result["spans"], *result["findings"]]:
+        for finding in together([*result["spans"], *result["findings"]]):
             if finding.get("of_s"):  # said between fits
                 continue
             enough = (finding["lost_s"] or 0) >= self.LEAST_S

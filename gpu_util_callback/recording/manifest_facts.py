@@ -490,13 +490,19 @@ class Claim(TypedDict, total=False):
     ranks: Required[list[Count]]
 
 
-class Span(Claim, total=False):
-    """A finding about a range of steps, half-open."""
+class Piece(TypedDict, total=False):
+    """A range of steps and of time, half-open."""
 
     start_step: Required[Count]
     end_step: Required[Count]  # exclusive
     start_ns: Required[Time]  # since the epoch
     end_ns: Required[Time]
+
+
+class Span(Claim, Piece, total=False):
+    """A finding about a range of steps."""
+
+    pieces: list[Piece]  # the times in it in which the loss lies; absent: all of it
 
 
 class Silent(TypedDict, total=False):

@@ -282,6 +282,16 @@ export interface AdviceFacts {
   changes?: string | null;
 }
 
+/** A range of steps and of time, half-open. */
+export interface Piece {
+  start_step: number;
+  /** exclusive */
+  end_step: number;
+  /** since the epoch */
+  start_ns: number;
+  end_ns: number;
+}
+
 /** A piece of evidence, ready to show. */
 export interface EvidenceRow {
   name: string;
@@ -323,6 +333,7 @@ export interface WordedFinding {
   end_step?: number | null;
   start_ns?: number | null;
   end_ns?: number | null;
+  pieces?: Piece[] | null;
   rows?: EvidenceRow[];
   /** what the evidence names: the slowest stage, the callback; "" where it names none */
   culprit?: string;

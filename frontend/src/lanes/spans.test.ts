@@ -21,6 +21,13 @@ test('times are relative to the recording', () => {
   assert.deepEqual(spanRange({ id: 'a', cause: 'a', start_ns: 1e18 + 5e9, end_ns: 1e18 + 6e9 }, 'time', EXTENT), { start: 5e9, end: 6e9 });
 });
 
+test('a span is drawn where its loss lies', () => {
+  const pieces = [10, 60].map((s) => ({ start_step: s * 10, end_step: s * 10 + 5, start_ns: 1e18 + s * 1e9, end_ns: 1e18 + (s + 1) * 1e9 }));
+  const stall = { id: 'a', cause: 'a', start_step: 0, end_step: 900, start_ns: 1e18, end_ns: 1e18 + 90e9, pieces };
+  assert.deepEqual(boxesOf([[stall]], 'time').map(({ range, whole }) => [range.start, range.end, whole]), [[10e9, 11e9, false], [60e9, 61e9, false]]);
+  assert.deepEqual(boxesOf([[stall]]).map(({ range }) => range.start), [100, 600]);
+});
+
 test('a span of one step can still be seen and clicked', () => {
   const boxes = boxesOf([[{ id: 'a', cause: 'a', start_step: 500, end_step: 500 }]]);
   const [box] = place(boxes, { start: 0, end: 1000 }, 800, 5);

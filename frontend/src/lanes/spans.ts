@@ -17,7 +17,7 @@ export interface SpanBox extends Box<WordedFinding> {
 }
 
 /** Where a span lies on the axis, or null when it has no range there. */
-export function spanRange(span: WordedFinding, axis: Axis, extent: Extent): Range | null {
+export function spanRange(span: Partial<WordedFinding>, axis: Axis, extent: Extent): Range | null {
   if (axis === 'step') {
     if (typeof span.start_step !== 'number' || typeof span.end_step !== 'number') return null;
     return { start: span.start_step, end: Math.max(span.end_step, span.start_step) };
@@ -26,13 +26,18 @@ export function spanRange(span: WordedFinding, axis: Axis, extent: Extent): Rang
   return { start: span.start_ns - extent.start_ns, end: span.end_ns - extent.start_ns };
 }
 
+/** Where the loss of a span lies on the axis: its pieces, or all of it. */
+export function spanPieces(span: WordedFinding, axis: Axis, extent: Extent): Range[] {
+  return (span.pieces ?? [span]).flatMap((piece) => spanRange(piece, axis, extent) ?? []);
+}
+
 /** Boxes of groups of findings, a row a group; a finding without a range of its own spans the recording. */
 export function spanBoxes(groups: readonly { list: readonly WordedFinding[] }[], axis: Axis, extent: Extent): SpanBox[] {
   const whole: Range = axis === 'step' ? { start: extent.first_step, end: extent.last_step + 1 } : { start: 0, end: extent.end_ns - extent.start_ns };
   return groups.flatMap(({ list }, row) =>
-    list.map((item) => {
-      const range = spanRange(item, axis, extent);
-      return { item, range: range ?? whole, row, whole: !range };
+    list.flatMap((item) => {
+      const pieces = spanPieces(item, axis, extent);
+      return (pieces.length ? pieces : [whole]).map((range) => ({ item, range, row, whole: !pieces.length }));
     }),
   );
 }

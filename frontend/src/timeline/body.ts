@@ -5,7 +5,7 @@ import { colourOf } from '../lanes/colours.ts';
 import { isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
-import { spanRange } from '../lanes/spans.ts';
+import { place, spanPieces } from '../lanes/spans.ts';
 import { drawLimit, drawTrend, trendLine } from '../lanes/trend.ts';
 import { shift, span, toPixel, type Range } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
@@ -154,16 +154,16 @@ export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
 /** Bottlenecks of a compared run, over its steps: all lanes are tinted by the first run's. */
 function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Source, top: number): void {
   for (const item of source.recording.report.spans) {
-    const range = spanRange(item, frame.axis, source.recording.extent);
-    if (!range) continue;
-    const left = toPixel(frame.view, frame.width, range.start + source.shift);
-    const right = Math.max(toPixel(frame.view, frame.width, range.end + source.shift), left + 3);
     const { colour, glyph } = causeStyle(item.cause);
-    context.fillStyle = frame.palette.hue(colour);
-    context.fillRect(left, top, right - left, 5);
-    context.font = `12px ${frame.palette.font}`;
-    context.fillStyle = frame.palette.text;
-    context.fillText(glyph, Math.max(2, left), top + 12);
+    for (const range of spanPieces(item, frame.axis, source.recording.extent)) {
+      const left = toPixel(frame.view, frame.width, range.start + source.shift);
+      const right = Math.max(toPixel(frame.view, frame.width, range.end + source.shift), left + 3);
+      context.fillStyle = frame.palette.hue(colour);
+      context.fillRect(left, top, right - left, 5);
+      context.font = `12px ${frame.palette.font}`;
+      context.fillStyle = frame.palette.text;
+      context.fillText(glyph, Math.max(2, left), top + 12);
+    }
   }
 }
 
@@ -177,19 +177,15 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, heigh
     const own = item === selected;
     // Not over the lanes of a GPU that it is not about.
     if (item.gpus?.length && /#gpu\d/.test(key) && !isAbout(item.gpus, key)) continue;
-    const range = spanRange(item, axis, source.recording.extent);
-    if (!range) continue;
-    const left = toPixel(view, width, range.start);
-    const right = Math.max(toPixel(view, width, range.end), left + 2);
-    if (right < 0 || left > width) continue;
     context.fillStyle = palette.hue(causeStyle(item.cause).colour);
-    // A span over everything there is would only dim the lanes.
-    context.globalAlpha = (own && right - left < 0.9 * width ? 0.14 : 0.05) * (palette.dark ? 1.8 : 1);
-    context.fillRect(left, top, right - left, height);
-    if (own) {
+    for (const { x, width: wide } of place(spanPieces(item, axis, source.recording.extent).map((range) => ({ range })), view, width, 2)) {
+      // A span over everything there is would only dim the lanes.
+      context.globalAlpha = (own && wide < 0.9 * width ? 0.14 : 0.05) * (palette.dark ? 1.8 : 1);
+      context.fillRect(x, top, wide, height);
+      if (!own) continue;
       context.globalAlpha = 0.6;
-      context.fillRect(Math.round(left), top, 1, height);
-      context.fillRect(Math.round(right) - 1, top, 1, height);
+      context.fillRect(Math.round(x), top, 1, height);
+      context.fillRect(Math.round(x + wide) - 1, top, 1, height);
     }
   }
   context.globalAlpha = 1;

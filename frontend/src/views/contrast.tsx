@@ -1,6 +1,6 @@
 /** A small chart in the details: the mean step inside the span, and that of steps with no finding. */
 import type { WordedFinding, LaneInfo } from '../api/types.ts';
-import { spanRange } from '../lanes/spans.ts';
+import { spanPieces, spanRange } from '../lanes/spans.ts';
 import { seconds, share } from '../math/format.ts';
 import { gaps, span, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
@@ -52,7 +52,7 @@ export function Contrast({ item }: { item: WordedFinding }) {
   const range = spanRange(item, frame.axis, source.recording.extent);
   const size = 2 ** frame.overviewLevel;
   if (!range || span(range) < 2 * size) return null;
-  const taken = source.recording.report.spans.flatMap((one) => spanRange(one, frame.axis, source.recording.extent) ?? []);
+  const taken = source.recording.report.spans.flatMap((one) => spanPieces(one, frame.axis, source.recording.extent));
   const elsewhere = gaps(frame.bounds, taken.map((one) => ({ start: one.start - size, end: one.end + size }))).filter((one) => span(one) >= 2 * size);
   // Compiling is no part of a usual step, unless it is what the finding is about.
   const without = causeStyle(item.cause).part === 'compile' ? '' : 'compile';

@@ -9,6 +9,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
 from gpu_util_callback.recording.fold import FAR, Fold
+from gpu_util_callback.recording.schema import FIT_GAP
 
 FLOOR_NS = Count(200_000, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait")
 # Number of shapes remembered; a run with more compiles all the time anyway.
@@ -217,6 +218,66 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     return np.stack([times[long_gaps], times[long_gaps + 1]], axis=1).astype(np.int64)
 
 
+class Pauses:
+    """Where steps do not follow one another: between two epochs, or a phase outside the steps lies there.
+
+    Attributes:
+        rows: float64 (n,), ascending: the number of rows before each pause.
+        begin_ns, end_ns: int64 (n,), when the step before it ended and the one after it began.
+    """
+
+    def __init__(self, steps: StepBlocks, phases: Phases):
+        self._steps = steps
+        at, begin, end = phases.seams()
+        width, first = steps.rows_per_block, steps["first_step"]
+        block = np.maximum(np.searchsorted(first, at, side="right") - 1, 0)
+        rows = block * width + np.clip(at - first[block], 0, steps["rows"][block])
+        rows, seams = np.unique(rows, return_inverse=True)
+        self.rows = rows.astype(float)
+        self.begin_ns, self.end_ns = np.full(len(rows), FAR), np.zeros(len(rows), np.int64)
+        np.minimum.at(self.begin_ns, seams, begin)
+        np.maximum.at(self.end_ns, seams, end)
+        # Between two blocks both are known whatever lies there.
+        edge = np.flatnonzero((rows % width == 0) & (rows > 0) & (rows < steps.total_rows))
+        after = (rows[edge] // width).astype(int)
+        self.begin_ns[edge], self.end_ns[edge] = steps["end_ns"][after - 1], steps["start_ns"][after]
+
+    def inside(self, first: float, end: float, least_ns: float) -> np.ndarray:
+        """Return the numbers of the pauses between two rows that are longer than `least_ns`."""
+        inside = (self.rows > first) & (self.rows < end) & (self.end_ns - self.begin_ns > least_ns)
+        return np.flatnonzero(inside)
+
+    def edges(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and times of a block's ends, and of both ends of each pause inside; ascending."""
+        steps, width = self._steps, self._steps.rows_per_block
+        first, last = block * width, block * width + int(steps["rows"][block])
+        a, b = np.searchsorted(self.rows, first, side="right"), np.searchsorted(self.rows, last, side="left")
+        times = np.stack([self.begin_ns[a:b], self.end_ns[a:b]], axis=1).ravel()
+        start_ns, end_ns = int(steps["start_ns"][block]), int(steps["end_ns"][block])
+        rows = np.concatenate([[first], np.repeat(self.rows[a:b], 2), [last]])
+        return rows, np.maximum.accumulate(np.clip(np.concatenate([[start_ns], times, [end_ns]]), start_ns, end_ns))
+
+    def times(self, row: float, row_ns: float) -> tuple[int, int]:
+        """Return when the step before a row ended and the one after it began.
+
+        Args:
+            row_ns: duration of a step there; what lies between two pauses and takes longer than its steps lies
+                around this row.
+        """
+        steps, width = self._steps, self._steps.rows_per_block
+        block = min(int(row // width), len(steps) - 1)
+        rows, at_ns = self.edges(block)
+        if row <= rows[0]:
+            return int(steps["end_ns"][max(0, block - 1)]), int(steps["start_ns"][block])
+        before, after = int(np.searchsorted(rows, row)) - 1, int(np.searchsorted(rows, row, side="right"))
+        if after == len(rows):  # the end of the run
+            return int(at_ns[-1]), int(at_ns[-1])
+        if after - before > 1:  # a pause begins here
+            return int(at_ns[before + 1]), int(at_ns[after - 1])
+        end_ns = min(at_ns[after], at_ns[before] + (row - rows[before]) * row_ns)
+        return int(end_ns), int(max(at_ns[before], at_ns[after] - (rows[after] - row) * row_ns))
+
+
 MAX_NAMES = 256
 # Column of an occurrence -> part of the fold.
 _PHASE_PARTS = {"start_ns": "first", "end_ns": "last", "self_ns": "sum", "step": "first", "count": "sum"}
@@ -307,6 +368,22 @@ class Phases:
             for (kind, name, where), group in self._groups.items()
             if kind in kinds and (account is None or where == account)
         }
+
+    def seams(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the steps at which something other than a step ran, and when it began and ended; int64 (n,) each.
+
+        Occurrences that are kept joined are left out: steps lie between them.
+        """
+        seams = [np.zeros((3, 0), np.int64)]
+        for (kind, _, account), group in self._groups.items():
+            if group.joined or not (account or kind in ("epoch", FIT_GAP)):
+                continue
+            step, start, end = group["step"], group["start_ns"], group["end_ns"]
+            if kind == "epoch":  # recorded with the step that it ended with
+                step, start, end = step[:-1], end[:-1], start[1:]
+            seams.append(np.stack([step, start, end])[:, end >= start])
+        steps, starts, ends = np.concatenate(seams, axis=1)
+        return steps, starts, ends
 
     def accounted_ns(self, times: np.ndarray) -> np.ndarray:
         """Return the time outside steps that phases account for before each of `times`, ns."""

@@ -1,12 +1,12 @@
 """A run as rules see it: bounded sums over its tables and samples, and queries on them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Phases, StepBlocks, absences
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Pauses, Phases, StepBlocks, absences
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, SampleBins, cached
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
@@ -114,6 +114,12 @@ def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray
     """Return a table with all columns of the schema, as arrays."""
     is_full = table.keys() >= TABLES[name].keys() and all(isinstance(column, np.ndarray) for column in table.values())
     return table if is_full else complete(name, table)
+
+
+def _nearest(places: np.ndarray, row: float, within: float) -> float:
+    """Return the place nearest to a row, if it is that near; else the row."""
+    near = places[np.abs(places - row) <= within]
+    return float(near[np.abs(near - row).argmin()]) if len(near) else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +248,7 @@ class Run(Gauges):
 
     def present_in(self, where: Range) -> int:
         """Return the length of a range without the time that `absent_ns` counts in it."""
-        return where.length_ns - self.absent_ns(*where.extent_ns)
+        return where.length_ns - sum(self.absent_ns(*extent) for extent in where.intervals)
 
     @property
     @cached
@@ -369,33 +375,45 @@ class Run(Gauges):
 
     def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
         """Return `spans_of` for a series that a rule made over the blocks of `steps`."""
+        lost = np.concatenate([[0], np.cumsum(series.lost)])
         spans = find_spans(series, enter=enter, min_rows=min_rows)
-        return [self.step_range(first, end) for first, end in spans]
+        return [self.step_range(first, end, lost) for first, end in spans]
 
-    def step_range(self, first: float, end: float) -> tuple[Range, slice]:
-        """Return the steps and times of rows [first, end), and the slice of blocks that contains them."""
-        steps = self.steps
+    def step_range(self, first: float, end: float, lost: np.ndarray) -> tuple[Range, slice]:
+        """Return the steps and times of rows [first, end), and the slice of blocks that contains them.
+
+        Args:
+            lost: the loss before each block, and at last of all of them.
+        """
+        steps, pauses = self.steps, self.pauses
         size = steps.rows_per_block
-        first_block, end_block = int(first // size), min(len(steps), int(-(-end // size)))
-        last_block, rows_before = end_block - 1, first - first_block * size
-        rows_after = max(0.0, min(end_block * size, steps.total_rows) - end)
-        inner = slice(first_block, end_block)
-        # In a block partly inside, the inner rows count at the span's mean: what the block took more lies outside.
-        row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
-        start_ns, end_ns = int(steps["start_ns"][first_block]), int(steps["end_ns"][last_block])
-        if rows_before:
-            inside_ns = (int(steps["rows"][first_block]) - rows_before) * row_ns
-            start_ns += max(0, int(steps["duration_ns"][first_block] - inside_ns))
-        if rows_after:
-            inside_ns = (int(steps["rows"][last_block]) - rows_after) * row_ns
-            end_ns -= max(0, int(steps["duration_ns"][last_block] - inside_ns))
-        where = Range(
-            int(steps["first_step"][first_block] + rows_before),
-            int(steps["end_step"][last_block] - rows_after),
-            start_ns,
-            max(end_ns, start_ns + 1),
-        )
-        return where, inner
+        blocks = slice(int(first // size), min(len(steps), int(-(-end // size))))
+        row_ns = float(steps["duration_ns"][blocks].sum()) / max(1, int(steps["rows"][blocks].sum()))
+        if end - first > 3 * size:  # a change near a pause is at the pause, as far as blocks show it
+            seams = pauses.rows[pauses.inside(-1.0, steps.total_rows + 1.0, row_ns)]
+            first, end = (_nearest(seams, row, size) for row in (first, end))
+        rows = [first, *pauses.rows[pauses.inside(first, end, row_ns)], end]
+        ends = np.append(np.arange(len(steps)) * size, steps.total_rows)
+        shares = np.diff(np.interp(rows, ends, lost))
+        shares /= max(1.0, float(shares.sum()))
+        parts = []
+        for a, b, share in zip(rows[:-1], rows[1:], shares.tolist(), strict=True):
+            start_ns, end_ns = pauses.times(a, row_ns)[1], pauses.times(b, row_ns)[0]
+            parts.append(Range(self._step_of(a), self._step_of(b), start_ns, max(end_ns, start_ns + 1), share=share))
+        hull = Range(parts[0].start_step, parts[-1].end_step, parts[0].start_ns, parts[-1].end_ns)
+        return replace(hull, parts=tuple(parts) if len(parts) > 1 else ()), blocks
+
+    @property
+    @cached
+    def pauses(self) -> Pauses:
+        """Where the steps do not follow one another."""
+        return Pauses(self.steps, self.phases)
+
+    def _step_of(self, row: float) -> int:
+        """Return the number of the first step at or after a row."""
+        steps, size = self.steps, self.steps.rows_per_block
+        block = min(int(row // size), len(steps) - 1)
+        return min(int(steps["first_step"][block] + row - block * size), int(steps["end_step"][block]))
 
     @cached
     def idle(self, start_ns: int, end_ns: int) -> Idle | None:
@@ -417,9 +435,22 @@ class Run(Gauges):
         idle_ns = round(present * (1 - mean / 100))
         return Idle(mean, idle_ns, samples, tuple(gpus))
 
+    def idle_in(self, where: Range) -> Idle | None:
+        """Return the idleness of the GPUs at work in the parts of a range; None if utilization has too few samples."""
+        if not where.parts:
+            return self.idle(*where.extent_ns)
+        starts, ends = np.array(where.intervals).T
+        share, samples = self.idle_each(starts, ends)
+        is_measured = np.isfinite(share)
+        if samples < A_FEW or not is_measured.any():
+            return None
+        idle = float(np.average(share[is_measured], weights=(ends - starts)[is_measured]))
+        gpus = tuple(gpu for gpu in self.working_gpus if self.column(gpu, "utilization_pct") is not None)
+        return Idle(100 * (1 - idle), round(self.present_in(where) * idle), round(samples), gpus)
+
     def lost_of(self, ns: int, where: Range) -> int:
         """Return how much of a time in a range is lost: the GPUs' idle time at most, if it was sampled."""
-        idle = self.idle(*where.extent_ns)
+        idle = self.idle_in(where)
         return ns if idle is None else min(ns, idle.idle_ns)
 
     def use(self, gpu: int, start_ns: int, end_ns: int) -> Mean | None:
@@ -526,11 +557,8 @@ class Run(Gauges):
         block = int(np.searchsorted(starts, time_ns, side="right")) - 1
         if block < 0:
             return self.first_step
-        start, end = int(starts[block]), int(self.steps["end_ns"][block])
-        rows, first = int(self.steps["rows"][block]), int(self.steps["first_step"][block])
-        if time_ns >= end:
-            return first + rows
-        return first + int(rows * (time_ns - start) / max(1, end - start))
+        rows, at_ns = self.pauses.edges(block)
+        return self._step_of(float(np.interp(time_ns - int(at_ns[0]), at_ns - int(at_ns[0]), rows)))
 
     def range_of(self, start_ns: int, end_ns: int) -> Range:
         """Return a time range together with the steps that ran in it."""

@@ -21,12 +21,20 @@ MANY = 4 * MAX_SPANS
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Extent of a finding: half-open in steps and in nanoseconds since the epoch."""
+    """Extent of a finding: half-open in steps and in nanoseconds since the epoch.
+
+    Attributes:
+        parts: its stretches of steps that follow one another, where it has several: between two of them
+            training stood still for longer than a step.
+        share: of the loss in the whole range, where this is one of its parts.
+    """
 
     start_step: int
     end_step: int
     start_ns: int
     end_ns: int
+    parts: tuple["Range", ...] = ()
+    share: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -34,12 +42,34 @@ class Range:
 
     @property
     def length_ns(self) -> int:
-        return self.end_ns - self.start_ns
+        """Duration of its parts."""
+        return sum(end - start for start, end in self.intervals)
+
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Start and end of each part."""
+        return [part.extent_ns for part in self.parts] or [self.extent_ns]
 
     @property
     def extent_ns(self) -> tuple[int, int]:
         """Start and end."""
         return self.start_ns, self.end_ns
+
+    def divided(self, most: int) -> list["Range"]:
+        """Return its parts as at most so many ranges: the longest pauses divide it."""
+        if len(self.parts) < 2:
+            return [self]
+        pauses_ns = [after.start_ns - before.end_ns for before, after in pairwise(self.parts)]
+        longest = sorted(range(len(pauses_ns)), key=lambda place: -pauses_ns[place])[: most - 1]
+        edges = [0, *(place + 1 for place in sorted(longest)), len(self.parts)]
+        return [_joining(self.parts[first:end]) for first, end in pairwise(edges)]
+
+
+def _joining(parts: tuple[Range, ...]) -> Range:
+    """Return the range over consecutive parts."""
+    first, last, share = parts[0], parts[-1], sum(part.share for part in parts)
+    extent = first.start_step, last.end_step, first.start_ns, last.end_ns
+    return Range(*extent, parts if len(parts) > 1 else (), share)
 
 
 @dataclass(frozen=True, slots=True)

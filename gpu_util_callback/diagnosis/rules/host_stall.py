@@ -391,7 +391,7 @@ class HostStall(Rule):
             name, of_it, hook_ns = _heaviest_hook(run, where)
             if run.framework in _DISPATCHED and hook_ns < MOSTLY * took:
                 continue  # Keras' own dispatch, or threads that compete for Python's lock
-            idle, lost = run.idle(*where.extent_ns), run.lost_of(took, where)
+            idle, lost = run.idle_in(where), run.lost_of(took, where)
             if 100 * lost < limits["callback_pct"] * steps_ns:
                 continue
             active = round(idle.active_pct, 1) if idle else None

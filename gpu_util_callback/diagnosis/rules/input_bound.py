@@ -581,7 +581,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         duration_ns = max(wait_ns, duration_ns - round(outside * usual))
     # A short run compiles for most of its time: the wait is compared with the time without it.
     running_ns = max(input_ns, duration_ns - steps.total("compile_ns", blocks))
-    idle = run.idle(*where.extent_ns)
+    idle = run.idle_in(where)
     guessed = steps.mostly_estimated(blocks)
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
