@@ -67,9 +67,11 @@ def script_of_its_own(monkeypatch):
     """Each test is a script: the time between its fits is not that between tests."""
     recorder = sys.modules.get("gpu_util_callback.recorder.recorder")
     messages = sys.modules.get("gpu_util_callback.recorder.messages")
-    if recorder is not None and messages is not None:
+    if recorder is not None:
         monkeypatch.setattr(recorder, "_process", type(recorder._process)())
+    if messages is not None:
         monkeypatch.setattr(messages, "_said_of_script", {})
+        monkeypatch.setattr(messages, "_short_fits", messages._ShortFits())
     redaction = sys.modules.get("gpu_util_callback.redaction")
     if redaction is not None:  # what a script prints is redacted once it asked for it
         monkeypatch.setattr(redaction, "_redactor", None)

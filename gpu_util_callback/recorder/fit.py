@@ -16,7 +16,7 @@ from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
-from gpu_util_callback.recorder.memory_watch import owners_in_fit
+from gpu_util_callback.recorder.memory_watch import note_fit, owners_in_fit
 from gpu_util_callback.recorder.messages import debug, drain, note
 from gpu_util_callback.recorder.model_work import TRAINING
 from gpu_util_callback.recorder.outputs import ScalarPoints
@@ -219,6 +219,8 @@ class KerasSession:
         timeline, adapter = recorder.timeline, recorder.adapter
         with recorder.guarded("samples per second"):
             recorder.counts_batches_of(given_adapter())
+        with recorder.guarded("models in memory"):
+            note_fit(model)
         if self._settings.logs:
             with recorder.guarded("epoch logs"):
                 self._logs = EpochLogs(recorder)

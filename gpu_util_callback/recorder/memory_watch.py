@@ -17,6 +17,8 @@ from gpu_util_callback.recording.manifest_facts import Retraced
 from gpu_util_callback.redaction import shortened
 from gpu_util_callback.steps.rows import seen_batch_size
 
+_fitted: set[weakref.ref[object]] = set()  # the models of this process' fits, also those that are gone
+MOST_MODELS = 10_000
 LOOK_S = 2.0  # between two looks; each is a len() of some hundred lists
 SHARE = 0.001  # of a core, that looking may take
 MOST = 2000  # lists looked at
@@ -50,6 +52,20 @@ def owners_in_fit(model: object, callbacks: Iterable[object]) -> list[tuple[str,
     owners = [("callback", type(callback).__name__, callback) for callback in callbacks]
     owners += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
     return owners
+
+
+def note_fit(model: object) -> None:
+    """Note a model that is about to be fitted, without keeping it alive; on the training thread."""
+    if len(_fitted) < MOST_MODELS:
+        _fitted.add(weakref.ref(model))
+
+
+def _models() -> dict[str, int]:
+    """Return how many models were fitted, and how many of these are still in memory; {} of a single one."""
+    references = list(_fitted)
+    if len(references) < 2:
+        return {}
+    return {"models_fitted": len(references), "models_alive": sum(model() is not None for model in references)}
 
 
 def _metrics(model: Any) -> list[object]:
@@ -247,7 +263,7 @@ class MemoryWatch:
         Args:
             shapes: the signatures of the batches' shapes so far, with their ids.
         """
-        result: dict[str, object] = {**self._count()}
+        result: dict[str, object] = {**self._count(), **_models()}
         if self._retraced is not None:
             result["retraced"] = self._retraced
         if len(shapes) != len(self._sizes):

@@ -6,12 +6,14 @@ up nobody else. Nothing in here raises.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
 import select
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TextIO
@@ -30,6 +32,7 @@ DRAIN_S = 0.2  # how long the end of a fit waits for its messages, so that they 
 
 # A verdict on all fits of a script is printed again after this many times as many fits.
 _AGAIN = 4
+_MANY = 5  # short fits: from here on they get one line together, and none of their own
 _said_of_script: dict[str, int] = {}  # topic -> fits at the last time
 
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
@@ -171,11 +174,74 @@ def verdict(run: RunReport, interrupted: bool = False) -> None:
         if text != run["verdict"]:  # what concerns all fits has been said, or will be
             of_this_fit = [finding for finding in run["findings"] if not finding.get("of_s")]
             run = {**run, "verdict": text, "findings": of_this_fit}
-        short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
+        short = (run["wall_s"] or 0) < _SHORT_S
+        if short and run["fits"] == 1:
+            _short_fits.add(run)
+            if _short_fits.count >= _MANY and not news:
+                if _short_fits.is_due and not interrupted:
+                    _print(_short_fits.lines(), getattr(sys, _results_to[0]))
+                return
+        short = short and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run), getattr(sys, _results_to[0]))
     except Exception as error:
         debug("no verdict", error)
+
+
+class _ShortFits:
+    """The short fits of this process, each with a recording of its own: what they cost together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said = 0  # fits at the last time
+        self._wall_s = self._between_s = 0.0
+        self._time_s: Counter[str] = Counter()  # of the host account
+        self._steps = 0
+        self._models: set[object] = set()  # their names: Keras numbers those that are built anew
+
+    def add(self, run: RunReport) -> None:
+        """Add a fit that has just ended."""
+        if not self.count:
+            atexit.register(self._at_exit)
+        self.count += 1
+        self._wall_s += run["wall_s"] or 0.0
+        self._steps += run["steps"]
+        self._time_s.update(run["time_s"])
+        self._models.add((run["model"] or {}).get("name"))
+        self._between_s = sum(run["process"]["between_s"].values()) if run["process"] else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether there are so many more fits that they deserve a line again."""
+        return self.count >= _AGAIN * self._said
+
+    def lines(self) -> str:
+        """Return what the fits cost, and a way to fewer of them."""
+        from gpu_util_callback.words import HOST_TIME, counted, duration
+
+        self._said = self.count
+        parts = sorted(self._time_s.items(), key=lambda part: -part[1])
+        named = [f"{duration(spent)} {HOST_TIME[part].title}" for part, spent in parts if spent >= 0.05 * self._wall_s]
+        each_s = (self._wall_s - self._time_s["step"] - self._time_s["validation"]) / self.count
+        between = f", and {duration(self._between_s)} passed between them" if self._between_s else ""
+        text = (
+            f"gpu-util: {self.count:,} short fits took {duration(self._wall_s)} together{between}: {', '.join(named)}."
+            f"\n          Each has {counted(round(self._steps / self.count), 'step')} and spends {duration(each_s)} on "
+            "what a fit begins and ends with."
+        )
+        if 1e-9 + each_s * self.count < 0.2 * self._wall_s:
+            return text
+        if len(self._models) > 1:
+            return f"{text} Each fits a model of its own: can one serve all, with its weights set back before each?"
+        return f"{text} Do they go on with one model? Then one fit of a generator over all parts does that once."
+
+    def _at_exit(self) -> None:
+        if self.count >= _MANY and self.count > self._said:
+            _print(self.lines(), getattr(sys, _results_to[0]))
+            drain()
+
+
+_short_fits = _ShortFits()
 
 
 def debug(subject: str, error: BaseException) -> None:

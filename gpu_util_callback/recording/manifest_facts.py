@@ -370,6 +370,8 @@ class MemoryFacts(TypedDict, total=False):
     """Memory that grew, and memory that ran out."""
 
     kept: list[Kept]
+    models_fitted: Count  # in this process, if several
+    models_alive: Count  # of these, still in memory
     functions: Count
     functions_per_step: Number
     functions_made_per_step: Number  # objects, of which each has traces of its own

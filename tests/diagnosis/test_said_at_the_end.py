@@ -5,6 +5,7 @@ from generated_runs import Generated, write
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recorder import messages
 from gpu_util_callback.recorder.messages import drain, verdict
 
 
@@ -22,3 +23,47 @@ def test_short_fits_after_the_first_are_silent(fit, steps, wait_ms, lines, tmp_p
     drain(5)
     said = capsys.readouterr().out
     assert len(said.splitlines()) == lines and ("Fix first" in said) == bool(wait_ms)
+
+
+def ended(folder, fit: int, *, waits: bool, model: str = "model", between_s: float = 0.0) -> None:
+    """A fit of 0.3 s, or one of 2.3 s that waits for its input, and what is printed at its end."""
+    process = {"fits": fit + 1, "fits_s": 2.0, "between_s": {"other code": between_s}} if fit else None
+    run = Generated(fit_index=fit, model={"name": model}, process=process)
+    run.steps(200 if waits else 30, step_ms=1.5 if waits else 10, wait_ms=10 if waits else 0)
+    write(run, folder / str(fit))
+    verdict(run_report(read_recordings(folder / str(fit))[0]))
+    drain(5)
+
+
+def test_from_the_fifth_short_fit_on_one_line_is_about_all_of_them(tmp_path, capsys):
+    printed = []
+    for fit in range(20):
+        ended(tmp_path, fit, waits=fit % 2 == 0, between_s=0.1 * fit)
+        printed.append(capsys.readouterr().out)
+    assert [bool(text) for text in printed[:4]] == [True, False, True, False], "those with findings, as before"
+    assert [fit + 1 for fit, text in enumerate(printed) if text and fit >= 4] == [5, 20]
+    assert printed[4].startswith("gpu-util: 5 short fits took 7.5 s together, and 400 ms passed between them: ")
+    assert "6.0 s waiting for input, 1.5 s training steps" in printed[4], printed[4]
+    assert "Each has 132 steps and spends 1.2 s on what a fit begins and ends with. Do they go on" in printed[4]
+    assert len(printed[4].splitlines()) == 2 and "generator" in printed[4]
+
+
+def test_fits_of_models_of_their_own_are_not_told_to_be_one(tmp_path, capsys):
+    for fit in range(5):
+        ended(tmp_path, fit, waits=True, model=f"sequential_{fit}")
+    assert "Each fits a model of its own: can one serve all" in capsys.readouterr().out
+
+
+def test_fits_that_mostly_train_are_told_no_cure(tmp_path, capsys):
+    for fit in range(5):
+        ended(tmp_path, fit, waits=False)
+    printed = capsys.readouterr().out
+    assert "5 short fits took" in printed and printed.endswith("begins and ends with.\n")
+
+
+def test_the_last_fits_are_counted_as_the_process_ends(tmp_path, capsys):
+    for fit in range(7):
+        ended(tmp_path, fit, waits=False)
+    assert "7 short fits" not in capsys.readouterr().out
+    messages._short_fits._at_exit()
+    assert "gpu-util: 7 short fits took" in capsys.readouterr().out

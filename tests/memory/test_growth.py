@@ -5,6 +5,7 @@ import pytest
 from generated_runs import GPU, Generated
 
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, grows
+from gpu_util_callback.recorder import memory_watch
 
 MIB = 1 << 20
 READINGS, STEPS_EACH = 200, 4
@@ -133,6 +134,44 @@ def test_the_finding_names_rate_onset_limit_and_the_step_at_which_memory_is_full
 def test_the_advice_names_the_list_that_makes_up_the_growth(kept, says):
     [finding] = of_cause(diagnosed(leaking(memory={"kept": [kept]})))
     assert says in finding["advice"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("models", "compiles", "says", "code"),
+    [
+        ((25, 25), 1, "25 of the 25 models that were fitted are still in memory", "model.set_weights(first)"),
+        ((25, 21), 0, "21 of the 25 models that were fitted are still in memory", "model.set_weights(first)"),
+        ((25, 2), 1, "of 25 models, each fitted with the same shapes", "model.set_weights(first)"),
+        ((25, 2), 0, "not known", "tracemalloc"),
+        ((2, 2), 1, "Give inputs one shape", ""),  # compilations of one model: its shapes differ
+        ((5, 1), 4, "Give inputs one shape", ""),
+    ],
+)
+def test_models_that_are_kept_are_not_told_to_give_inputs_one_shape(models, compiles, says, code):
+    facts = {"models_fitted": models[0], "models_alive": models[1]}
+    run = leaking(memory=facts, framework={"backend": "tensorflow", "keras": "3.15.1"}, epochs=1)
+    compiling = np.zeros(24)
+    compiling[:compiles] = 100.0
+    for _ in range(25):
+        with run.epoch():
+            run.steps(24, step_ms=500, compile_ms=compiling)
+    times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
+    run.memory = times, (1024.0 + np.arange(len(times))) * MIB
+    [finding] = of_cause(diagnosed(run))
+    assert says in finding["advice"]["text"] and code in finding["advice"]["code"]
+
+
+def test_models_are_counted_without_keeping_them(monkeypatch):
+    class Model:
+        pass
+
+    monkeypatch.setattr(memory_watch, "_fitted", set())
+    kept = [Model() for _ in range(3)]
+    for model in (*kept, *kept):
+        memory_watch.note_fit(model)
+    for _ in range(4):
+        memory_watch.note_fit(Model())
+    assert memory_watch._models() == {"models_fitted": 7, "models_alive": 3}
 
 
 def test_what_a_list_keeps_stays_what_it_is_without_its_history():

@@ -50,6 +50,28 @@ def _metric(run: Run, name: str) -> Advice:
     )
 
 
+_ONE_MODEL = (
+    "first = model.get_weights()  # once, before the first fit\nmodel.set_weights(first)  # in place of a new model"
+)
+
+
+def _models(run: Run, observed: str) -> Advice:
+    return Advice(
+        f"{capitalized(observed)}: each keeps its weights, its optimizer's variables and its compiled functions. "
+        "Something refers to them, such as a list, a dictionary or a callback. Let one model serve all fits, with its "
+        "weights set back before each; of a model that has done its part keep the weights (model.get_weights()).",
+        _ONE_MODEL,
+    )
+
+
+def _programs(run: Run, observed: str) -> Advice:
+    return Advice(
+        f"{capitalized(observed)}: what was compiled for a model stays longer than the model. Let one model serve all "
+        "fits, with its weights set back before each.",
+        _ONE_MODEL,
+    )
+
+
 def _traces(run: Run, observed: str) -> Advice:
     text = (
         f"{capitalized(observed)}: each keeps its program. Give inputs one shape, or a few "
@@ -138,6 +160,8 @@ GROWING: dict[str, Callable[[Run, str], Advice]] = {
     "graphs": _graphs,
     "checkpoints": _checkpoints,
     "metric": _metric,
+    "models": _models,
+    "programs": _programs,
     "traces": _traces,
     "graph": _graph,
     "buffer": _buffer,

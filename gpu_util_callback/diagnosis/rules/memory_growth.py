@@ -395,6 +395,19 @@ def _growing_list(run: Run, forecast: Forecast) -> _Why | None:
     return None if best is None else best[1:]
 
 
+def _models(run: Run, forecast: Forecast) -> _Why | None:
+    """Return the models of earlier fits, where each fit has one of its own and they stay in memory."""
+    fitted, alive = run.memory_facts.get("models_fitted", 0), run.memory_facts.get("models_alive", 0)
+    if fitted <= MANY_COMPILATIONS or forecast.column == "workers_memory_bytes":
+        return None
+    if alive >= FOUR_FIFTHS * fitted:
+        return "models", f"{alive:,} of the {fitted:,} models that were fitted are still in memory"
+    times = _compilations(run, forecast.since_ns)
+    if MANY_COMPILATIONS <= times <= 2 * fitted:  # the last, smaller batch compiles as well
+        return "programs", f"{times:,} compilations since then, of {fitted:,} models, each fitted with the same shapes"
+    return None
+
+
 def _traces(run: Run, forecast: Forecast) -> _Why | None:
     times = _compilations(run, forecast.since_ns)
     if times >= MANY_COMPILATIONS:
@@ -439,6 +452,7 @@ _EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
     _workers,
     _graph,
     _growing_list,
+    _models,
     _traces,
     _buffer,
     _tensors,
