@@ -158,6 +158,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "link_used_pct": ("link use, share of its bandwidth", "%"),
     "linked_kernels_pct": ("kernels with a recorded launch, share of all", "%"),
     "long_fetches": ("long fetches", ""),
+    "long_fetches_at": ("which of them were long", ""),
     "long_fetches_hold_pct": ("long fetches, share of the wait", "%"),
     "long_steps_pct": ("long steps, share of the time", "%"),
     "longest_s": ("longest", "s"),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import numbers
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass
 from types import GeneratorType, MethodType
 from typing import Any
 
-from gpu_util_callback.recording.manifest_facts import InputCall
+from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
 from gpu_util_callback.steps.frames import uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
@@ -23,6 +25,10 @@ FIRST, EVERY, QUEUED_EVERY = 16, 16, 64
 # Numbers of the timed calls, modulo `_CYCLE`: one at a random place in each `EVERY` calls, since each
 # tenth call may be a slow one. They are drawn from a generator of its own, not from the user's.
 _CYCLE = 256 * EVERY
+# A call is long that takes so many times the mean of the others, and this long at least. All calls are timed for that,
+# by the clock alone: 0.1 µs more. If they are rare, the longest are remembered one by one.
+LONG, LEAST_LONG_NS, MOST_LONG, RARELY = 10, 50_000_000, 64, 0.05
+_Long = tuple[int, int, int | None]  # ns, number of the call, the index that was asked for: None if it was none
 _places = random.Random(56)
 TIMED = frozenset((first + _places.randrange(EVERY)) % _CYCLE for first in range(1, _CYCLE + 1, EVERY))
 
@@ -34,6 +40,31 @@ def queued_ns() -> int | None:
             return int(file.read().split()[1])
     except (OSError, ValueError, IndexError):
         return None
+
+
+@dataclass
+class CallSums:
+    """Sums over timed calls; `stands_for`: calls that they represent."""
+
+    timed: int = 0
+    stands_for: int = 0
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    queued_ns: int = 0
+    queued_wall_ns: int = 0  # of the calls of which it is known
+
+    def add(self, number: int, cpu_ns: int, wall_ns: int, queued_ns: int | None) -> None:
+        calls = 1 if number <= FIRST else EVERY
+        self.timed += 1
+        self.stands_for += calls
+        self.wall_ns += calls * wall_ns
+        self.cpu_ns += calls * cpu_ns
+        if queued_ns is not None:
+            self.queued_ns += queued_ns
+            self.queued_wall_ns += wall_ns
+
+    def __add__(self, other: CallSums) -> CallSums:
+        return CallSums(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @uncounted
@@ -50,8 +81,13 @@ class CallTimer:
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
         # The recorder takes these; bounded, since it may hang.
         self._took: deque[tuple[int, int, int, int | None]] = deque(maxlen=1 << 16)
-        self._timed = self._stands_for = self._wall_ns = self._cpu_ns = 0
-        self._queued_ns = self._queued_wall_ns = 0
+        self._timed: list[tuple[int, int, int, int | None]] = []
+        self._usual, self._timed_long = CallSums(), CallSums()
+        self._took_long: deque[_Long] = deque(maxlen=1 << 12)
+        self._long: list[_Long] = []
+        self._longest: list[_Long] = []
+        self._long_calls = self._long_total_ns = 0
+        self._long_ns = LEAST_LONG_NS
 
     def around(self, function: Callable, first: Callable[[object], None] | None = None) -> Callable:
         """Return the function, counted and timed. A call that raises is counted only.
@@ -59,13 +95,17 @@ class CallTimer:
         Args:
             first: called with the result of the first call.
         """
-        numbers, took, timed_numbers = self._numbers, self._took, TIMED
+        count, took, timed_numbers, took_long = self._numbers, self._took, TIMED, self._took_long
         clock, thread_clock = time.perf_counter_ns, time.thread_time_ns
 
         def timed(*args: object, **kwargs: object) -> object:
-            self.calls = number = next(numbers)
+            self.calls = number = next(count)
             if number > FIRST and number % _CYCLE not in timed_numbers:
-                return function(*args, **kwargs)
+                began = clock()
+                result = function(*args, **kwargs)
+                if (wall_ns := clock() - began) >= self._long_ns:
+                    took_long.append((wall_ns, number, _index(args)))
+                return result
             look = number <= FIRST or (number - 1) % QUEUED_EVERY < EVERY
             queued = queued_ns() if look else None
             began, used = clock(), thread_clock()
@@ -73,6 +113,8 @@ class CallTimer:
             cpu_ns, wall_ns = thread_clock() - used, clock() - began
             if queued is not None:
                 queued = (queued_ns() or queued) - queued
+            if wall_ns >= self._long_ns:
+                took_long.append((wall_ns, number, _index(args)))
             took.append((number, cpu_ns, wall_ns, queued))
             if number == 1 and first is not None:
                 first(result)
@@ -81,25 +123,54 @@ class CallTimer:
         return timed
 
     def facts(self) -> InputCall:
-        """Return an entry of the manifest's `input_calls`: means over all calls, per call."""
-        while self._took:
-            number, cpu_ns, wall_ns, queued_ns = self._took.popleft()
-            calls = 1 if number <= FIRST else EVERY  # that this one stands for
-            self._timed += 1
-            self._stands_for += calls
-            self._wall_ns += calls * wall_ns
-            self._cpu_ns += calls * cpu_ns
-            if queued_ns is not None:
-                self._queued_ns += queued_ns
-                self._queued_wall_ns += wall_ns
-        entry: InputCall = {"name": self.name, "calls": self.calls, "timed": self._timed}
-        if self._timed:
-            entry["wall_ms"] = round(self._wall_ns / self._stands_for / 1e6, 6)
-            entry["cpu_ms"] = round(self._cpu_ns / self._stands_for / 1e6, 6)
-        if self._queued_wall_ns:
-            share = min(1.0, self._queued_ns / self._queued_wall_ns)
+        """Return an entry of the manifest's `input_calls`: means over all calls but a few long ones, per call."""
+        self._timed += [self._took.popleft() for _ in range(len(self._took))]
+        self._long += [self._took_long.popleft() for _ in range(len(self._took_long))]
+        self._sum_up()
+        usual, timed_long = self._usual, self._timed_long
+        entry: InputCall = {"name": self.name, "calls": self.calls, "timed": usual.timed + timed_long.timed}
+        is_rare = 0 < self._long_calls <= RARELY * self.calls
+        mean = usual if is_rare else usual + timed_long
+        if mean.timed:
+            entry["wall_ms"] = round(mean.wall_ns / mean.stands_for / 1e6, 6)
+            entry["cpu_ms"] = round(mean.cpu_ns / mean.stands_for / 1e6, 6)
+        if mean.queued_wall_ns:
+            share = min(1.0, mean.queued_ns / mean.queued_wall_ns)
             entry["queued_ms"] = round(share * entry["wall_ms"], 6)
+        if is_rare and mean.timed:
+            entry["long_ms"] = round(self._long_total_ns / 1e6, 3)
+            entry["long"] = [_long_call(*call) for call in sorted(self._longest, key=lambda call: call[1])]
         return entry
+
+    def _sum_up(self) -> None:
+        """Add the calls that are new to the sums, by whether they were long."""
+        if not self._usual.timed and self._timed:
+            usual_ns = sorted(call[2] for call in self._timed)[len(self._timed) // 2]
+            self._long_ns = max(LEAST_LONG_NS, LONG * usual_ns)
+        for call in self._timed:
+            (self._timed_long if call[2] >= self._long_ns else self._usual).add(*call)
+        long = [call for call in self._long if call[0] >= self._long_ns]
+        self._long_calls += len(long)
+        self._long_total_ns += sum(call[0] for call in long)
+        self._longest = sorted([*self._longest, *long], reverse=True)[:MOST_LONG]
+        self._timed, self._long = [], []
+        if self._usual.timed:
+            self._long_ns = max(LEAST_LONG_NS, LONG * self._usual.wall_ns // self._usual.stands_for)
+
+
+def _long_call(wall_ns: int, number: int, index: int | None) -> LongCall:
+    entry: LongCall = {"call": number, "ms": round(wall_ns / 1e6, 3)}
+    if index is not None:
+        entry["at"] = index
+    return entry
+
+
+def _index(args: tuple[object, ...]) -> int | None:
+    """Return the index that a call asks for, as `__getitem__` does; None if it asks for none."""
+    if len(args) != 1 or not isinstance(args[0], numbers.Integral):
+        return None
+    index = int(args[0])
+    return index if 0 <= index < MOST_COUNT else None
 
 
 class InputCalls:

@@ -40,10 +40,12 @@ class Advice:
             arguments and statements that are there already.
         saves: share of the lost time (0-1) that it saves: `cache()` still reads everything once, a
             callback every hundredth batch still runs a hundredth of the time.
+        most: the most that it may save, a share likewise.
         alters_training: it changes the computation (batch size, precision), not only its speed.
         before: what the code replaces, where that is known.
         question: a condition was not observed: it helps if the answer is yes, and promises nothing.
         changes: what else it changes, as it is said in the text; "" = nothing.
+        remedy: the text without what was observed; "" = there is no remedy, or it is not told apart.
         name: of its entry in a table of advice: equal names are one remedy.
         leaves_out: the advice is to do measured work less often, which saves that work's time; else
             it makes work faster, and a model predicts how long the rest takes then.
@@ -56,11 +58,13 @@ class Advice:
     text: str
     code: str = ""
     saves: float = 1.0
+    most: float = 1.0
     alters_training: bool = False
     otherwise: "Advice | None" = None
     before: str = ""
     question: bool = False
     changes: str = ""
+    remedy: str = ""
     name: str = ""
     leaves_out: bool = False
     frees_cores: bool = False
@@ -133,7 +137,7 @@ class Finding:
         least = max(0.0, present_ns - after * MODELLED)
         if self.advice.compiles and present_ns >= LEAST_GAIN * (present_ns - least):
             return round(min(least, saved)), None
-        most = min(present_ns - max(0.0, after - slack_ns) / MODELLED, self.lost_ns + slack_ns)
+        most = min(present_ns - max(0.0, after - slack_ns) / MODELLED, self.lost_ns * self.advice.most + slack_ns)
         return round(min(least, saved)), round(max(saved, most))
 
 

@@ -149,8 +149,19 @@ class Dispatch(TypedDict, total=False):
     between_input: Count  # in the iterator of a dataset
 
 
+class LongCall(TypedDict, total=False):
+    """A call that took ten times as long as the others, or longer."""
+
+    call: Required[Count]  # its number, from 1
+    ms: Required[Number]
+    at: Count  # the index that it was asked for
+
+
 class InputCall(TypedDict, total=False):
-    """A Python function that makes the input; its times are means per call, of its thread."""
+    """A Python function that makes the input; its times are means per call, of its thread.
+
+    If few calls take ten times as long as the others, these are left out of the means, and listed.
+    """
 
     name: Required[str]
     calls: Required[Count]
@@ -158,6 +169,8 @@ class InputCall(TypedDict, total=False):
     wall_ms: Number
     cpu_ms: Number
     queued_ms: Number  # of the duration: ready to run, and no core was free
+    long_ms: Number  # of all long calls together
+    long: list[LongCall]  # the longest of them
 
 
 class InputArray(TypedDict, total=False):

@@ -47,3 +47,28 @@ def test_one_call_in_sixteen_is_timed_and_the_users_random_numbers_stay(clock):
     assert (facts["calls"], facts["timed"]) == (9600, 16 + 599)
     assert facts["wall_ms"] == 10 == facts["cpu_ms"]
     assert random.getstate() == before
+
+
+def test_a_few_long_calls_are_listed_with_what_they_were_asked_for_and_left_out_of_the_mean(clock):
+    timer = CallTimer("read")
+
+    def read(index):
+        clock.ns += 6_000_000_000 if index in (100, 301) else 5_000_000
+
+    timed = timer.around(read)
+    for index in range(400):
+        timed(index)
+        if index % 150 == 0:
+            timer.facts()  # as the recorder asks now and then
+    facts = timer.facts()
+    assert [(call["call"], call["at"], call["ms"]) for call in facts["long"]] == [(101, 100, 6000), (302, 301, 6000)]
+    assert (facts["wall_ms"], facts["long_ms"]) == (5, 12_000)
+
+
+def test_long_calls_that_are_not_few_count_in_the_mean(clock):
+    timer = CallTimer("read")
+    timed = timer.around(lambda slow: setattr(clock, "ns", clock.ns + (1_000_000_000 if slow else 5_000_000)))
+    for number in range(400):
+        timed(number % 10 == 9)
+    facts = timer.facts()
+    assert "long" not in facts and 50 < facts["wall_ms"] < 200

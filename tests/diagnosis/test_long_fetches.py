@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from generated_runs import Generated
 
+from gpu_util_callback.diagnosis.limits import waits_ms
+
 
 def loop(kind="generator", name="torch", loop="custom", **fit) -> Generated:
     return Generated(
@@ -32,10 +34,134 @@ def test_few_long_fetches_are_counted_and_kept_ahead_of():
     span = rare(loop())
     assert span["evidence"]["long_fetches"].startswith("8 of ")
     assert span["evidence"]["long_fetches_hold_pct"] >= 99
-    assert span["advice"]["text"].startswith("8 fetches took 2.0 s each and hold ")
+    assert span["advice"]["text"].startswith("8 fetches took 2.0 s each: each 100th step. ")
     assert "num_workers" not in span["advice"]["code"]
     # One thread makes the batches of 100 steps in 2 s, which is how long they run.
     assert 0.8 * span["lost_s"] <= span["saves_s"] <= span["lost_s"]
+
+
+def slow_at(run: Generated, places: dict[int, float], steps: int = 800, usual_ms: float = 0.0, step_ms: float = 2.0):
+    """Steps that wait `usual_ms`, and at some places for seconds."""
+    wait = np.full(steps, usual_ms)
+    for place, seconds in places.items():
+        wait[place] = 1e3 * seconds
+    run.steps(steps, step_ms=step_ms, wait_ms=wait)
+    return waits(run)
+
+
+def py_dataset(**fit) -> Generated:
+    fit = {"loop": "fit", "input_workers": 1, "input_class": "D", "input_batches": 400, "epochs": 2} | fit
+    run = loop("PyDataset", "tensorflow", **fit)
+    run.facts["machine"] = {"cpus": 8, "cpus_allowed": 8, "memory_total_bytes": 64 * 2**30}
+    return run
+
+
+GRAIN = {"kind": "grain", "input_class": "DataLoader", "input_workers": 0}
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        {"kind": "PyDataset", "loop": "fit", "input_workers": 1},
+        {"kind": "torch DataLoader", "input_workers": 2},
+        {"kind": "generator", "loop": "fit"},
+        {"kind": "tf.data", "name": "tensorflow", "loop": "fit"},
+        GRAIN,
+    ],
+    ids=lambda fit: fit["kind"],
+)
+@pytest.mark.parametrize("places", [{200: 30.0}, {100: 6.0, 200: 6.0, 300: 6.0}], ids=["one", "three"])
+def test_nothing_is_promised_for_what_no_worker_can_hide(fit, places):
+    """Seen: one fetch of 30 s among 400 was promised 6.1 to 7.6 times, and got 1.07."""
+    run = loop(**fit, input_batches=400, epochs=1)
+    span = slow_at(run, places, steps=400, usual_ms=5.0)
+    steady_s = 400 * 5e-3
+    assert (span["saves_range_s"] or [0.0, 0.0])[1] <= 1.1 * steady_s
+    assert span["evidence"]["long_fetches"].startswith(f"{len(places)} of ")
+    named = " and ".join(", ".join(map(str, places)).rsplit(", ", 1))
+    assert named in span["evidence"]["long_fetches_at"]
+    assert named in span["advice"]["text"]
+
+
+def test_the_limit_of_the_run_are_the_long_fetches():
+    span = slow_at(py_dataset(epochs=1), {200: 30.0}, steps=400, usual_ms=0.8)
+    assert span["evidence"]["held_up_by"] == "1 fetch took 30 s: batch 200"
+    assert not span["advice"]["code"] and "Look for what is special about it" in span["advice"]["text"]
+
+
+def test_the_others_are_cured_where_they_hold_as_much_of_the_wait():
+    span = slow_at(py_dataset(), {200: 4.0, 600: 4.0}, usual_ms=20.0)
+    advice, present_s = span["advice"], 800 * 0.022 + 8.0
+    assert "2 fetches took 4.0 s each: batch 200, in each pass" in advice["text"]
+    assert "threads" in advice["text"] and "dataset.workers" in advice["code"]
+    # 16 s of the 24 are the others': no more can be saved.
+    assert 0.4 * 16 < span["saves_range_s"][0] < span["saves_range_s"][1] <= 16 < present_s
+
+
+@pytest.mark.parametrize(
+    ("places", "fit", "words"),
+    [
+        ([100, 200, 300, 500, 600, 700], {}, "batches 100, 200 and 300, in each pass"),
+        ([*range(20, 800, 40)], {}, "each 40th batch, in each pass"),
+        ([7, 31, 90, 111, 380], {}, "batches 7, 31, 90 and 2 more, all in the first pass: later ones found it in"),
+        ([0, 1, 2, 400, 401, 402], {"kind": "torch DataLoader", "input_workers": 3}, "the first batch of each worker"),
+        ([12, 407], {"input_batches": None}, "steps 12 and 407"),
+        ([49, 50, 99, 100, 149, 150, 199, 200], {"input_batches": None}, "each 50th step, 2 in a row"),
+        ([12, 40, 407, 411, 500], {"input_batches": 200}, "steps 12, 40, 407 and 2 more"),
+    ],
+)
+def test_which_fetches_were_long_is_said(places, fit, words):
+    fit = {"loop": "fit", "kind": "generator", "input_batches": 400, "epochs": 2} | fit
+    span = slow_at(loop(**fit), dict.fromkeys(places, 3.0))
+    assert span["evidence"]["long_fetches_at"].startswith(words)
+
+
+def test_the_items_are_named_where_python_saw_them():
+    call = {"name": "D.__getitem__", "calls": 800, "timed": 66, "wall_ms": 5.0, "cpu_ms": 0.1, "long_ms": 12_000}
+    long = [{"call": 101, "ms": 6000.0, "at": 100}, {"call": 501, "ms": 6000.0, "at": 100}]
+    run = py_dataset(input_calls=[call | {"long": long}])
+    assert "batch 100, in each pass (D.__getitem__(100))" in slow_at(run, {100: 6.0, 500: 6.0})["advice"]["text"]
+
+
+def test_what_makes_them_once_is_asked_for_where_they_come_again():
+    again, first = ({100: 6.0, 200: 6.0, 500: 6.0, 600: 6.0}, {100: 6.0, 150: 6.0, 200: 6.0, 300: 6.0, 350: 6.0})
+    advice = slow_at(py_dataset(), again)["advice"]
+    assert advice["question"] and "made = [dataset[i]" in advice["code"]
+    assert "same batches in every epoch" in advice["text"]
+    cold = slow_at(py_dataset(), first)["advice"]  # the file system kept them already
+    assert not cold["code"] and "A local copy" in cold["text"]
+
+
+def test_workers_that_begin_anew_in_each_pass_are_kept():
+    run = loop("torch DataLoader", input_workers=2, steps_per_epoch=80)
+    advice = slow_at(run, dict.fromkeys(range(0, 800, 80), 1.5))["advice"]
+    assert "persistent_workers=True" in advice["code"] and advice["question"]
+    kept = loop("torch DataLoader", input_workers=2, steps_per_epoch=80, input_persistent_workers=True)
+    assert "persistent_workers=True)" not in slow_at(kept, dict.fromkeys(range(0, 800, 80), 1.5))["advice"]["code"]
+
+
+def test_the_stage_with_the_long_fetches_is_named_and_not_slow_for_the_others():
+    run = loop("tf.data", "tensorflow", loop="fit", input_batches=800, epochs=1)
+    wait = np.zeros(800)
+    wait[[200, 500]] = 10_000
+    run.steps(800, step_ms=2, wait_ms=wait)
+    run.reading(("map(load)", "ParallelMapV2", 30.0, 1.0, "fixed_parallelism"), batches=800)
+    span = waits(run)
+    assert "2 fetches took 10 s each: batches 200 and 500 (in the stage map(load))" in span["advice"]["text"]
+    assert not span["saves_range_s"]
+
+
+@pytest.mark.parametrize(("ahead", "hidden_ms"), [(1, 10), (3, 28)])
+def test_a_long_fetch_is_hidden_as_far_as_the_batches_ahead_last(ahead, hidden_ms):
+    fetches = np.array([10.0, 1.0, 1.0, 100.0, 1.0, 1.0])
+    wait = waits_ms(fetches, 10.0, workers=1, ahead=ahead)
+    assert wait.tolist() == pytest.approx([10, 0, 0, 100 - hidden_ms, 0, 0])
+
+
+def test_two_workers_wait_for_two_long_fetches_at_a_time():
+    fetches = np.tile([50.0, 50.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 8)
+    alone, shared = (waits_ms(fetches, 5.0, workers=count, ahead=8).sum() for count in (1, 2))
+    assert shared < 0.6 * alone
 
 
 def test_more_than_a_thread_can_make_is_not_promised():

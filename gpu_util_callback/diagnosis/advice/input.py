@@ -12,6 +12,7 @@ from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holdin
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, AGAIN, MOSTLY
+from gpu_util_callback.words import capitalized
 
 # Words in the kind of an input of `fit`, and the table for it.
 _OF_FIT = (
@@ -209,7 +210,9 @@ LOOP_LIMITS = (
         says="Batches are made in parallel already, and still {pace}. Use more workers where cores "
         "are free, or make each batch cheaper.",
     ),
-    Entry("cores", when=lambda wait: wait.cores_full, says="{loop_paces}. {cores_sentence}."),
+    Entry(
+        "cores", when=lambda wait: wait.cores_full, says=lambda wait: f"{wait.loop_paces}. {capitalized(wait.cores)}."
+    ),
     Entry(
         "loop", when=lambda wait: True, says="{loop_paces}. Make a batch cheaper, or make what does not change once."
     ),

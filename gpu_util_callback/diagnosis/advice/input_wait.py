@@ -13,8 +13,9 @@ from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.limits import LongFetches
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
-from gpu_util_callback.diagnosis.thresholds import AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
 from gpu_util_callback.words import capitalized
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
@@ -24,6 +25,7 @@ FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs sev
 FULL_CPU_PCT = Constant(100 * THREE_QUARTERS, "with the cores this busy, more threads take time from each other")
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
+NO_MS = Constant(1e-6, "a wait that is nothing: shares are divided by it")
 LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
 
 
@@ -32,13 +34,15 @@ class InputWait:
     """Wait for input, with all facts that the advice needs. Times are ms per batch.
 
     Attributes:
-        lost_ms: the avoidable part of a step's wait.
+        lost_ms: the avoidable part of a step's wait, without that for `rare` fetches.
         needed_ms: duration of a step without it: batches must come this fast.
         stage: the stage to blame, the slowest; None = not known, or none is (`not_the_bottleneck`).
         overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
         not_the_bottleneck: stages are known, and none works long enough to explain the wait.
         stages: all of them, slowest first.
         read_elsewhere: what is known of the stages was in part read of other batches than these.
+        rare: the few long fetches that hold much of the wait; None = it is steady.
+        rare_ms: the avoidable wait for these, by all steps of the span.
     """
 
     run: Run
@@ -50,6 +54,8 @@ class InputWait:
     not_the_bottleneck: bool = False
     stages: Sequence[Stage] = ()
     read_elsewhere: bool = False
+    rare: LongFetches | None = None
+    rare_ms: float = 0.0
 
     @property
     def slowest(self) -> Stage:
@@ -61,7 +67,7 @@ class InputWait:
 
     @property
     def arrives_ms(self) -> float:
-        """Time between batches now."""
+        """Time between batches now, long ones left out."""
         return self.needed_ms + self.lost_ms
 
     @property
@@ -132,14 +138,20 @@ class InputWait:
         passes = epochs * epoch / batches if cut and epochs is not None else epochs
         if (passes is not None and passes <= 1) or self.one_pass:
             return 0.0
-        ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
-        first_end = run.step_at(min(ends)) if ends else batches
-        rows = where.steps
+        first_end, rows = self._first_pass_end, where.steps
         if rows <= 0:
             return 1.0
         if where.end_step <= first_end and not run.ended and passes is not None:
             return 1 - 1 / passes  # the others are still to come
         return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
+
+    @property
+    def _first_pass_end(self) -> int:
+        """The first step of the second pass; 0 = not known."""
+        run, batches = self.run, self.steps_a_pass or 0
+        cut = 0 < (steps_an_epoch(run) or 0) < batches
+        ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
+        return run.step_at(min(ends)) if ends else batches
 
     # -- cores and the interpreter -------------------------------------------------------------
 
@@ -263,7 +275,7 @@ class InputWait:
     @property
     def cpu_ms(self) -> float:
         """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
-        return (self.own_cpus or 0.0) * self.arrives_ms
+        return (self.own_cpus or 0.0) * (self.arrives_ms + self.rare_ms)
 
     @property
     def cores_ms(self) -> float:
@@ -273,7 +285,10 @@ class InputWait:
     @functools.cached_property
     def _timed_calls(self) -> Sequence[Mapping[str, Any]]:
         calls = self.run.fit.get("input_calls") or []
-        return [call for call in calls if call.get("timed") and call.get("wall_ms")]
+        timed_calls = [call for call in calls if call.get("timed") and call.get("wall_ms")]
+        if self.rare is not None:
+            return timed_calls
+        return [_with_long(call) for call in timed_calls]
 
     @property
     def call(self) -> Mapping[str, Any] | None:
@@ -314,7 +329,9 @@ class InputWait:
     def _beside_calls_ms(self) -> float:
         """The part of the wait outside of the functions that were timed; 0 = little, or not known."""
         waited_ms = self.run.steps.total("input_wait_ns") / 1e6
-        if not self._timed_calls or not waited_ms:
+        if self.rare is not None:
+            waited_ms -= self.rare.count * self.rare.each_ms
+        if not self._timed_calls or waited_ms <= 0:
             return 0.0
         made_ms = sum(call["calls"] * call["wall_ms"] for call in self._timed_calls)
         share = 1 - made_ms / waited_ms  # of the whole run: its calls are not known step by step
@@ -406,8 +423,21 @@ class InputWait:
     # -- the model of the limits ---------------------------------------------------------------
 
     def gain(self, saves: float) -> float:
-        """Return how many times faster these steps get if this share of the wait is gone."""
-        return self.arrives_ms / max(1e-9, self.arrives_ms - saves * self.lost_ms)
+        """Return how many times faster these steps get if this share of `lost_ms` is gone."""
+        now_ms = self.arrives_ms + self.rare_ms
+        return now_ms / max(1e-9, now_ms - saves * self.lost_ms)
+
+    def kept(self, saves: float) -> float:
+        """Return the share of `lost_ms` that is gone in the passes after the first, with their long fetches.
+
+        Args:
+            saves: the share without these.
+        """
+        if self.rare is None:
+            return self.later_passes * saves
+        first = self._first_pass_end
+        later = self.rare.later(first) if 0 < first < self.where.end_step else self.later_passes
+        return self.later_passes * saves + later * self.rare_ms / self.lost_ms
 
     def saves(self, arrives_ms: float) -> float:
         """Return the share of the wait that is gone when batches are `arrives_ms` apart."""
@@ -472,6 +502,17 @@ class InputWait:
         return late_ms + first < LITTLE * self.lost_ms
 
     @property
+    def usual_fetch_ms(self) -> float:
+        """Time of one worker for a batch that is not among the long ones, at most."""
+        if self.call is not None and self.run.steps.total_rows:
+            return self.call["calls"] * self.call["wall_ms"] / self.run.steps.total_rows
+        if self.stages:
+            return max(chain_ms(self.stages))
+        if self.workers:  # between nothing and what just keeps up
+            return MOSTLY * self.workers * self.arrives_ms
+        return self.lost_ms
+
+    @property
     def item_ms(self) -> float:
         """Time that one thread needs for a batch.
 
@@ -497,6 +538,12 @@ class InputWait:
                 return None
             values += math.prod(known_sizes)
         return float(batches * 4 * values)  # most are float32
+
+    @property
+    def batches_in_memory(self) -> float:
+        """Batches that fit into a tenth of the memory; infinite = not known."""
+        limit, size = self.run.host_limit, self.pass_bytes
+        return max(2.0, A_TENTH * limit[0] / size * self.batches_a_pass) if limit and size else math.inf
 
     @property
     def fits_memory(self) -> bool | None:
@@ -668,11 +715,6 @@ class InputWait:
         return f"{' '.join(count.split())} busy{share_of_others}"
 
     @property
-    def cores_sentence(self) -> str:
-        """`cores` with a capital letter."""
-        return capitalized(self.cores)
-
-    @property
     def limit(self) -> str:
         """The limit of the input, for a headline without a remedy; "" if it is not known."""
         if self.made_at_once:
@@ -718,6 +760,12 @@ class InputWait:
                 f"model could take one every {needed_text}"
             )
         return f"{each}; {self.pace}"
+
+
+def _with_long(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a function's times with its few long calls, which are taken to compute as much of their time."""
+    more = 1 + call.get("long_ms", 0.0) / max(1e-9, call["calls"] * call["wall_ms"])
+    return {**call, **{name: more * call[name] for name in ("wall_ms", "cpu_ms", "queued_ms") if name in call}}
 
 
 def fork_safe(run: Run) -> bool:

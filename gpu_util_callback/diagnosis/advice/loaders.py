@@ -224,7 +224,7 @@ def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool
 
 
 def _made_once(wait: InputWait) -> float:
-    return wait.later_passes * wait.saves(wait.needed_ms + KEPT_MS + wait.joining_ms)
+    return wait.kept(wait.saves(wait.needed_ms + KEPT_MS + wait.joining_ms))
 
 
 def _whole_batches(wait: InputWait) -> bool:

@@ -58,13 +58,15 @@ class Entry:
             remedy = f"{_filled(self.asks, measure)} If so, {remedy[:1].lower()}{remedy[1:]}"
         if changes:
             remedy += f"; this changes {changes}"
-        sentences = [_filled(self.says, measure), remedy and f"{remedy}."]
+        remedy = remedy and f"{remedy}."
+        sentences = [_filled(self.says, measure), remedy]
         return Advice(
             " ".join(filter(None, sentences)),
             _filled(self.code, measure),
             self.saves(measure) if saves is None else saves,
             before=_filled(self.before, measure),
             question=bool(self.asks),
+            remedy=remedy,
             name=self.name,
             alters_training=self.alters_training,
             otherwise=Advice(sentences[0], saves=0.0) if self.alters_training else None,

@@ -274,14 +274,14 @@ def _keeping(wait: InputWait) -> float:
     """Return the share saved by a cache behind the slow stage: later passes only hand it on."""
     kept = _kept(wait)
     ahead, slowest = chain_ms([stage for stage in wait.stages if stage.place < kept.place])
-    return wait.later_passes * wait.saves(max(slowest, ahead + wait.needed_ms))
+    return wait.kept(wait.saves(max(slowest, ahead + wait.needed_ms)))
 
 
 def _keeping_before_random(wait: InputWait) -> float:
     """Return the share saved by a cache, where what is random behind it goes on computing."""
     spared_ms = sum(stage.work_ms_per_batch for stage in wait.stages if stage.place >= _kept(wait).place)
     cores_ms = max(0.0, wait.cpu_ms - spared_ms) / max(0.3, wait.own_cores)
-    return min(_keeping(wait), wait.later_passes * wait.saves(cores_ms))
+    return min(_keeping(wait), wait.kept(wait.saves(cores_ms)))
 
 
 def _first_random(wait: InputWait) -> Stage | None:

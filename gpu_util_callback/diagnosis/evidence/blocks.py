@@ -16,6 +16,7 @@ FLOOR_NS = Count(200_000, "an instant dataset reads 0.07-0.15 ms: get_next's own
 MAX_SHAPES = 100_000
 # Number of shapes whose first time is remembered.
 MAX_TIMED_SHAPES = 256
+MAX_LONG_WAITS = Count(4096, "rows with the longest waits are known one by one, of more only the sums")
 
 
 _COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
@@ -46,6 +47,7 @@ class StepBlocks:
         self._last_end: int | None = None  # of the newest row
         self._shapes: set[int] = set()
         self.first_ns: dict[int, int] = {}  # when each of the first shapes ran first
+        self._longest = np.zeros((3, 0), np.int64)  # wait in ns, step, start: of the rows with the longest waits
         self._fold = Fold(self.CAPACITY, self.BASE_ROWS)
         self._part_of: dict[str, str] = {}  # column -> its part of the fold
 
@@ -65,6 +67,16 @@ class StepBlocks:
     def total(self, name: str, blocks: slice = slice(None)) -> int:
         """Return a column's sum over some of the blocks, all by default."""
         return int(self[name][blocks].sum())
+
+    def longest_waits(self, first_step: int, end_step: int) -> np.ndarray:
+        """Return the longest waits of these steps, longest first.
+
+        Returns:
+            int64[3, n]: the wait beyond the floor in ns, the step, its start in ns since the epoch.
+        """
+        _, step, _ = self._longest
+        inside = self._longest[:, (first_step <= step) & (step < end_step)]
+        return inside[:, np.argsort(-inside[0], kind="stable")]
 
     def mostly_estimated(self, blocks: slice) -> bool:
         """Return whether the waits of more than half of the rows are estimates."""
@@ -125,6 +137,7 @@ class StepBlocks:
         new, dynamic = self._first_seen(table["shape_id"], start)
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_at)
+        self._remember(np.stack([wait, step, start])[:, wait_event])
         parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
         rest = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
@@ -168,6 +181,17 @@ class StepBlocks:
             "first_step": step,
         }
         return {"sum": counted | sums, "last": largest, "first": smallest}
+
+    def _remember(self, waits: np.ndarray) -> None:
+        """Keep the longest of these waits and of those before them; int64[3, n] as in `longest_waits`."""
+        if len(self._longest[0]) == MAX_LONG_WAITS:
+            waits = waits[:, waits[0] > self._longest[0].min()]
+        if not waits.size:
+            return
+        waits = np.concatenate([self._longest, waits], axis=1)
+        if len(waits[0]) > MAX_LONG_WAITS:
+            waits = waits[:, np.argpartition(-waits[0], MAX_LONG_WAITS)[:MAX_LONG_WAITS]]
+        self._longest = waits
 
     def _first_seen(self, shapes: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return per row 1 if its shape is new, and per row 1 if shapes are dynamic."""

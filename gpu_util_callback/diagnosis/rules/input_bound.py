@@ -1,24 +1,24 @@
 """Input-bound: the GPU idles because the next batch is not ready yet."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import CHEAPER, SET_UP, SetUp, advise, advise_kind, ahead_code
-from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.loaders import loader_line, spawned_text
+from gpu_util_callback.diagnosis.advice.input import CHEAPER, SET_UP, SetUp, advise, advise_kind
+from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait
+from gpu_util_callback.diagnosis.advice.long_fetches import advise_long, long_fetches, places, which
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import choose, first_holding
 from gpu_util_callback.diagnosis.advice.tf_data import KEPT, advise_source, advise_traced_stage
-from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, StepBlocks
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import share_of
+from gpu_util_callback.diagnosis.limits import LongFetches
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
     LEAST_GAIN,
@@ -39,7 +39,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_TWENTIETH,
     AGAIN,
     ALWAYS_S,
-    FOUR_FIFTHS,
     MANY_TIMES,
     MATTERS_PCT,
     MIN_STEPS,
@@ -56,44 +55,20 @@ from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, listed, percent
 
-# -- rare long fetches -------------------------------------------------------------------------
-# More batches than this rarely fit into memory.
-MOST_READY = 256
+# -- the first fetches of epochs -----------------------------------------------------------------
 FILLS_HOLD = Constant(0.6, "buffers that fill as each epoch begins cause the wait from this share of it on")
 
 
 @dataclass(frozen=True, slots=True)
-class LongFetches:
-    """Long fetches: their number, their share (0-1) of the wait, and the duration of each."""
+class Filling:
+    """The first fetches of epochs: their number, the duration of each, their share (0-1) of the wait."""
 
     count: int
     each_ms: float
     share: float
 
 
-def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | None:
-    """Return the few fetches with most of the blocks' wait; None if the wait is steady."""
-    wait = steps.total("wait_ns", blocks)
-    if wait <= 0:
-        return None
-    tops = np.sort(steps["top_wait_ns"][blocks])[::-1]
-    reached = int(np.searchsorted(np.cumsum(tops), FOUR_FIFTHS * wait)) + 1
-    if reached <= len(tops):
-        count = int((tops >= MOSTLY * np.median(tops[:reached])).sum())
-        held_ns = int(tops[:count].sum())
-    else:  # several of them per block
-        count = steps.total("wait_events", blocks)
-        held_ns = steps.total("event_wait_ns", blocks)
-    if not A_FEW <= count <= A_TWENTIETH * rows or held_ns < FOUR_FIFTHS * wait:
-        return None
-    work = steps.total("duration_ns", blocks) - steps.total("compile_ns", blocks) - wait
-    # A queue ahead of the loop evens out what is shorter.
-    if A_TENTH * held_ns / count < max(0, work) / max(1, rows):
-        return None
-    return LongFetches(count, held_ns / count / 1e6, held_ns / wait)
-
-
-def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches | None:
+def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> Filling | None:
     """Return the first fetches of epochs, if they take long and hold most of the wait.
 
     Args:
@@ -107,10 +82,10 @@ def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches |
     count, held_ns = len(spent), int(spent.sum())
     if count < AGAIN or held_ns < FILLS_HOLD * wait_ns or A_TENTH * held_ns / count < step_ns:
         return None
-    return LongFetches(count, held_ns / count / 1e6, min(1.0, held_ns / wait_ns))
+    return Filling(count, held_ns / count / 1e6, min(1.0, held_ns / wait_ns))
 
 
-def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
+def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     """Return advice on a shuffle that fills its buffer as each epoch begins.
 
     None if there is none, or another stage is too slow all the time.
@@ -157,7 +132,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     return Advice(f"{observation} {CHEAPER}", saves=0.0, name="refill")
 
 
-def _first_batches(run: Run, filling: LongFetches) -> str:
+def _first_batches(run: Run, filling: Filling) -> str:
     """Return how much of the wait the first batches hold, as a sentence without its full stop."""
     each = "a pass" if run.custom_loop else "an epoch"
     return (
@@ -175,49 +150,6 @@ def _remade(wait: InputWait) -> list[str]:
     if was_read or wait.later_passes <= 0 or any(function["random"] for function in made):
         return []
     return names
-
-
-def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
-    """Return advice on rare long fetches, `usual` being the advice for a steady wait.
-
-    More workers alone do not make a rare long fetch shorter, but batches kept ready hide it, where
-    they can be made while steps run.
-    """
-    kind = wait.kind
-    says = (
-        f"{long.count} fetches took {duration(long.each_ms / 1e3)} each and hold "
-        f"{percent(100 * long.share)} of the wait; the others came at once."
-    )
-    if wait.stage is not None or kind in ("", "numpy", "grain"):
-        return replace(usual, text=f"{says} {usual.text}")
-    says += " Check what happens only then: opening a shard, refilling a shuffle buffer, a network request."
-    if wait.waits is False and wait.own_cpus is not None and not wait.has_room:
-        return Advice(f"{says} {wait.cores_sentence}.", saves=0.0, name="rare")
-    steps_covered = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
-    ready = max(2, min(MOST_READY, steps_covered))
-    says += (
-        f" It takes as long as {steps_covered} steps: with {ready} batches ready (if they fit into "
-        f"memory) {'it' if ready == steps_covered else 'part of it'} passes unnoticed."
-    )
-    workers = max(2, wait.workers)
-    # If batches are made in turn, together they must take less time than the steps. Simultaneous
-    # fetches of several workers are waited for once.
-    shared = max(1, workers // max(1, wait.workers)) if "dataloader" in kind else 1
-    saves = wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / steps_covered)) / shared)
-    if "dataloader" in kind:
-        code = loader_line(wait, workers, f", prefetch_factor={math.ceil(ready / workers)}")
-        says += spawned_text(wait)
-    elif "pydataset" in kind and not wait.run.custom_loop:
-        code = (
-            f"dataset.workers = {workers}  # your PyDataset, before model.fit(dataset)\n"
-            f"dataset.max_queue_size = {ready}"
-        )
-    elif kind == "tf.data":
-        code = f"ds = ds.prefetch({ready})  # as its last step"
-    else:
-        name = wait.input_class or "generate"
-        code = ahead_code(kind == "generator", name, ready, fit=not wait.run.custom_loop)
-    return Advice(says, code, saves, name="rare")
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
@@ -414,41 +346,44 @@ class InputBound(Rule):
             return self._in_trace(run, limits, run.source)
         spans = self._spans(run, limits)
         set_ups = significant(input_setup(run, limits), run.present_ns, limits)
-        return [*spans, *set_ups, *(() if spans else self._one_fetch(run, limits))]
+        return [*spans, *set_ups, *(() if spans else self._few_fetches(run, limits))]
 
-    def _one_fetch(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        """Return a single long fetch of a run that is over: it may not come again."""
-        longest = int(run.steps["top_wait_ns"].max())
-        least = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
-        alone = longest >= MOSTLY * run.steps.total("wait_ns")
-        if not run.ended or longest < least or not alone:
+    def _few_fetches(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        """Return long fetches of a run that is over, too few for a span: they may not come again."""
+        long = long_fetches(run.steps, run.whole, slice(None))
+        long = long and long.largest
+        if not run.ended or long is None or long.steps[-1] < limits["warmup_steps"] or long.share < MOSTLY:
             return
-        block = int(run.steps["top_wait_ns"].argmax())
-        first, end, start_ns, end_ns = (
-            int(run.steps[name][block]) for name in ("first_step", "end_step", "start_ns", "end_ns")
-        )
-        if end <= limits["warmup_steps"]:
+        longest_ms, total_ns = float(long.waits_ms.max()), round(1e6 * float(long.waits_ms.sum()))
+        least_ns = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
+        pieces = [
+            (start, start + round(1e6 * ms)) for start, ms in zip(long.starts_ns.tolist(), long.waits_ms, strict=True)
+        ]
+        where = run.range_of(pieces[0][0], pieces[-1][1])
+        lost = run.lost_of(total_ns, where)
+        if min(1e6 * longest_ms, lost) < least_ns:
             return
-        where = Range(first, end, start_ns, end_ns)
-        lost = run.lost_of(longest, where)
-        if lost < least:
-            return
-        place = f"at step {first:,}" if end - first <= 1 else f"in steps {first:,} to {end - 1:,}"
+        wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
+        advice = advise_long(wait, wait.rare or long, advise)
+        if long.count < AGAIN:
+            advice = Advice(f"{advice.text} It may not come again.", saves=0.0)
+        batches = "one batch" if long.count == 1 else f"{long.count} batches"
         yield self.finding(
-            title=f"Input-bound: one batch took {duration(longest / 1e9)}",
+            title=f"Input-bound: {batches} took {duration(long.each_ms / 1e3)}{' each' if long.count > 1 else ''}",
             where=where,
             lost_ns=lost,
             confidence=ESTIMATED,  # whether it comes again
-            evidence={"once_pct": round(100 * longest / run.present_ns, 1), "seconds_each": round(longest / 1e9, 3)},
+            evidence={
+                "once_pct": round(100 * total_ns / run.present_ns, 1),
+                "seconds_each": round(longest_ms / 1e3, 3),
+                "long_fetches_at": places(wait, long),
+                "held_up_by": which(wait, long),
+            },
             threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
-            advice=Advice(
-                f"One batch {place} took {duration(longest / 1e9)}; the others came at once. Check "
-                "what happens only then: opening a shard, filling a buffer, a network request. It "
-                "may not come again.",
-                saves=0.0,
-            ),
+            advice=advice,
             gpus=run.used_gpus,
             detail="fetch",
+            pieces=pieces,
         )
 
     def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Iterable[Finding]:
@@ -500,15 +435,19 @@ class InputBound(Rule):
         return findings
 
     def _finding(self, run: Run, limits: Limits, waiting: "_Waiting") -> Finding | None:
-        wait = _input_wait(run, limits, waiting)
+        wait = _input_wait(run, limits, waiting, None if waiting.filling else waiting.long)
+        refill = advise_fills(wait, waiting.filling) if waiting.filling and run.source is None else None
+        if refill is None and wait.rare is not waiting.long:
+            wait = _input_wait(run, limits, waiting, waiting.long)
         if wait.not_the_bottleneck and not wait.keeps_up and (waiting.lost_ns < A_TENTH * run.present_ns):
             return None
-        advice = _advise(run, waiting, wait)
+        advice = refill or _advise(run, waiting, wait)
         saved = 0.0 if advice.question else waiting.lost_ns * advice.saves
         evidence = _evidence(waiting, wait)
         evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
-            evidence["held_up_by"] = wait.limit
+            rare = wait.rare
+            evidence["held_up_by"] = which(wait, rare) if rare and rare.share >= MOSTLY else wait.limit
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
             where=waiting.where,
@@ -557,7 +496,7 @@ class _Waiting:
     clean_step_ns: float | None
     model_alone_ns: float | None
     long: LongFetches | None
-    filling: LongFetches | None
+    filling: Filling | None
 
     @property
     def needed_ms(self) -> float:
@@ -605,7 +544,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         # Slower ones have another bottleneck: no comparison.
         clean_step_ns=clean.each_ns if clean is not None and quicker else None,
         model_alone_ns=alone_ns,
-        long=long_fetches(steps, blocks, rows),
+        long=None if run.source is not None else long_fetches(steps, where, blocks),
         filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
     )
 
@@ -645,20 +584,30 @@ def _avoidable(
     return lost_ns, "the wait only; the rest of the step is slow as well"
 
 
-def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
-    """Return the measure that the advice reads: the wait, and the stages of the pipeline behind it."""
+def _input_wait(run: Run, limits: Limits, waiting: _Waiting, rare: LongFetches | None) -> InputWait:
+    """Return the measure that the advice reads: the wait, and the stages of the pipeline behind it.
+
+    Args:
+        rare: long fetches that are to be told from the others.
+    """
     where, rows = waiting.where, waiting.rows
-    stages = run.pipeline.stages(*where.extent_ns)
+    stages: Sequence[Stage] = run.pipeline.stages(*where.extent_ns)
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
+    lost_ms = waiting.lost_ns / rows / 1e6
     wait = InputWait(
         run,
         where,
-        waiting.lost_ns / rows / 1e6,
+        lost_ms,
         waiting.needed_ms,
         stages=stages,
         read_elsewhere=run.pipeline.reads_elsewhere(rows, *where.extent_ns),
     )
-    if (stages and wait.work_ms < explained_ms) or wait.keeps_up:
+    outside = bool(stages) and wait.work_ms < explained_ms
+    if rare is not None:
+        stages, rare = _usual_stages(wait, rare)
+        rare_ms = rare.share * lost_ms
+        wait = replace(wait, lost_ms=max(NO_MS, lost_ms - rare_ms), stages=stages, rare=rare, rare_ms=rare_ms)
+    if outside or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)
     slowest = _to_blame(stages, wait.later_passes)
     if slowest is None or slowest.work_ms_per_batch <= 0:
@@ -666,6 +615,21 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting) -> InputWait:
     # Its calls ran in parallel, or waited for one another, if it worked longer for a batch than the step that took it.
     overlaps = slowest.work_ms_per_batch * 1e6 > waiting.duration_ns / rows
     return replace(wait, stage=slowest, overlaps=overlaps)
+
+
+def _usual_stages(wait: InputWait, rare: LongFetches) -> tuple[Sequence[Stage], LongFetches]:
+    """Return the stages without the time of the long fetches, which is the slowest one's, and these with its name."""
+    slowest = _to_blame(wait.stages, wait.later_passes)
+    long_ms = rare.count * rare.each_ms / rare.rows
+    if slowest is None or slowest.work_ms_per_batch < MOSTLY * long_ms:
+        return wait.stages, rare
+    usual = max(0.0, 1 - long_ms / slowest.work_ms_per_batch)
+    quicker = replace(
+        slowest, work_ms_per_batch=usual * slowest.work_ms_per_batch, ms_per_batch=usual * slowest.ms_per_batch
+    )
+    stages = [quicker if stage is slowest else stage for stage in wait.stages]
+    named = replace(rare, stage=slowest.name) if wait.kind == "tf.data" else rare
+    return sorted(stages, key=lambda stage: -stage.ms_per_batch), named
 
 
 def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
@@ -676,10 +640,12 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
         "step_ms": round(waiting.running_ns / rows / 1e6, 3),
         "steps": rows,
     }
-    if waiting.long is not None:
-        each = duration(waiting.long.each_ms / 1e3)
-        evidence["long_fetches"] = f"{waiting.long.count} of {rows}, {each} each"
-        evidence["long_fetches_hold_pct"] = round(100 * waiting.long.share, 1)
+    rare = wait.rare
+    if rare is not None:
+        each = "" if rare.count == 1 else " each"
+        evidence["long_fetches"] = f"{rare.count} of {rows}, {duration(rare.each_ms / 1e3)}{each}"
+        evidence["long_fetches_at"] = places(wait, rare.largest)
+        evidence["long_fetches_hold_pct"] = round(100 * rare.share, 1)
     active = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
     evidence["gpu_active_pct"] = active
     if waiting.model_alone_ns is not None:
@@ -715,9 +681,6 @@ def _stage_evidence(wait: InputWait) -> Evidence:
 def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     if run.source is not None:
         return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
-    refill = waiting.filling and advise_fills(wait, waiting.filling)
-    if refill:
-        return refill
     if waiting.filling and "dataloader" in wait.kind and not wait.workers:
         return Advice(
             f"{_first_batches(run, waiting.filling)}. Check what happens only as a pass begins: a sampler that draws "
@@ -725,8 +688,7 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
             saves=0.0,
             name="first batches",
         )
-    advice = advise(wait)
-    return advice if waiting.long is None else advise_rare(wait, waiting.long, advice)
+    return advise(wait) if wait.rare is None else advise_long(wait, wait.rare, advise)
 
 
 def _one_remedy(findings: list[Finding]) -> None:

@@ -1,0 +1,271 @@
+"""The few long fetches that hold much of a wait: which batches they are, and what hides them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.input import ahead_code
+from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait, brief
+from gpu_util_callback.diagnosis.advice.loaders import loader_line, spawned_text
+from gpu_util_callback.diagnosis.evidence.blocks import MAX_LONG_WAITS, StepBlocks
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.limits import LongFetches
+from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, Advice
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    A_FIFTH,
+    A_TENTH,
+    A_TWENTIETH,
+    AGAIN,
+    FOUR_FIFTHS,
+    MOSTLY,
+    Count,
+)
+from gpu_util_callback.recording.manifest_facts import LongCall
+from gpu_util_callback.words import duration, listed, percent
+
+MOST_READY = Count(256, "more batches than this rarely fit into memory")
+SAMPLED = Count(64, "long fetches show what the processes did meanwhile")
+NAMED = Count(4, "batches or items that are listed by number; of more only the distance")
+
+
+# -- measure ---------------------------------------------------------------------------------------
+
+
+def long_fetches(steps: StepBlocks, where: Range, blocks: slice) -> LongFetches | None:
+    """Return the few fetches of a span that took as long as ten of its other steps; None if they hold little."""
+    wait_ns, rows = steps.total("wait_ns", blocks), max(1, where.steps)
+    if wait_ns <= 0:
+        return None
+    waits_ns, numbers, starts_ns = steps.longest_waits(where.start_step, where.end_step)
+    waits_ns = waits_ns[: max(1, int(A_TWENTIETH * rows))]
+    running_ns = steps.total("duration_ns", blocks) - steps.total("compile_ns", blocks)
+    # A queue ahead of the loop evens out what is shorter.
+    others_ns = np.maximum(0, running_ns - np.cumsum(waits_ns)) / rows
+    long = np.flatnonzero(A_TENTH * waits_ns >= others_ns)
+    if not len(long):
+        return None
+    known = int(long[-1]) + 1
+    count, held_ns = known, int(waits_ns[:known].sum())
+    if known == MAX_LONG_WAITS:  # there are more
+        count, held_ns = steps.total("wait_events", blocks), steps.total("event_wait_ns", blocks)
+        if count > A_TWENTIETH * rows:
+            return None
+    if held_ns < A_TENTH * wait_ns:
+        return None
+    order = np.argsort(numbers[:known])
+    return LongFetches(
+        count,
+        held_ns / count / 1e6,
+        min(1.0, held_ns / wait_ns),
+        numbers[:known][order],
+        waits_ns[:known][order] / 1e6,
+        starts_ns[:known][order],
+        rows,
+    )
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def places(wait: InputWait, long: LongFetches) -> str:
+    """Return which fetches were long: "batches 100, 200 and 300, in each epoch", "each 50th batch"."""
+    a_pass, seen = wait.steps_a_pass, wait.run.steps.total_rows
+    if not a_pass or a_pass < seen < AGAIN * a_pass:
+        return _numbered(long.steps, "step", "steps")
+    batch = long.steps % a_pass
+    if seen <= a_pass:
+        return _of_pass(wait, batch)
+    unit = "pass" if wait.run.custom_loop or wait.run.fit.get("input_batches") else "epoch"
+    if _only_at_first(wait, long):
+        return f"{_of_pass(wait, batch)}, all in the first {unit}: later ones found it in memory (the page cache)"
+    if batch.max() < max(1, wait.workers):
+        return f"the first batch {'of each worker ' if wait.workers > 1 else ''}in each {unit}"
+    batches, times = np.unique(batch, return_counts=True)
+    again = times >= max(AGAIN, MOSTLY * seen / a_pass)
+    if times[again].sum() >= FOUR_FIFTHS * times.sum():
+        return f"{_of_pass(wait, batches[again])}, in each {unit}"
+    return _numbered(long.steps, "step", "steps")
+
+
+def _only_at_first(wait: InputWait, long: LongFetches) -> bool:
+    """Return whether all of them lie in the first of several passes, and not by chance."""
+    a_pass, seen = wait.steps_a_pass, wait.run.steps.total_rows
+    if not a_pass or seen < AGAIN * a_pass or int(long.steps[-1]) >= a_pass:
+        return False
+    return (seen / a_pass) ** -len(long.steps) <= A_TENTH
+
+
+def _of_pass(wait: InputWait, batches: np.ndarray) -> str:
+    """Return batches of a pass by number, with the samples of a single one in the order of the loader."""
+    words, size = _numbered(batches, "batch", "batches"), wait.run.fit.get("batch_size")
+    if len(batches) == 1 and size and wait.workers and "dataloader" in wait.kind:
+        first = int(batches[0]) * size
+        return f"{words} (samples {first:,} to {first + size - 1:,} in the order of its sampler)"
+    return words
+
+
+def _numbered(numbers: np.ndarray, name: str = "", several: str = "") -> str:
+    """Return a few numbers as they are, more by their distance if they are evenly spaced."""
+    if len(numbers) <= NAMED:
+        shown = listed([f"{number:,}" for number in numbers.tolist()])
+        return f"{name if len(numbers) == 1 else several} {shown}".strip()
+    apart = np.diff(numbers)
+    groups = numbers[np.append(True, apart > AGAIN)]  # each worker's, one after the other
+    distances = np.diff(groups)
+    if len(groups) >= A_FEW:
+        distance = int(np.median(distances))
+        if np.mean(np.abs(distances - distance) <= max(AGAIN, A_TWENTIETH * distance)) >= FOUR_FIFTHS:
+            in_a_row = round(len(numbers) / len(groups))
+            row = f", {in_a_row} in a row" if in_a_row > 1 else ""
+            return f"each {_ordinal(distance)} {name}".strip() + row
+    first = [f"{number:,}" for number in numbers[: NAMED - 1].tolist()]
+    return f"{several} {listed([*first, f'{len(numbers) - len(first):,} more'])}".strip()
+
+
+def _ordinal(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
+    return f"{number:,}{ending}"
+
+
+def _items(wait: InputWait) -> str:
+    """Return the calls that were long, as Python noted them: "D.__getitem__(200)"; "" if none was."""
+    calls: Sequence[LongCall] = wait.call.get("long", ()) if wait.call else ()
+    calls = [call for call in calls if call["ms"] >= A_FIFTH * max(other["ms"] for other in calls)]
+    if wait.call is None or not calls:
+        return ""
+    name = wait.call["name"]
+    items = np.unique([call["at"] for call in calls if "at" in call])
+    if len(items) == 1:
+        return f"{name}({items[0]})"
+    if len(items):
+        return f"{name} of {_numbered(items)}"
+    return f"{name}, {_numbered(np.unique([call['call'] for call in calls]), 'call', 'calls')}"
+
+
+def _waited(wait: InputWait, long: LongFetches) -> bool | None:
+    """Return whether this process and its workers hardly computed meanwhile; None = not sampled."""
+    columns = ("process_cpu_pct", "children_cpu_pct")[: 1 + bool(wait.workers)]
+    shares = []
+    for start_ns, ms in zip(long.starts_ns[:SAMPLED].tolist(), long.waits_ms[:SAMPLED].tolist(), strict=True):
+        used = [wait.run.host_mean(column, start_ns, start_ns + round(ms * 1e6)) for column in columns]
+        shares += [sum(pct for pct in used if pct is not None)] if None not in used else []
+    return float(np.mean(shares)) < 100 * MOSTLY if shares else None
+
+
+def which(wait: InputWait, long: LongFetches) -> str:
+    """Return which fetches took how long, as a sentence without its full stop."""
+    long = long.largest
+    items = _items(wait)
+    if not items and long.stage:
+        items = f"in the stage {long.stage}"
+    took = f"took {duration(long.each_ms / 1e3)}"
+    fetches = f"1 fetch {took}" if long.count == 1 else f"{long.count:,} fetches {took} each"
+    return f"{fetches}: {places(wait, long)}{f' ({items})' if items else ''}"
+
+
+def observed(wait: InputWait, long: LongFetches) -> str:
+    """Return the observation: which fetches took how long, and whether they waited."""
+    long = long.largest
+    who = "It" if long.count == 1 else "They"
+    hold = f"{who} {'holds' if long.count == 1 else 'hold'} {percent(100 * long.share)} of the wait"
+    rest = "; the others came at once" if wait.lost_ms < A_TENTH * wait.needed_ms else ""
+    waited = _waited(wait, long)
+    meanwhile = {True: f" {who} waited, for a file, a network or a lock.", False: f" {who} computed.", None: ""}[waited]
+    return f"{which(wait, long)}. {hold}{rest}.{meanwhile}"
+
+
+# -- advice ----------------------------------------------------------------------------------------
+
+
+def advise_long(wait: InputWait, long: LongFetches, advise: Callable[[InputWait], Advice]) -> Advice:
+    """Return advice where a few long fetches hold much of the wait: for them, or for the others if that gains more.
+
+    Args:
+        advise: gives the advice on the others.
+    """
+    says, whole_ms = observed(wait, long), wait.lost_ms + wait.rare_ms
+    usual = advise(wait)
+    share = wait.lost_ms / whole_ms
+    saves = min(1.0, usual.saves * share)
+    of_others = replace(usual, text=f"{says} {usual.text}", saves=saves, most=max(share, saves))
+    hiding = _kept_workers(wait, long, says) or _hidden(wait, long, says)
+    enough = EQUAL_RUNS if long.share >= MOSTLY else LEAST_GAIN
+    is_fix = bool(usual.saves) and not usual.question and wait.gain(usual.saves) >= enough
+    if is_fix and (hiding is None or hiding.saves <= of_others.saves):
+        return of_others
+    if hiding is not None:
+        return hiding
+    if long.share < MOSTLY:
+        return of_others
+    # What keeps all batches is all that spares the long ones.
+    kept = advise(replace(wait, lost_ms=NO_MS))
+    if kept.saves:
+        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * NO_MS / whole_ms))
+    if _only_at_first(wait, long.largest):
+        rest = "A local copy, or reading all of it in order once, before training, makes the first pass shorter."
+    else:
+        rest = (
+            f"Each batch made ahead hides {brief(wait.needed_ms)} of it. "
+            f"Look for what is special about {'it' if long.count == 1 else 'them'}."
+        )
+    return Advice(f"{says} {rest}", saves=0.0, name="long fetches")
+
+
+def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
+    """Return the advice to keep more batches ready; None if that hides too little, or nothing can make them."""
+    kind = wait.kind
+    if kind in ("", "numpy", "grain"):
+        return None
+    computes = wait.waits is False and wait.usual_fetch_ms >= A_TENTH * wait.needed_ms
+    if computes and not _waited(wait, long) and wait.own_cpus is not None and not wait.has_room:
+        return None
+    covered = max(1, int(np.ceil(long.each_ms / max(0.1, wait.needed_ms))))
+    ready = int(max(2, min(MOST_READY, covered, wait.batches_in_memory)))
+    workers = max(2, wait.workers) if "dataloader" in kind or "pydataset" in kind else 1
+    left = long.left(wait.usual_fetch_ms, wait.needed_ms, workers=workers, ahead=ready)
+    whole_ms = wait.lost_ms + wait.rare_ms
+    saves = wait.rare_ms * (1 - left) / whole_ms
+    if wait.gain(saves * whole_ms / wait.lost_ms) < LEAST_GAIN:
+        return None
+    says += (
+        f" One takes as long as {covered:,} steps: with {ready} batches ready (if they fit into memory) "
+        f"{'it' if ready == covered else 'part of it'} passes unnoticed."
+    )
+    if "dataloader" in kind:
+        code = loader_line(wait, workers, f", prefetch_factor={-(-ready // workers)}")
+        says += spawned_text(wait)
+    elif "pydataset" in kind and not wait.run.custom_loop:
+        code = (
+            f"dataset.workers = {workers}  # your PyDataset, before model.fit(dataset)\n"
+            f"dataset.max_queue_size = {ready}"
+        )
+    elif kind == "tf.data":
+        code = f"ds = ds.prefetch({ready})  # as its last step"
+    else:
+        name = wait.input_class or "generate"
+        code = ahead_code(kind == "generator", name, ready, fit=not wait.run.custom_loop)
+    return Advice(says, code, saves, name="long fetches, ready", most=max(saves, wait.rare_ms / whole_ms))
+
+
+def _kept_workers(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
+    """Return the advice to keep a DataLoader's workers, if each one's first batch of every pass is long."""
+    a_pass = wait.steps_a_pass
+    if "dataloader" not in wait.kind or not wait.workers or wait.run.fit.get("input_persistent_workers"):
+        return None
+    if not a_pass or len(long.steps) < AGAIN or (long.steps % a_pass).max() >= wait.workers:
+        return None
+    whole_ms = wait.lost_ms + wait.rare_ms
+    saves = (1 - 1 / long.count) * wait.rare_ms / whole_ms
+    if wait.gain(saves * whole_ms / wait.lost_ms) < LEAST_GAIN:
+        return None
+    return Advice(
+        f"{says} The DataLoader starts its workers for every epoch. Does the dataset stay as it is between the "
+        "epochs? If so, keep them.",
+        "loader = DataLoader(dataset, ..., persistent_workers=True)",
+        saves,
+        question=True,
+        name="persistent workers",
+    )
