@@ -110,7 +110,11 @@ class ProfilerWindows:
     # -- on the training thread ----------------------------------------------------------------
 
     def begin(
-        self, callbacks: Iterable[object] = (), steps_per_epoch: int | None = None, steps_per_call: int = 1
+        self,
+        callbacks: Iterable[object] = (),
+        steps_per_epoch: int | None = None,
+        steps_per_call: int = 1,
+        planned_steps: int | None = None,
     ) -> None:
         """Begin the fit.
 
@@ -118,13 +122,14 @@ class ProfilerWindows:
             callbacks: all callbacks of the fit, for those that will use the profiler.
             steps_per_epoch: where it is known.
             steps_per_call: batches in one call of the train function.
+            planned_steps: of all epochs, where they are known.
         """
         try:
             self._thread_id = threading.get_ident()
             _abandon_left_over(self._thread_id)
             per_call = max(1, steps_per_call)
             claims = [(a * per_call, b * per_call) for a, b in profile_claims(callbacks)]
-            self.planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims)
+            self.planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims, planned_steps)
             _all.add(self)
         except Exception as error:
             self._failed(error)

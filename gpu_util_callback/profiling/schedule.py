@@ -231,6 +231,9 @@ class Planner:
     LOOK_AHEAD_NS = 2_000_000_000
     LOOK_AHEAD = 33  # calls
     RETRY_NS = 2_000_000_000  # after finding the profiler taken
+    # When the first window of a fit comes that is planned long enough to pay for it: its steps have settled, and
+    # whoever looks into the tab while it trains soon sees kernel times.
+    EARLY_NS = 10_000_000_000
 
     def __init__(self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0):
         self.schedule = schedule
@@ -252,6 +255,7 @@ class Planner:
         self._claims: list[tuple[int, int]] = []
         self._per_call = 1
         self._epoch_steps: int | None = None
+        self._planned_steps: int | None = None  # of the whole fit, while its first window may come early
         self._begin_ns = 0
         self._wake_ns = self._wake_step = FOREVER
         self.attends_ns = self.attends_step = 0  # boundaries before both need not be reported
@@ -266,12 +270,14 @@ class Planner:
         steps_per_epoch: int | None = None,
         steps_per_call: int = 1,
         claims: Iterable[tuple[int, int]] = (),
+        planned_steps: int | None = None,
     ) -> None:
         """Begin the fit.
 
         Args:
             now_ns: the time.
             steps_per_epoch: where it is known.
+            planned_steps: of all its epochs, where they are known.
             steps_per_call: batches between two boundaries (`steps_per_execution`).
             claims: half-open step ranges in which another callback will use the profiler.
         """
@@ -280,6 +286,8 @@ class Planner:
         self._per_call = max(1, steps_per_call)
         self._claims = sorted(claims)
         self._pending = deque(self.schedule.ranges)
+        is_automatic = not self.schedule.ranges and self.schedule.first is None
+        self._planned_steps = planned_steps if is_automatic else None
         self._plan()
 
     def boundary(self, step: int, now_ns: int) -> Action:
@@ -314,6 +322,7 @@ class Planner:
         window = self.window
         assert window is not None
         window.start_s = start_s
+        self._planned_steps = None
         self.windows_opened += 1
         self._last_open_ns = self._last_ns
         if window.look:
@@ -503,6 +512,8 @@ class Planner:
             elapsed_s = self.budget.opens_at_s(self._length())
             if elapsed_s > 1e9:
                 return FOREVER, FOREVER
+            if self._planned_steps is not None:
+                return step, max(time_ns, self._begin_ns + min(self.EARLY_NS, int(elapsed_s * 1e9)))
             time_ns = max(time_ns, self._begin_ns + int(elapsed_s * 1e9), self._spread_ns())
         return step, time_ns
 
@@ -540,6 +551,8 @@ class Planner:
             stop = first + self._length()
             if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
                 return Action.NONE
+            if not self._is_paid_for(stop - first):
+                return Action.NONE
         else:
             first, stop = asked_for or (self._next_first or 0, (self._next_first or 0) + self._length())
             length = stop - first
@@ -555,6 +568,18 @@ class Planner:
             self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, asked_for, request)
             self._plan()
         return Action.OPEN
+
+    def _is_paid_for(self, steps: int) -> bool:
+        """Return whether a window fits the budget by now, or by the end that is planned for the fit."""
+        if self._planned_steps is None:
+            return True
+        planned_s = self._planned_steps / self._per_call * median(self._durations) / 1e9
+        elapsed_s = (self._last_ns - self._begin_ns) / 1e9
+        if self.budget.opens_at_s(steps) <= max(planned_s, elapsed_s):
+            return True
+        self._planned_steps = None  # from now on by the time that has passed
+        self._plan()
+        return False
 
     def _claim_met(self, first: int, stop: int, clear: int) -> _Range | None:
         lead = self.warmup * self._per_call

@@ -282,7 +282,9 @@ class KerasSession:
         with recorder.guarded("growing lists"):
             recorder.memory.kept_items.watch(owners_in_fit(self._callback._model, callbacks_of_fit))
         with recorder.guarded("profiler windows"):
-            self._windows = open_windows(recorder, backend, callbacks_of_fit, params.get("steps"))
+            self._windows = open_windows(
+                recorder, backend, callbacks_of_fit, params.get("steps"), params.get("epochs") or 0
+            )
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:

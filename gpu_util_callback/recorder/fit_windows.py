@@ -31,7 +31,7 @@ ASKED_FOR_ON_GPUS: Unavailable = {
 
 
 def open_windows(
-    recorder: Recorder, backend: str, callbacks: Iterable[object], steps_per_epoch: int | None
+    recorder: Recorder, backend: str, callbacks: Iterable[object], steps_per_epoch: int | None, epochs: int = 0
 ) -> KerasWindows | None:
     """Return the profiler windows of a fit; on the training thread, as it begins.
 
@@ -56,7 +56,7 @@ def open_windows(
         redact=hashed_host if settings.redact else None,
     )
     windows = KerasWindows(
-        recorder.windows, recorder.timeline, callbacks, steps_per_epoch, recorder.timeline.steps_per_execution
+        recorder.windows, recorder.timeline, callbacks, steps_per_epoch, recorder.timeline.steps_per_execution, epochs
     )
     recorder.adapter.before_fetch(windows.batch_requested)
     return windows
@@ -70,6 +70,7 @@ class KerasWindows:
         timeline: counts the calls that had a batch.
         steps_per_epoch: where it is known.
         steps_per_call: batches in one call; the last call of an epoch may have fewer.
+        epochs: that the fit is to have; 0 = not known.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class KerasWindows:
         callbacks: Iterable[object],
         steps_per_epoch: int | None,
         steps_per_call: int,
+        epochs: int = 0,
     ):
         self._windows = windows
         self._timeline = timeline
@@ -90,7 +92,7 @@ class KerasWindows:
         self._worked = False  # whether a window had to be opened, marked or closed as the last one began
         # While no boundary of steps is looked at: who says until when (`attends_ns`).
         self.away: Planner | None = None
-        windows.begin(callbacks, steps_per_epoch, self._per_call)
+        windows.begin(callbacks, steps_per_epoch, self._per_call, epochs * (steps_per_epoch or 0) or None)
         self._planner: Planner | None = windows.planner
 
     def batch_requested(self) -> None:

@@ -23,6 +23,7 @@ class Fit:
     events_per_step: int = 1000
     claims: tuple[tuple[int, int], ...] = ()
     known_epoch: bool = True
+    planned: int | None = None
     busy: tuple[tuple[int, int], ...] = ()  # steps during which somebody else profiles
     validation_s: float = 0.0
     now_ns: int = 1_000 * S
@@ -32,7 +33,9 @@ class Fit:
 
     def run(self, steps: int) -> "Fit":
         begin_ns = self.now_ns
-        self.planner.begin(self.now_ns, self.steps_per_epoch if self.known_epoch else None, self.per_call, self.claims)
+        self.planner.begin(
+            self.now_ns, self.steps_per_epoch if self.known_epoch else None, self.per_call, self.claims, self.planned
+        )
         start_s, slowed_s, stop_s, parse_s = self.costs
         behind = []  # (due, window)
         step = 0
@@ -187,6 +190,18 @@ def test_the_first_window_waits_until_a_cautious_guess_fits():
     assert len(run.marked[0]) == Planner.FIRST_STEPS
 
 
+@pytest.mark.parametrize("planned, first", [(11_000, 1_000), (9_900, 10_000), (None, 10_000)])
+def test_a_fit_that_is_planned_to_pay_for_it_has_its_first_window_early(planned, first):
+    run = fit(guess_s=1.0, planned=planned).run(11_000)  # steps of 10 ms: 110 s pay for 1 s at 1 %
+    assert first <= run.windows[0].first <= first + 10
+    assert run.spent_log[-1][1] <= 0.01 * 110
+
+
+def test_an_early_window_waits_for_a_profiler_that_is_taken():
+    run = fit(guess_s=1.0, planned=11_000, busy=((0, 1_100),)).run(11_000)
+    assert 1_100 <= run.windows[0].first < 1_400
+
+
 @pytest.mark.parametrize("events, lengths", [(100, [3, 6, 8, 8]), (50_000, [3, 1, 1, 1])])
 def test_windows_grow_while_events_allow_it(events, lengths):
     run = fit(share=0.2, events_per_step=events).run(6_000)
@@ -254,10 +269,11 @@ def test_a_guess_is_never_below_what_windows_cost():
     events_per_step=st.integers(10, 200_000),
     warmup=st.integers(0, 1),
     known_epoch=st.booleans(),
+    planned=st.sampled_from([None, 6000]),
     claims=st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 30)), max_size=3),
 )
 def test_whatever_the_fit_the_budget_holds(
-    share, step_s, costs, steps_per_epoch, events_per_step, warmup, known_epoch, claims
+    share, step_s, costs, steps_per_epoch, events_per_step, warmup, known_epoch, planned, claims
 ):
     run = fit(
         share=share,
@@ -268,11 +284,12 @@ def test_whatever_the_fit_the_budget_holds(
         steps_per_epoch=steps_per_epoch,
         events_per_step=events_per_step,
         known_epoch=known_epoch,
+        planned=planned,
         claims=tuple((a, a + n) for a, n in claims),
         validation_s=0.5,
     ).run(6000)
     for elapsed_s, spent_s, _ in run.spent_log:
-        assert spent_s <= share * elapsed_s + 1e-6
+        assert spent_s <= share * max(elapsed_s, (planned or 0) * step_s) + 1e-6
     assert run.planner.window is None
     last = -1
     for window in run.windows:
