@@ -23,6 +23,7 @@ from gpu_util_callback.words import duration, precise
 
 _GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
 _STEPS_SHOWN, _ROWS_SHOWN = 12, 10  # of the tables of `--all`
+_APART = 0.1  # of the mean: a median as far from it as this is shown beside it
 _LISTED_GPUS = 4
 
 
@@ -115,14 +116,16 @@ def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> lis
 
 
 def _steps(p: ProcessAnalysis) -> str:
-    """Return how many steps there are, how they were found, and how long they took."""
+    """Return how many steps there are, how they were found, and how long they took: all times are means."""
     if not len(p.steps):
         return "nothing was recorded: no GPU events, no host events"
     took = p.steps.end_ps - p.steps.start_ps
     first, last = int(p.steps.label[0]), int(p.steps.label[-1])
     if len(p.steps) > 1:
         line = f"{len(p.steps):,} steps (steps {first:,}–{last:,}; {_BASIS[p.steps.basis]}), "
-        line += f"{_time(float(np.median(took)))} each (median)"
+        mean, median = float(took.mean()), float(np.median(took))
+        line += f"{_time(mean)} each on average"
+        line += f" (median {_time(median)})" if abs(median - mean) > _APART * mean else ""
     elif p.steps.basis == "trace":
         extent = "from the first to the last GPU work" if p.idle_judged else "the whole trace"
         line = f"no steps found: {extent}, {_time(float(took[0]))}"

@@ -14,6 +14,10 @@ from gpu_util_callback.traces.model import PS_PER_MS, HostKind, Names, Process, 
 
 _CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
+# Stages that wait for others and pass on what those made.
+_PASSES_ON = re.compile(r"(Root|Prefetch|Model|Options|MaxIntraOpParallelism|PrivateThreadPool)(V\d+)?$")
+# What Keras makes of arrays: the batches' places, shuffled, and the arrays, of which one map cuts a batch.
+_OF_ARRAYS = re.compile(r"::Zip\[1\]::ForeverRepeat\[0\]::FromTensor$")
 # A waiting op does no work: another thread does.
 _WAITS = re.compile(
     r"block_until_ready|try_to_block|blockhostuntil|synchronize|await|\b(wait|join|acquire)\b", re.IGNORECASE
@@ -63,7 +67,7 @@ class TracedStage:
     path: str
     count: int
     total_ps: int
-    self_ps: int  # wall time at work while no stage that it pulls from was
+    self_ps: int  # wall time at work while no stage that it pulls from was; 0 if it passes on only
 
 
 def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
@@ -101,7 +105,7 @@ def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
             path=path,
             count=count,
             total_ps=total_ps,
-            self_ps=(spans - pulled.get(path, EMPTY)).total,
+            self_ps=0 if _PASSES_ON.match(path.rpartition("::")[2]) else (spans - pulled.get(path, EMPTY)).total,
         )
         for path, (count, total_ps, spans) in active.items()
     ]
@@ -301,7 +305,7 @@ _TRAINS = re.compile(
     r"autograd::engine|Backward\d|backward|bwd|Optimizer\.step|[dw]grad|gradient|transpose\(jvp"
     r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_"
 )
-_LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
+_LOADER = re.compile(r"_\w{0,40}(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +315,7 @@ class Wording:
     Attributes:
         framework: "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight).
         keras: True if `model.fit` ran the steps, as far as can be seen.
+        arrays: True if it cut their batches from arrays.
         workers: True if PyTorch's DataLoader has worker processes; None = no such loader is seen.
         trains: True if gradients or an optimizer are seen.
     """
@@ -319,11 +324,12 @@ class Wording:
     keras: bool = False
     workers: bool | None = None
     trains: bool = False
+    arrays: bool = False
 
 
 def wording(trace: Trace) -> Wording:
     """Return the framework seen in the names of a trace, in one pass."""
-    jax = tensorflow = keras = trains = torch = False
+    jax = tensorflow = keras = trains = torch = arrays = False
     workers = None
     for name in trace.names.strings:
         trains = trains or _TRAINS.search(name) is not None
@@ -331,11 +337,12 @@ def wording(trace: Trace) -> Wording:
         jax = jax or name.startswith(_JAX)
         tensorflow = tensorflow or name.startswith(_TENSORFLOW)
         keras = keras or _KERAS.search(name) is not None
+        arrays = arrays or _OF_ARRAYS.search(name) is not None
         if "DataLoader" in name and (loader := _LOADER.search(name)):
             workers = workers or loader[1] == "Multi"
     if jax:  # first: it may take its input from tf.data
         return Wording("jax", trains=trains)
     if tensorflow:
-        return Wording("tensorflow", keras, trains=trains)
+        return Wording("tensorflow", keras, trains=trains, arrays=keras and arrays)
     torch = torch or trace.format == "kineto"
     return Wording("torch" if torch else "", False, workers, trains)

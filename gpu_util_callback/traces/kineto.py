@@ -40,7 +40,15 @@ from gpu_util_callback.traces.model import (
     Trace,
     by_device,
 )
-from gpu_util_callback.traces.naming import DERIVED_LINES, api_kind, copy_kind, device_kind, memory_kind, op_of
+from gpu_util_callback.traces.naming import (
+    DERIVED_LINES,
+    api_kind,
+    copy_kind,
+    device_kind,
+    memory_kind,
+    op_of,
+    step_marker,
+)
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
 _LIMIT = 1 << 63
@@ -282,7 +290,6 @@ def device_facts(properties: object) -> tuple[dict[int, dict], dict[int, str]]:
 
 _MEMBERS = frozenset(("deviceProperties", "baseTimeNanoseconds", "distributedInfo"))
 
-_STEP = re.compile(r"^ProfilerStep\s*#(\d+)$")
 # The loader's own range in all spellings so far; a Python frame where only stacks were recorded.
 _LOADER = re.compile(
     r"^enumerate\((DataLoader|DataPipe|\w*Loader|\w*DataPipe)\)"
@@ -472,11 +479,10 @@ class _TextReader:
             kind = self.kinds[key] = self._host_kind(category, name)
         if kind < 0:
             return
-        value = -1
-        if kind == HostKind.STEP:  # the number is in the name; all steps share one name
-            number_match = _STEP.match(name)
-            value = -1 if number_match is None else integer(number_match[1])
-            name = "ProfilerStep"
+        value, root = -1, False
+        if kind == HostKind.STEP and (step := step_marker(name)):
+            root = name.startswith("ProfilerStep")
+            name, value = step
         correlation = arguments.get("correlation", -1)
         external = arguments.get("External id", arguments.get("external id", -1))
         self.host.add(
@@ -488,6 +494,7 @@ class _TextReader:
             correlation if type(correlation) is int else -1,
             value,
             external if type(external) is int else -1,
+            root,
         )
 
     def _host_kind(self, category: str, name: str) -> int:
@@ -497,7 +504,7 @@ class _TextReader:
             return -1  # gpu_user_annotation, cuda_sync, flows, the profiler's own spans
         if kind == HostKind.CALL:
             return api_kind(name) or HostKind.CALL
-        if _STEP.match(name):
+        if kind != HostKind.PYTHON and step_marker(name):
             return HostKind.STEP
         if _LOADER.search(name):
             return HostKind.INPUT_WAIT

@@ -106,6 +106,34 @@ def api_kind(name: str) -> HostKind | None:
     return HostKind.CALL if _API.match(name) else None
 
 
+# Steps by the names of ranges: numbered ("step 12", "iteration_3", "ProfilerStep#4"), described
+# ("step[DECODE bs=8]", vLLM's "execute_context_0(0)_generation_8(8)"), or always the same.
+_NUMBERED = re.compile(
+    r"^((?:train(?:ing)?|global|profiler|fit|decode|engine)?[ _-]?(?:step|iteration|iter|batch))"
+    r"[ _#:=/\[(-]*(\d+)[\])]?$",
+    re.IGNORECASE,
+)
+_DESCRIBED = re.compile(
+    r"^((?:train(?:ing)?|decode|engine)?[ _-]?(?:step|iteration|iter))[ _-]?[\[({<]"
+    r"|^(execute)_(?:new|context)_\d",
+    re.IGNORECASE,
+)
+_REPEATED = re.compile(r"^(train(ing)?[ _-]?(step|batch|iteration)|train|step|iteration)$", re.I)
+
+
+@lru_cache(maxsize=4096)
+def step_marker(name: str) -> tuple[str, int] | None:
+    """Return the name that a range shares with those of other steps, and its step's number (-1 = none).
+
+    None if the name is not one of a step.
+    """
+    if numbered := _NUMBERED.match(name):
+        return numbered[1], int(numbered[2]) if len(numbered[2]) < 18 else -1
+    if described := _DESCRIBED.match(name):
+        return described[1] or described[2], -1
+    return (name, -1) if _REPEATED.match(name) else None
+
+
 # Ordinary cores by name, even where the rest of the name suggests otherwise ("xmma" with FFMA).
 _TENSOR_NEVER = re.compile(r"simt|ffma", re.IGNORECASE)
 # Names may be long and made up: no pattern may search for its end from every position.

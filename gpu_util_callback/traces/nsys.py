@@ -42,7 +42,7 @@ from gpu_util_callback.traces.model import (
     groups,
     in_order,
 )
-from gpu_util_callback.traces.naming import api_kind, device_kind
+from gpu_util_callback.traces.naming import api_kind, device_kind, step_marker
 from gpu_util_callback.traces.xplane_events import host_kind
 
 # Columns of a kernel's launch shape.
@@ -203,13 +203,6 @@ def _quote(name: str) -> str:
 
 # --- NVTX ranges ----------------------------------------------------------------------------------
 
-# Steps by their names: numbered ("step 12", "iteration_3", "ProfilerStep#4"), or always the same.
-_NUMBERED = re.compile(
-    r"^((?:train(?:ing)?|global|profiler|fit)?[ _-]?(?:step|iteration|iter|batch))"
-    r"[ _#:=-]*(\d{1,17})$",
-    re.IGNORECASE,
-)
-_REPEATED = re.compile(r"^(train(ing)?[ _-]?(step|batch|iteration)|train|step|iteration)$", re.I)
 _TRACE_ME = re.compile(r"^(?:TSL:)?([^#]*)#(.*)#$", re.DOTALL)
 _STEP_NUM = re.compile(r"(?:^|,)step_num=(\d{1,17})(?:,|$)")
 _TORCH_OP = re.compile(r"^(.*?),\s*(?:seq = \d+,\s*)?op_id = \d+")
@@ -230,11 +223,8 @@ def range_kind(text: str) -> tuple[int, int, str]:
         name = op[1]
         loader = name.startswith("enumerate(")
         return (HostKind.INPUT_WAIT if loader else HostKind.OP), -1, name
-    numbered = _NUMBERED.match(text)
-    if numbered:
-        return HostKind.STEP, int(numbered[2]), numbered[1]
-    if _REPEATED.match(text):
-        return HostKind.STEP, -1, text
+    if step := step_marker(text):
+        return HostKind.STEP, step[1], step[0]
     if _LOADER.search(text):
         return HostKind.INPUT_WAIT, -1, text
     if re.match(r"^nccl[A-Z]", text):

@@ -225,7 +225,7 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
     if wording.framework == "jax":
         fit["jit_compile"] = True
     if wording.framework == "tensorflow" and len(p.waits):
-        fit["input_kind"] = "tf.data"
+        fit["input_kind"] = "numpy" if wording.arrays else "tf.data"
     if wording.workers is not None:
         fit["input_kind"] = "DataLoader"
     if wording.workers is False:
@@ -249,7 +249,7 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
             }
             for d in p.devices
         ],
-        "source": _source(p, names, index, wording.trains),
+        "source": _source(p, names, index, wording),
     }
 
 
@@ -260,9 +260,19 @@ def _capability(d: DeviceAnalysis) -> str | None:
     return ".".join(map(str, version)) if nvidia and version else None
 
 
-def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dict[str, object]:
+def _slowest_stage(p: ProcessAnalysis) -> dict[str, object] | None:
+    """Return the stage with most work of its own, and its work in ms."""
+    stage = next((stage for stage in p.stages if stage.self_ps > 0), None)
+    if stage is None:
+        return None
+    # `from_generator` is a FlatMap, which starts the generator, over the generator itself.
+    inner = next((s for s in p.stages if s.path == f"{stage.path}::Generator"), stage)
+    self_ps = stage.self_ps if inner is stage else stage.self_ps + inner.self_ps
+    return {"name": inner.name, "path": inner.path, "self_ms": self_ps / PS_PER_MS}
+
+
+def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) -> dict[str, object]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
-    stage = next((stage for stage in p.stages if stage.self_ps > 0 and stage.name != "Root"), None)
     calls, call_name = p.host_calls
     return {
         "steps_judged": p.has_steps,
@@ -271,7 +281,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
         "tpu": p.process.facts.get("tpu", False),
         "fetches": len(p.waits),
         "host_activity": _host_activity(p, names),
-        "trains": trains,
+        "trains": wording.trains,
         "collectives": _collectives(p),
         "late_rank": p.late_rank,
         "once": _once(p),
@@ -284,7 +294,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, trains: bool) -> dic
         if call_name
         else None,
         "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
-        "slowest_stage": stage and {"name": stage.name, "path": stage.path, "self_ms": stage.self_ps / PS_PER_MS},
+        "slowest_stage": None if wording.arrays else _slowest_stage(p),
         "gpus": [index(d) for d in p.devices if d in p.active],
         "linked_kernels": sum(d.launches.linked for d in p.active),
         "short_kernels_pct": 100 * max((d.launches.short_share or 0.0 for d in p.active), default=0.0),

@@ -54,7 +54,7 @@ def find_steps(process: Process, names: Names) -> Steps:
     for find in (_by_marker, _by_call, _by_iteration, _by_range, _by_graph):
         steps = find(process, names)
         if steps is not None and len(steps) and steps.judged:
-            return steps
+            return _without_ends(process, names, steps)
     start, end = _at_work(process)
     if start == end:
         empty = np.empty(0, np.int64)
@@ -87,13 +87,15 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
     rows = np.flatnonzero(events.kind == HostKind.STEP)
     if not len(rows):
         return None
-    # Several kinds of markers (ours, the framework's): those the profiler calls roots, then the
-    # most frequent name; of those the thread with most.
+    # Several kinds of markers (ours, the framework's): those the profiler calls roots, then the longest
+    # of the most frequent names; of those the thread with most.
     if events.root[rows].any():
         rows = rows[events.root[rows] > 0]
-    for key in (events.name, events.thread):
-        values, counts = np.unique(key[rows], return_counts=True)
-        rows = rows[key[rows] == values[np.argmax(counts)]]
+    _, inverse, counts = np.unique(events.name[rows], return_inverse=True, return_counts=True)
+    spent = np.bincount(inverse, events.end_ps[rows] - events.start_ps[rows])
+    rows = rows[inverse == np.argmax(np.where(2 * counts >= counts.max(), spent, -1))]
+    values, counts = np.unique(events.thread[rows], return_counts=True)
+    rows = rows[events.thread[rows] == values[np.argmax(counts)]]
     rows = rows[_outermost(events.start_ps[rows], events.end_ps[rows])]
     label = events.value[rows]
     if ((label < 0) | (label > limits.MAX_STEP)).any():  # ranges that are steps by name, without a number
@@ -199,6 +201,78 @@ def _trains(process: Process, names: Names, call: int) -> bool:
     matches = [match for row in around.tolist() if (match := _CALLED.match(names[events.name[row]]))]
     functions = [match[1] or match[2] for match in matches]
     return any(_TRAINS.search(name) and not _EVALUATES.search(name) for name in functions)
+
+
+# What follows a fetch is no step if it has less than this share of the usual amount of work.
+_HARDLY_ANY = 0.1
+_FROM_WORKERS = re.compile(r"Multi(Process|Worker)")
+_DOES_WORK = (HostKind.OP, HostKind.LAUNCH, HostKind.CALL, HostKind.SYNC, HostKind.COLLECTIVE)
+# Inside of a fetch these take place whether a batch comes or the data have ended.
+_SEARCHES = (HostKind.PYTHON, HostKind.FRAMEWORK, HostKind.INPUT_WAIT)
+
+
+def _without_ends(process: Process, names: Names, steps: Steps) -> Steps:
+    """Return the steps without those that only found the end of the data."""
+    events = process.events
+    fetches = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
+    if len(steps) < 2 or not len(fetches):
+        return steps
+    works = np.isin(events.kind, _DOES_WORK)
+    works &= ~process.of_pipeline(np.arange(len(events)))
+    works &= ~union(events.start_ps[fetches], events.end_ps[fetches]).contains(events.start_ps)
+    work = events.start_ps[works]
+    is_end = _finds_end(process, names, fetches, work)
+    step = np.searchsorted(steps.start_ps, events.start_ps[fetches], "right") - 1
+    count = len(steps)
+    empty = np.bincount(step[step >= 0], ~is_end[step >= 0], count) == 0
+    empty &= np.bincount(step[step >= 0], minlength=count) > 0
+    if steps.basis != "iteration":  # another thread may find the end during the last steps
+        # TensorFlow runs what needs no batch beside the fetch, about a third of a small model's operations.
+        amount = _between_times(work, steps.start_ps, steps.end_ps)
+        empty &= 2 * amount <= np.median(amount)
+    if not empty.any() or empty.all():
+        return steps
+    keep = ~empty
+    label = np.arange(keep.sum()) if steps.basis in ("iteration", "call") else steps.label[keep]
+    return Steps(label, steps.start_ps[keep], steps.end_ps[keep], steps.basis, steps.judged)
+
+
+def _finds_end(process: Process, names: Names, fetches: np.ndarray, work: np.ndarray) -> np.ndarray:
+    """Return a mask of the fetches (rows of events) that found the end of the data.
+
+    Such a fetch neither builds nor receives a batch, as most others do on their own thread, and is
+    followed by no step, though perhaps by a validation.
+
+    Args:
+        work: begins of all work outside of fetches, sorted.
+    """
+    events = process.events
+    builds = ~np.isin(events.kind, _SEARCHES) & ~names.matching(lambda name: name.startswith("Iterator::"))[events.name]
+    inside, built = np.zeros(len(fetches), np.int64), np.zeros(len(fetches), np.int64)
+    for thread, mine in groups(events.thread[fetches]):
+        rows = np.flatnonzero(events.thread == thread)
+        start, end = events.start_ps[fetches[mine]], events.end_ps[fetches[mine]]
+        inside[mine] = _between_times(events.start_ps[rows], start, end)
+        built[mine] = _between_times(events.start_ps[rows[builds[rows]]], start, end)
+    start = events.start_ps[fetches]
+    following = np.append(start[1:], np.iinfo(np.int64).max)
+    amount = _between_times(work, events.end_ps[fetches], np.maximum(following, events.end_ps[fetches]))
+    idle = amount <= _HARDLY_ANY * np.median(amount)
+    if 2 * np.count_nonzero(built) <= len(fetches):
+        short = 2 * inside <= np.median(inside)
+        return idle & (short if np.median(inside) > 1 else np.full(len(fetches), not idle.all()))
+    none = built == 0
+    # Two in a row that work follows are fetches of another loader, whose batches are made without
+    # operations. A batch from a worker may have come during an earlier fetch.
+    delivers = none & ~idle
+    beside = np.append(delivers[1:], False) | np.insert(delivers[:-1], 0, False)
+    beside |= names.matching(_FROM_WORKERS.search)[events.name[fetches]]
+    return none & ~(delivers & beside)
+
+
+def _between_times(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return how many of the sorted times `at` lie in each `[start[i], end[i])`."""
+    return np.searchsorted(at, end) - np.searchsorted(at, start)
 
 
 def _by_iteration(process: Process, names: Names) -> Steps | None:

@@ -151,3 +151,50 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
 def test_the_framework_is_known_by_its_calls(format, names, framework):
     trace = SimpleNamespace(format=format, names=SimpleNamespace(strings=names))
     assert wording(trace).framework == framework
+
+
+def test_prefetch_only_waits_and_a_generator_includes_its_start(explain):
+    result = explain(
+        input_bound(
+            {
+                "Iterator::Root::Prefetch": 7_900,
+                "Iterator::Root::Prefetch::FlatMap": 3_000,
+                "Iterator::Root::Prefetch::FlatMap::Generator": 1_000,
+            }
+        )
+    )
+    assert {row["stage"]: row["self_ms"] for row in result["pipeline"]}["Prefetch"] == 0
+    evidence = the_input_bound(result)["evidence"]
+    assert evidence["slowest_stage"].endswith("::FlatMap::Generator")
+    assert evidence["slowest_stage_self_ms"] == pytest.approx(STEPS * 3.0)
+
+
+def test_the_arrays_of_a_fit_are_not_a_pipeline_of_the_user(explain):
+    zipped = "Iterator::Root::Prefetch::ParallelMapV2::Zip"
+    space = input_bound(
+        {
+            "Iterator::Root::Prefetch": 7_900,
+            "Iterator::Root::Prefetch::ParallelMapV2": 7_000,
+            f"{zipped}[0]::FlatMap": 20,
+            f"{zipped}[1]::ForeverRepeat[0]::FromTensor": 10,
+        }
+    )
+    space.host.line("python", 9).event("multi_step_on_iterator", 0, 10)
+    finding = the_input_bound(explain(space))
+    assert finding["evidence"]["slowest_stage"] is None
+    assert "out of the arrays" in finding["advice"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("iterator", "workers"),
+    [
+        ("_StatefulSingleProcessDataLoaderIter", False),
+        ("_StatefulMultiProcessingDataLoaderIter", True),
+        ("_SingleProcessDataLoaderIter", False),
+        ("_MultiProcessingDataLoaderIter", True),
+    ],
+)
+def test_the_loader_of_any_library_shows_its_workers(tmp_path, iterator, workers):
+    name = f"enumerate(DataLoader)#{iterator}.__next__"
+    events = [event("user_annotation", name, 0, 90), event("cpu_op", "aten::mm", 95, 20)]
+    assert wording(read_trace(write(tmp_path, events))).workers is workers

@@ -361,3 +361,14 @@ def test_a_tpu_is_called_tpu(tmp_path):
     planes = space.write(tmp_path / "host.xplane.pb")
     analysis = analyse(read_trace(planes))
     assert analysis.verdict == result["verdict"] and "a TPU's trace" in render(analysis)
+
+
+def test_times_side_by_side_are_all_means(tmp_path):
+    """Of steps of 10, 10 and 100 ms the parts add up to 120 ms, not to three medians."""
+    events, at = [], 0
+    for number, length in enumerate((10_000, 10_000, 100_000)):
+        events += [event("user_annotation", f"ProfilerStep#{number}", at, length)]
+        events += [event("cpu_op", "aten::mm", at + 10, length - 20)]
+        at += length
+    text = render(analyse(read_trace(write(tmp_path, events))), width=120)
+    assert "40 ms each on average (median 10 ms)" in text and "ops running 40 ms a step" in text
