@@ -672,6 +672,16 @@ class SourceOnce(TypedDict, total=False):
     idle_ns: Required[Time]  # of the GPUs, in all such costs
 
 
+class SourceBlockingCall(TypedDict, total=False):
+    """A call of the GPU's driver or runtime that holds the host for over a millisecond while the GPUs idle."""
+
+    name: Required[str]
+    op: Required[str]  # of the framework, which calls it; "" = not known
+    count: Required[Count]
+    each_ns: Required[Time]  # mean
+    idle_ns: Required[Time]  # of the GPUs, in all of them
+
+
 class SourceHostCalls(TypedDict, total=False):
     """Calls of the host's code by the compiled steps of a trace."""
 
@@ -699,12 +709,17 @@ class SourceFacts(TypedDict, total=False):
     collectives: Required[str]  # the kind of most communication, all_to_all, gather or reduce; "" = none
     late_rank: Required[SourceLateRank | None]
     once: Required[SourceOnce | None]
+    blocking_call: SourceBlockingCall | None
     host_calls: Required[SourceHostCalls | None]
     uploaded_ns: Required[Time]  # copies to a GPU before its first kernel, of a trace without steps
     gpus: Required[list[GpuIndex]]  # that computed, or else all with any activity; the rest is about them
     linked_kernels: Required[Count]  # kernels whose launch was seen
     short_kernels_pct: Required[Percent]  # kernels shorter than a launch, on the GPU with most of them
     copies: Required[list[SourceCopies]]
+    compiled_by: str  # what compiled them: "torch" (torch.compile), "exported", "xla"; "" = nothing
+    compiled_kernels_pct: Percent
+    graph_kernels_pct: Percent  # kernels replayed from CUDA graphs
+    server: str  # of language models: "vllm", "sglang"; "" = none
 
 
 class CeilingsInstead(TypedDict, total=False):

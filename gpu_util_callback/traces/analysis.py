@@ -168,7 +168,7 @@ def measure(trace: Trace) -> Analysis:
     count = 0
     for process in trace.processes:
         steps = find_steps(process, trace.names)
-        once = one_time_costs(process, trace.names)
+        once = one_time_costs(process, trace.names, steps)
         devices = []
         chosen, aside = _accountable(process, steps)
         if aside:

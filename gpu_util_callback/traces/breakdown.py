@@ -8,7 +8,8 @@ idle gap is explained by the host's activity before the work that ended it:
 
 * `idle_input`: the host waited for the next batch.
 * `idle_launch`: the launch itself (call and start-up of the kernel), or the host issuing one
-  launch after another with less than `DISPATCH_GAP_PS` between: the GPU waits between kernels.
+  launch after another with less than `DISPATCH_GAP_PS` between: the GPU waits between kernels. A
+  call that holds the host for longer than that is no launch, but `idle_host`.
 * `idle_sync`: the GPU ran dry while the host was waiting for it or for a result of it, so that
   nothing was queued behind.
 * `idle_host`: the host did something else; nothing was launched.
@@ -25,7 +26,7 @@ import numpy as np
 
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_with_first
-from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostKind, Process
+from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostEvents, HostKind, Process
 from gpu_util_callback.traces.steps import Steps
 
 # Between two launches of eager code lie tens to hundreds of microseconds of Python and dispatch;
@@ -120,17 +121,15 @@ def _idle(
     ends_at = np.searchsorted(busy.start, gaps.end)
     has_next = ends_at < len(busy)
     following = first[np.minimum(ends_at, max(len(busy) - 1, 0))] if len(busy) else None
-    launched = np.full(len(gaps), UNLINKED)
-    returned = np.full(len(gaps), UNLINKED)
+    launched = returned = np.full(len(gaps), UNLINKED)
     if following is not None:
         launched = np.where(has_next, launch_start[following], UNLINKED)
         returned = np.where(has_next, launch_end[following], UNLINKED)
     has_launch = launched >= low
     late = np.where(has_launch, np.clip(launched, gaps.start, gaps.end), gaps.end)
 
-    # From the launch to the start of the work; a long delay is a dependency, not a launch.
-    queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
-    launching = union(late, np.where(has_launch, np.maximum(queued_until, late), late))
+    launching, blocked = _launching(gaps, late, has_launch, returned), _blocked(calls)
+    held, launching = launching & blocked, launching - blocked
 
     # Before it: nothing was queued. First the input, where the wait was over before the launch.
     before = Intervals(gaps.start, late)
@@ -153,11 +152,11 @@ def _idle(
     remaining = remaining - idle_sync
     # Then launching: calls for this device or any driver call, and short pauses between launches.
     api = (calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL)
-    calling = union(calls.start_ps[api], calls.end_ps[api])
+    calling = union(calls.start_ps[api], calls.end_ps[api]) - blocked
     dispatch = remaining & (calling | _part(before, short & has_launch & ~straddles))
     idle_launch = dispatch | launching
     # Without work that is linked to its launch, a late host cannot be shown.
-    late_host = remaining - dispatch if has_launch.any() or not has_next.any() else EMPTY
+    late_host = (remaining - dispatch) | held if has_launch.any() or not has_next.any() else held
     return staging, {
         "idle_input": idle_input,
         "idle_launch": idle_launch,
@@ -193,6 +192,23 @@ def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
     return [
         Gap(int(a), int(b), _GAP_CAUSES[i]) for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
     ]
+
+
+def blocking_rows(calls: HostEvents) -> np.ndarray:
+    """Return the rows of the driver's and runtime's calls that hold the host for over `DISPATCH_GAP_PS`."""
+    api = (calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL)
+    return np.flatnonzero(api & (calls.end_ps - calls.start_ps > DISPATCH_GAP_PS))
+
+
+def _launching(gaps: Intervals, late: np.ndarray, has_launch: np.ndarray, returned: np.ndarray) -> Intervals:
+    """Return the times from a launch to the start of its work; a long delay is a dependency, not a launch."""
+    queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
+    return union(late, np.where(has_launch, np.maximum(queued_until, late), late))
+
+
+def _blocked(calls: HostEvents) -> Intervals:
+    rows = blocking_rows(calls)
+    return union(calls.start_ps[rows], calls.end_ps[rows])
 
 
 def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:

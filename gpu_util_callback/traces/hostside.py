@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces import limits
+from gpu_util_callback.traces.breakdown import blocking_rows, launches
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
-from gpu_util_callback.traces.kernels import op_name
-from gpu_util_callback.traces.model import PS_PER_MS, HostKind, Names, Process, Trace, groups
+from gpu_util_callback.traces.kernels import op_name, replayed
+from gpu_util_callback.traces.model import PS_PER_MS, HostKind, Names, Process, Trace, groups, kernels
+from gpu_util_callback.traces.steps import Steps
 
 _CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
@@ -230,10 +232,11 @@ class OneTime:
         return self.end_ps - self.start_ps
 
 
-def one_time_costs(process: Process, names: Names) -> list[OneTime]:
+def one_time_costs(process: Process, names: Names, steps: Steps) -> list[OneTime]:
     """Return what certainly was paid for once: calls that start up, and first ones of their name.
 
-    Such a first call or op takes ten times as long as any later one of at least three.
+    Such a first call or op takes ten times as long as any later one of at least three. What starts up in
+    most of the steps, as code that each of them loads anew, is not paid for once.
     """
     events = process.events
     rows = np.flatnonzero(np.isin(events.kind, (HostKind.CALL, HostKind.LAUNCH, HostKind.OP)))
@@ -243,13 +246,72 @@ def one_time_costs(process: Process, names: Names) -> list[OneTime]:
     for name, mine in groups(events.name[rows]):
         took = (events.end_ps - events.start_ps)[rows[mine]]
         text = names[name]
-        starts_up = bool(_STARTS_UP.match(text))
+        starts_up = bool(_STARTS_UP.match(text)) and not _in_most_steps(
+            steps, events.start_ps[rows[mine[took >= _LEAST_ONCE_PS]]]
+        )
         alone = len(took) == 1 and bool(_MAY_START_UP.match(text))
         first = len(took) > 3 and took[0] / _FIRST_TIMES >= took[1:].max()
         for at in rows[mine] if starts_up else rows[mine[:1]] if first or alone else ():
             if events.end_ps[at] - events.start_ps[at] >= _LEAST_ONCE_PS:
                 costs.append(OneTime(text, int(events.start_ps[at]), int(events.end_ps[at])))
     return costs
+
+
+def _in_most_steps(steps: Steps, at: np.ndarray) -> bool:
+    """Return whether more than half of at least three steps contain one of the times."""
+    inside = np.unique(np.searchsorted(steps.start_ps, at, "right"))
+    return len(steps) >= 3 and 2 * len(inside) > len(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingCall:
+    """The driver's or runtime's call that holds the host longest while the GPUs idle; times are means.
+
+    Attributes:
+        op: the framework's operation that calls it; "" = none in the trace.
+        count: its calls of over a millisecond within the steps.
+        idle_ps: of the GPUs at work, all calls together.
+    """
+
+    name: str
+    op: str
+    count: int
+    each_ps: int
+    idle_ps: int
+
+
+def blocking_call(process: Process, names: Names, steps: Steps, idle: list[Intervals]) -> BlockingCall | None:
+    """Return the call of the driver that holds the host longest while the GPUs idle; None without any.
+
+    Args:
+        idle: when each GPU at work waited for the host.
+    """
+    events = process.events
+    rows = blocking_rows(events)
+    if not len(rows) or not idle or not len(steps):
+        return None
+    rows = rows[union(steps.start_ps, steps.end_ps).contains(events.start_ps[rows])]
+    held = np.mean([gpu.measure(events.start_ps[rows], events.end_ps[rows]) for gpu in idle], axis=0)
+    rows, held = rows[held > 0], held[held > 0]
+    if not len(rows):
+        return None
+    of_name = np.bincount(events.name[rows], held)
+    mine = events.name[rows] == np.argmax(of_name)
+    longest = int(rows[mine][np.argmax(held[mine])])
+    start, end = events.start_ps[longest], events.end_ps[longest]
+    around = np.flatnonzero(
+        (events.thread == events.thread[longest])
+        & (events.kind == HostKind.OP)
+        & (events.start_ps <= start)
+        & (events.end_ps >= end)
+    )
+    return BlockingCall(
+        name=names[int(events.name[longest])],
+        op=names[int(events.name[around[-1]])] if len(around) else "",
+        count=int(mine.sum()),
+        each_ps=int((events.end_ps - events.start_ps)[rows[mine]].mean()),
+        idle_ps=int(held[mine].sum()),
+    )
 
 
 # Host code that a compiled step calls. Operations of TensorFlow may also be of a function that the
@@ -296,6 +358,69 @@ def _of_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
     return inside
 
 
+# What a compiler makes of a model: ranges of the host in which it runs, and kernels by their names. An
+# exported graph was fixed before the program ran: by torch.export, TorchScript, TensorRT, ONNX Runtime.
+_COMPILED_REGION = re.compile(
+    r"^Torch-Compiled Region|Call CompiledFxGraph|^CompiledFunction|CUDAGraphNode|\b_?Xla(Launch|Run)(V2)?\b"
+    r"|^(GpuExecutable|ThunkExecutor)::Execute"
+)
+_EXPORTED_REGION = re.compile(
+    r"AOTInductor|aot_?inductor|AOTIModel|aoti_|ExportedProgram|nn\.Module: \w*GraphModule|<eval_with_key>"
+    r"|TensorExpr|CudaFusionGroup|\bTRTEngine|tensorrt::execute_engine|^trt_|OrtModule|onnxruntime"
+)
+_COMPILED_KERNEL = re.compile(
+    r"^(void )?triton_(poi|per|red|tem|for|mm|gemm|fused|unk|flex)_|^(loop_|input_|wrapped_)?\w*fusion(_\d+)*$"
+    r"|^fused_[a-z]|tensorexpr"
+)
+# Kernels that a call of a compiled function launches at least; eager JAX calls one for each operation.
+_KERNELS_A_CALL = 5
+_HARDLY_COMPILED = 0.05  # of the kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Who made the kernels of the GPUs at work.
+
+    Attributes:
+        by: "torch" (torch.compile), "exported", "xla", or "" where the program started all of them one by one.
+        share: of the kernels those of compiled code, 0-1.
+        graph_share: of the kernels those replayed from CUDA graphs, 0-1.
+    """
+
+    by: str = ""
+    share: float = 0.0
+    graph_share: float = 0.0
+
+
+def compiled(process: Process, names: Names, framework: str) -> Compiled:
+    """Return what compiled the kernels of a process's GPUs at work."""
+    events = process.events
+    of_region = {"torch": names.matching(_COMPILED_REGION.search), "exported": names.matching(_EXPORTED_REGION.search)}
+    made = names.matching(_COMPILED_KERNEL.search)
+    count = graphs = 0
+    inside = dict.fromkeys(of_region, 0)
+    for device in process.active_devices:
+        rows = np.flatnonzero(kernels(device.events))
+        begun = launches(process, device)[0][rows]
+        count += len(rows)
+        graphs += int(replayed(process, device, names)[rows].sum())
+        for by, region in of_region.items():
+            at = np.flatnonzero(region[events.name])
+            within = union(events.start_ps[at], events.end_ps[at]).contains(begun)
+            if by == "torch" or region.any():
+                within |= made[device.events.name[rows]]
+            inside[by] += int(within.sum())
+    exported = not of_region["torch"].any() and inside["exported"] >= inside["torch"]
+    by = "exported" if exported and inside["exported"] else "torch"
+    share = inside[by] / max(1, count)
+    if framework == "jax" and not share:
+        calls = np.count_nonzero((events.kind == HostKind.RUN) & ~process.of_pipeline(np.arange(len(events))))
+        share = float(0 < calls * _KERNELS_A_CALL <= count)
+    if by == "torch" and framework in ("jax", "tensorflow"):
+        by = "xla"
+    return Compiled(by if share >= _HARDLY_COMPILED else "", share, graphs / max(1, count))
+
+
 _JAX = "PjitFunction("
 _TENSORFLOW = ("ExecutorState::", "IteratorGetNext", "Iterator::")
 # The function that Keras compiles, as TensorFlow names it.
@@ -305,6 +430,11 @@ _TRAINS = re.compile(
     r"autograd::engine|Backward\d|backward|bwd|Optimizer\.step|[dw]grad|gradient|transpose\(jvp"
     r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_"
 )
+# Servers of language models: their code is not the user's to change, and has no training loop.
+_SERVERS = {
+    "vllm": re.compile(r"(^|[^a-z])vllm(::|/|\.)|^execute_(new|context)_\d"),
+    "sglang": re.compile(r"(^|[^a-z])sglang(::|/|\.)|\bsgl_kernel|^sgl::"),
+}
 _LOADER = re.compile(r"_\w{0,40}(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
@@ -316,6 +446,7 @@ class Wording:
         framework: "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight).
         keras: True if `model.fit` ran the steps, as far as can be seen.
         arrays: True if it cut their batches from arrays.
+        server: "vllm" or "sglang", whose users have no code of it to change: `framework` is "" then.
         workers: True if PyTorch's DataLoader has worker processes; None = no such loader is seen.
         trains: True if gradients or an optimizer are seen.
     """
@@ -325,13 +456,15 @@ class Wording:
     workers: bool | None = None
     trains: bool = False
     arrays: bool = False
+    server: str = ""
 
 
 def wording(trace: Trace) -> Wording:
     """Return the framework seen in the names of a trace, in one pass."""
     jax = tensorflow = keras = trains = torch = arrays = False
-    workers = None
+    workers, server = None, ""
     for name in trace.names.strings:
+        server = server or next((server for server, sign in _SERVERS.items() if sign.search(name)), "")
         trains = trains or _TRAINS.search(name) is not None
         torch = torch or "at::native::" in name or name.startswith("aten::")
         jax = jax or name.startswith(_JAX)
@@ -340,6 +473,8 @@ def wording(trace: Trace) -> Wording:
         arrays = arrays or _OF_ARRAYS.search(name) is not None
         if "DataLoader" in name and (loader := _LOADER.search(name)):
             workers = workers or loader[1] == "Multi"
+    if server and not trains:  # a training may borrow their kernels
+        return Wording("", server=server)
     if jax:  # first: it may take its input from tf.data
         return Wording("jax", trains=trains)
     if tensorflow:

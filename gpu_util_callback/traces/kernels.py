@@ -177,13 +177,18 @@ class LaunchStats:
 _GRAPH_LAUNCH = re.compile(r"^(cu|cuda|hip)GraphLaunch")
 
 
+def replayed(process: Process, device: Device, names: Names) -> np.ndarray:
+    """Return a mask of a device's events that a call for a whole graph launched."""
+    of_graph = names.matching(_GRAPH_LAUNCH.match)[process.events.name]
+    replays = process.events.correlation[of_graph & (process.events.correlation >= 0)]
+    return (device.events.graph != 0) | np.isin(device.events.correlation, replays)
+
+
 def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     """Return how the launches of a device's kernels went, from call to begin."""
     events = device.events
     kernel = kernels(events)
-    of_graph = names.matching(_GRAPH_LAUNCH.match)[process.events.name]
-    replays = process.events.correlation[of_graph & (process.events.correlation >= 0)]
-    graph = (events.graph != 0) | np.isin(events.correlation, replays)
+    graph = replayed(process, device, names)
     call_start, returned = launches(process, device)
     linked = kernel & (call_start > UNLINKED)
     duration = (events.end_ps - events.start_ps)[kernel]

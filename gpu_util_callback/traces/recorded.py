@@ -10,8 +10,8 @@ import numpy as np
 
 from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.hostside import Wording, culprit, sums
-from gpu_util_callback.traces.intervals import Intervals, union
+from gpu_util_callback.traces.hostside import Wording, blocking_call, compiled, culprit, sums
+from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
 from gpu_util_callback.traces.kernels import op_name
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, DeviceEvents, DeviceKind, HostEvents, HostKind, Names
 
@@ -222,7 +222,8 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
         index: the number of a GPU in the recording.
     """
     fit: dict[str, object] = {"loop": "fit" if wording.keras else "custom"}
-    if wording.framework == "jax":
+    made = compiled(p.process, names, wording.framework)
+    if made.by == "xla" and 2 * made.share >= 1:
         fit["jit_compile"] = True
     if wording.framework == "tensorflow" and len(p.waits):
         fit["input_kind"] = "numpy" if wording.arrays else "tf.data"
@@ -249,7 +250,13 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
             }
             for d in p.devices
         ],
-        "source": _source(p, names, index, wording),
+        "source": {
+            **_source(p, names, index, wording),
+            "compiled_by": made.by,
+            "compiled_kernels_pct": 100 * made.share,
+            "graph_kernels_pct": 100 * made.graph_share,
+            "server": wording.server,
+        },
     }
 
 
@@ -285,6 +292,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) ->
         "collectives": _collectives(p),
         "late_rank": p.late_rank,
         "once": _once(p),
+        "blocking_call": _blocking_call(p, names),
         "host_calls": {
             "name": call_name,
             "total_ns": int(calls.measure(p.steps.start_ps, p.steps.end_ps).sum()) // PS_PER_NS,
@@ -339,6 +347,17 @@ def _once(p: ProcessAnalysis) -> dict[str, object] | None:
         "longest_ns": first.length_ps // PS_PER_NS,
         "idle_ns": _mean_idle(p, p.once_times, "idle_host") // PS_PER_NS,
     }
+
+
+def _blocking_call(p: ProcessAnalysis, names: Names) -> dict[str, object] | None:
+    """Return the driver's call that holds the host longest while the GPUs idle, apart from one-time costs."""
+    once = p.once_times if p.once else EMPTY
+    idle = [d.account.sets["idle_host"] - once for d in p.active]
+    call = blocking_call(p.process, names, p.steps, idle)
+    if call is None:
+        return None
+    each_ns, idle_ns = call.each_ps // PS_PER_NS, call.idle_ps // PS_PER_NS
+    return {"name": call.name, "op": call.op, "count": call.count, "each_ns": each_ns, "idle_ns": idle_ns}
 
 
 # Of all kernel time: kernels that only fill memory may precede the upload.

@@ -3,7 +3,6 @@
 Each trace's name is followed by the number of batches that its loop took.
 """
 
-import glob
 import shutil
 import sys
 from pathlib import Path
@@ -88,7 +87,7 @@ def of_tensorflow() -> None:
         tf.profiler.experimental.start(str(scratch))
         loop()
         tf.profiler.experimental.stop()
-        (file,) = glob.glob(f"{scratch}/**/*.xplane.pb", recursive=True)
+        (file,) = scratch.rglob("*.xplane.pb")
         shutil.move(file, FOLDER / f"{name}-{batches}.xplane.pb")
         shutil.rmtree(scratch)
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, fork_safe, starts_fresh
 from gpu_util_callback.diagnosis.advice.loaders import with_workers
-from gpu_util_callback.diagnosis.advice.snippets import drops_of, in_epochs, in_loop
+from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import batch_memory
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_QUARTER, A_TENTH, DOUBLE, MOSTLY, Count
-from gpu_util_callback.recording.manifest_facts import InputDrop
+from gpu_util_callback.recording.manifest_facts import InputDrop, SourceBlockingCall
 from gpu_util_callback.words import duration, ordinal
 
 WORKERS = Count(4, "worker processes are enough for most validation data")
@@ -402,6 +402,47 @@ def traced_too_early(run: Run, name: str, took_ns: int) -> Advice:
         _RECORD_LATER.get(run.framework, ""),
         0.0,
     )
+
+
+# Calls of CUDA's and HIP's runtime and driver by what holds the host in them, and what to look for.
+_MEMORY = re.compile(r"(Malloc|Free|MemAlloc|HostAlloc|HostRegister|HostUnregister|MemMap|MemUnmap|MemCreate)", re.I)
+_COPIES = re.compile(r"(cu|cuda|hip)Memcpy", re.I)
+_LOADS = re.compile(r"Module(Load|Unload|Get)|Library(Load|Unload)|FuncGetAttributes|FuncLoad|Launch", re.I)
+
+
+def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
+    """Return advice on a call of the driver that holds the host while the GPUs idle."""
+    name, torch = call["name"], run.framework == "torch"
+    says = f"The host is held in {name} for {duration(call['each_ns'] / 1e9)}"
+    says += f" (called by {call['op']}). " if call["op"] else ". "
+    if _COPIES.match(name):
+        copies = run.source["copies"] if run.source is not None else ()
+        pageable = any(copy["direction"] == "h2d" and copy["memory"] == "pageable" for copy in copies)
+        return Advice(
+            f"{says}It is one copy, however small. Is it needed in each step? If not, leave it out"
+            f"{'; else copy from pinned memory, without waiting' * pageable}.",
+            "batch = batch.pin_memory().to(device, non_blocking=True)" if torch and pageable else "",
+            saves=0.0,
+            question=True,
+        )
+    if _MEMORY.search(name):
+        return Advice(
+            f"{says}The driver takes or gives back memory, for which it may wait for the GPU. Does the step empty a "
+            "cache or allocate other sizes each time? If so, keep the memory and use it again.",
+            f"{command(run, 'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True')}  # without torch.cuda.empty_cache()"
+            if torch
+            else "",
+            saves=0.0,
+            question=True,
+        )
+    if _LOADS.search(name):
+        return Advice(
+            f"{says}A first launch loads its code into the GPU, others return in microseconds. Do steps go on to "
+            "launch new code (shapes that change, a compiler that tunes)? If so, keep shapes the same, and warm up first.",
+            saves=0.0,
+            question=True,
+        )
+    return Advice(f"{says}Move it out of the step.", saves=0.0)
 
 
 def host_activity(name: str) -> Advice:

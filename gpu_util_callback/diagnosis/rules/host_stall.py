@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis.advice.host import (
     PREDICT_ADVICE,
     Validations,
     advise_validations,
+    blocked_in,
     host_activity,
     traced_too_early,
 )
@@ -61,7 +62,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
-from gpu_util_callback.recording.manifest_facts import Dispatch, SourceFacts, SourceOnce
+from gpu_util_callback.recording.manifest_facts import Dispatch, SourceBlockingCall, SourceFacts, SourceOnce
 from gpu_util_callback.words import capitalized, duration, percent
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
@@ -268,6 +269,10 @@ class HostStall(Rule):
             share = share.without(once + calls)
             if share.pct < limits["idle_host_pct"]:
                 continue
+            blocking = source.get("blocking_call")
+            if blocking and 2 * blocking["idle_ns"] >= share.lost_ns:
+                yield self._blocked(share.only(min(blocking["idle_ns"], share.lost_ns)), blocking, limits, run)
+                continue
             yield self.loss(
                 share,
                 host_activity(source["host_activity"]),
@@ -286,6 +291,19 @@ class HostStall(Rule):
             evidence={"idle_host_pct": start_up.pct, "host_activity": once["name"]},
             of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
             detail="start_up",
+        )
+
+    def _blocked(self, share: Share, call: SourceBlockingCall, limits: Limits, run: Run) -> Finding:
+        """Return the finding about single calls of the driver that hold the host."""
+        took = f"{duration(call['each_ns'] / 1e9)}{' each' if call['count'] > 1 else ''}"
+        calls = f"{call['count']:,} calls of {call['name']}" if call["count"] > 1 else f"One call of {call['name']}"
+        return self.loss(
+            share,
+            blocked_in(run, call),
+            threshold=chosen(limits, "idle_host_pct"),
+            evidence={"idle_host_pct": share.pct, "host_activity": call["name"], "seconds_each": call["each_ns"] / 1e9},
+            of_trace=f"{calls} {'take' if call['count'] > 1 else 'takes'} {took}, and the GPU idles meanwhile",
+            detail="call",
         )
 
     # -- validation ----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
+from gpu_util_callback.recording.manifest_facts import SourceFacts
 
 BUSY_CPU_PCT = Constant(85, "with all cores this busy, the thread that launches kernels has to wait for one")
 
@@ -294,7 +295,9 @@ def _advice(run: Run, per_step: int) -> Advice:
             "launching threads of its own.",
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
-    compiled = run.fit.get("jit_compile", False) or run.framework == "jax"
+    if run.source is not None and run.source.get("server"):
+        return _server_advice(run.source, says)
+    compiled = run.fit.get("jit_compile", False) or (run.framework == "jax" and run.source is None)
     # A compilation by Keras on torch took over half a minute.
     if has_keras_fit(run) and (compiled or run.framework == "torch"):
         says += "The step is compiled already. " * compiled
@@ -308,6 +311,8 @@ def _advice(run: Run, per_step: int) -> Advice:
             saves=0.0,  # nobody measured a gain on a GPU
             question=True,
         )
+    if run.source is not None and (run.source.get("compiled_by") or _replays(run.source)):
+        return _compiled_advice(run, run.source, says)
     compile_step = idioms(run).compiled
     if not compile_step and run.other_program:
         return Advice(
@@ -324,6 +329,75 @@ def _advice(run: Run, per_step: int) -> Advice:
         saves=0.0,
         question=True,
     )
+
+
+def _replays(source: SourceFacts) -> bool:
+    """Return whether most of a trace's kernels are replayed from CUDA graphs."""
+    return source.get("graph_kernels_pct", 0.0) >= MOSTLY_PCT.default
+
+
+_OF_SERVER = {
+    "vllm": ("vLLM", "--enforce-eager", "vllm serve MODEL", "--max-num-seqs"),
+    "sglang": (
+        "SGLang",
+        "--disable-cuda-graph",
+        "python -m sglang.launch_server --model-path MODEL",
+        "--max-running-requests",
+    ),
+}
+
+
+def _server_advice(source: SourceFacts, says: str) -> Advice:
+    name, eager, command_line, requests = _OF_SERVER[source["server"]]
+    if _replays(source):
+        return Advice(
+            f"{says}{name} replays CUDA graphs already, and between them prepares the next step. More requests at a "
+            f"time give each step more to do ({requests} limits them).",
+            saves=0.0,
+        )
+    return Advice(
+        f"{says}{name} launches them one by one. Was it started with {eager}? If so, leave that out: it then replays "
+        "whole steps as CUDA graphs.",
+        f"{command_line}  # without {eager}",
+        saves=0.0,
+        question=True,
+    )
+
+
+_GRAPH_OF_COMPILED = """\
+- model = torch.compile(model)
++ model = torch.compile(model, mode="reduce-overhead")  # records CUDA graphs"""
+_GRAPH_OF_EXPORTED = """\
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # after some warm-up calls on a side stream
+    output = model(static_input)
+static_input.copy_(batch); graph.replay()  # for each batch"""
+
+
+def _compiled_advice(run: Run, source: SourceFacts, says: str) -> Advice:
+    """Return advice on many short kernels that a compiler made: a CUDA graph launches all of them at once."""
+    if _replays(source):
+        says += "Most of them are replayed from CUDA graphs already. "
+    elif source["compiled_kernels_pct"] < MOSTLY_PCT.default:
+        return Advice(
+            f"{says}The model is compiled already, but {100 - source['compiled_kernels_pct']:.0f} % of them are "
+            "launched outside of it. Is the optimizer's step among them? If so, take its fused form, of a few kernels.",
+            "optimizer = torch.optim.AdamW(..., fused=True)" if source["trains"] and run.framework else "",
+            saves=0.0,
+            question=True,
+        )
+    elif source["compiled_by"] in ("torch", "exported") and run.framework in ("torch", ""):
+        code = _GRAPH_OF_COMPILED if source["compiled_by"] == "torch" else _GRAPH_OF_EXPORTED
+        return Advice(
+            f"{says}The model is compiled already, yet each kernel is launched by itself. Do the shapes of its inputs "
+            "stay the same? If so, record them as a CUDA graph, which is launched at once.",
+            code if run.framework else "",
+            saves=0.0,
+            question=True,
+        )
+    else:
+        says += "The step is compiled already. "
+    return Advice(f"{says}Give each more to do with a larger batch, or take several steps in one call.", saves=0.0)
 
 
 def _threads_compete(run: Run) -> bool:
