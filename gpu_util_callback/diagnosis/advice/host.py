@@ -438,7 +438,7 @@ def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
     if _LOADS.search(name):
         return Advice(
             f"{says}A first launch loads its code into the GPU, others return in microseconds. Do steps go on to "
-            "launch new code (shapes that change, a compiler that tunes)? If so, keep shapes the same, and warm up first.",
+            "launch new code (shapes that change, a compiler that tunes)? If so, keep shapes alike, and warm up first.",
             saves=0.0,
             question=True,
         )
