@@ -79,6 +79,8 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "clock_mhz": ("SM clock here", "MHz"),
     "cpu": ("CPU", ""),
     "collective_ms_per_step": ("waiting for other GPUs, per step", "ms"),
+    "between_function": ("mostly in", ""),
+    "between_function_pct": ("stack samples outside steps in it", "%"),
     "between_input_pct": ("stack samples between steps inside a dataset's iterator", "%"),
     "between_pct": ("between the fits, share of the script's time", "%"),
     "compilations": ("compilations", ""),

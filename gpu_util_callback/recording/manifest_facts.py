@@ -147,6 +147,8 @@ class Dispatch(TypedDict, total=False):
     between_predict: Count
     between_predict_set_up: Count
     between_input: Count  # in the iterator of a dataset
+    between_function: str  # of the program, in which most of them were ...
+    between_in_function: Count  # ... so many
 
 
 class LongCall(TypedDict, total=False):

@@ -109,6 +109,8 @@ class DispatchWatch:
         self._functions: Counter[str] = Counter()
         self._logs: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
+        self._between_functions: Counter[CodeType] = Counter()
+        self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
         self._meanings: dict[CodeType, str] = {}
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
@@ -151,6 +153,8 @@ class DispatchWatch:
             return  # it went on meanwhile
         self._samples += 1
         self._kinds[kind] += 1
+        if len(self._in_steps) < _MOST_KNOWN:
+            self._in_steps.update(code for _, code, _ in own)
         if kind == LOGGING:
             self._logs[logs_to(inside[meanings.index(LOGGING)][1])] += 1
         elif not kind and (own or in_loop):
@@ -166,9 +170,12 @@ class DispatchWatch:
         return max((meaning for meaning in meanings if meaning in _DECIDES), key=_DECIDES.index, default="")
 
     def _look_between(self) -> None:
-        """Sample the stack between two steps: in `model.predict`, its set-up, or an iterator."""
+        """Sample the stack between two steps: in `model.predict`, its set-up, an iterator, or another function."""
         in_predict, sets_up_call, set_up, in_iterator = False, False, False, False
+        function: CodeType | None = None  # the outermost one that no step is in
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
+            if code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user":
+                function = code if code.co_name != "<module>" else function
             in_iterator |= delivers(code)
             if code.co_name == "predict" and "keras/src/" in _file(code):
                 in_predict = True
@@ -180,6 +187,8 @@ class DispatchWatch:
         self._between_predict += in_predict
         self._between_set_up += set_up
         self._between_input += in_iterator and not in_predict
+        if function is not None:
+            self._between_functions[function] += 1
 
     def _meaning_of(self, code: CodeType) -> str:
         meaning = self._meanings.get(code)
@@ -212,13 +221,14 @@ class DispatchWatch:
             the program's own and what that calls but for the framework, `at_place` of them
             `own_at`; `function`, what the loop calls for a step in which operations were seen;
             `operations` of a usual step, None where unknown; `between`, samples between the steps,
-            of them in `model.predict`, in what that makes for each call, and in the iterator of a
-            dataset.
+            of them in `model.predict`, in what that makes for each call, in the iterator of a
+            dataset, and `between_in_function`, in the program's function `between_function`.
         """
         if not self._samples and not self._between:
             return {}
         log, place = self._logs.most_common(1), self._own.most_common(1)
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
+        between = [function for function in self._between_functions.most_common() if function[0] not in self._in_steps]
         usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
         return {
             "samples": self._samples - self._kinds[COMPILING],
@@ -236,6 +246,8 @@ class DispatchWatch:
             "between_predict": self._between_predict,
             "between_predict_set_up": self._between_set_up,
             "between_input": self._between_input,
+            "between_function": _name(between[0][0]) if between else None,
+            "between_in_function": between[0][1] if between else 0,
         }
 
 

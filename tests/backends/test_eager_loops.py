@@ -157,6 +157,30 @@ def test_a_look_into_the_program_s_own_python_notes_its_innermost_line(monkeypat
     assert facts["own_at"] == "read (data.py, line 17)"
 
 
+def test_a_look_between_the_steps_names_the_outermost_function_that_holds_no_step(monkeypatch):
+    def made_in(file, name):
+        return None, compile(repr(file), file, "eval").replace(co_qualname=name, co_name=name), 1
+
+    module, loop, train = (made_in("/home/me/train.py", name) for name in ("<module>", "main", "train"))
+    inner, test = made_in("/home/me/metrics.py", "accuracy"), made_in("/home/me/train.py", "test")
+    library = made_in("site-packages/torch/nn/modules/module.py", "_call_impl")
+    looks = [
+        (True, [library, train, loop]),
+        (False, [library, inner, test, loop]),
+        (False, [test, loop]),
+        (False, [train, loop]),  # of its own
+        (False, [library, loop, module]),
+        (False, [test, module]),  # not below the loop
+    ]
+    stacks, working = [stack for _, stack in looks], [step for step, _ in looks for _ in range(2)]
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stacks.pop(0))
+    watch = DispatchWatch("torch", 0, lambda: working.pop(0), loop[1])
+    for _ in looks:
+        watch.look()
+    facts = watch.facts()
+    assert (facts["between"], facts["between_function"], facts["between_in_function"]) == (5, "test", 3)
+
+
 def test_a_look_keeps_no_frame_alive():
     import gc
     import threading

@@ -73,6 +73,44 @@ def test_an_iterator_between_the_steps_is_input(inside, cause):
     assert span["saves_s"] == 0
 
 
+def in_function(count: int, *, each_epoch: bool = True, function: str | None = "test", **facts) -> Generated:
+    """A loop that spends 2.4 s in a function after each of 5 epochs, or 100 ms of it after each step."""
+    dispatch = {"samples": 100, "between": 100, "between_function": function, "between_in_function": count}
+    run = loop(fit={**CUSTOM, "dispatch": dispatch, **facts})
+    if each_epoch:
+        epochs(run, 5, 2400)
+        run.steps(60, step_ms=20)
+    else:
+        for _ in range(60):
+            run.steps(1, step_ms=20)
+            unnamed(run, 100)
+    return run
+
+
+def test_a_function_outside_the_steps_has_its_name():
+    run = in_function(90)
+    [span] = run.findings("host_stall")
+    assert "host_stall:function" in span["id"] and span["title"] == "test runs after each epoch"
+    assert run.diagnose()["verdict"].startswith("test runs after each epoch: 12 s of ")
+    assert span["advice"]["question"] and span["advice"]["code"] == "if epoch % 2 == 0:\n    test(...)"
+    assert span["saves_s"] == 0 and span["saves_range_s"][0] == pytest.approx(5, rel=0.02)
+    assert span["evidence"]["between_function_pct"] == 90
+
+
+def test_a_function_between_the_steps_is_to_be_marked_by_its_name():
+    [span] = in_function(80, each_epoch=False, function="log_images").findings("host_stall")
+    assert span["title"] == "log_images runs between the steps" and span["saves_s"] == 0
+    assert 'with monitor.phase("validation"): log_images(...)' in span["advice"]["code"]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"count": 40}, {"count": 90, "function": None}, {"count": 90, "trainer": "lightning"}]
+)
+def test_other_time_outside_the_steps_stays_without_a_name(facts):
+    [span] = in_function(**facts).findings("host_stall")
+    assert "host_stall:unmarked" in span["id"]
+
+
 def test_an_eager_step_is_named_before_time_without_a_name(tmp_path):
     dispatch = {"samples": 100, "eager": 90, "function": "step"}
     tensorflow = {"name": "tensorflow", "backend": "tensorflow"}

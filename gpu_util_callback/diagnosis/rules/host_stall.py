@@ -49,6 +49,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
     A_TWENTIETH,
     ALWAYS_S,
+    DOUBLE,
     FOUR_FIFTHS,
     MANY_TIMES,
     MATTERS_PCT,
@@ -150,7 +151,7 @@ def _outside(run: Run, epochs: Occurrences) -> float:
     return float(np.maximum(starts[1:] - ends[:-1] - accounted_ns, 0).sum())
 
 
-def _named_by_samples(run: Run, least: float) -> tuple[str, str, Advice, Evidence] | None:
+def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Advice, Evidence] | None:
     """Return title, detail, advice and evidence where most stack samples between steps met one thing."""
     dispatch: Dispatch = run.fit.get("dispatch") or {}
     count = dispatch.get("between") or 0
@@ -167,7 +168,22 @@ def _named_by_samples(run: Run, least: float) -> tuple[str, str, Advice, Evidenc
             advice = Advice(f"{text} The monitor sees why only where it is given the dataset.", _SEEN, 0.0)
         evidence = {"between_input_pct": round(100 * fetching, 1)}
         return "Training waits for its input between the steps", "fetching", advice, evidence
+    function, in_function = dispatch.get("between_function"), (dispatch.get("between_in_function") or 0) / max(1, count)
+    if function and count >= least and in_function >= MOSTLY and not run.trainer:
+        often = "" if place == "between the steps" else f" {place}"
+        evidence = {"between_function": function, "between_function_pct": round(100 * in_function, 1)}
+        return f"{function} runs {place}", "function", _less_often(function, often, place), evidence
     return None
+
+
+def _less_often(function: str, often: str, place: str) -> Advice:
+    """Return the advice on a function of the program that runs outside the steps, at this place of the loop."""
+    text = f"{function} runs{often or ' between the steps'}, and the monitor does not see what it does there."
+    marked = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
+    if place != "after each epoch":
+        return Advice(f"{text} Marked, it is judged as what it is.", marked, 0.0)
+    every = f"if epoch % 2 == 0:\n    {function}(...)"
+    return Advice(f"{text} Is every second epoch enough?", every, saves=1 / DOUBLE, question=True, leaves_out=True)
 
 
 # -- the rule ----------------------------------------------------------------------------------
@@ -229,7 +245,7 @@ class HostStall(Rule):
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def part_of(self, detail: str) -> str:
-        if detail == self.unnamed:
+        if detail in (self.unnamed, "function"):
             return "other"
         if detail == LONG:
             return "step"
@@ -560,7 +576,7 @@ class HostStall(Rule):
         evidence["lost_pct"] = round(100 * lost / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = active
         title, detail = "Work outside steps and phases", self.unnamed
-        named = _named_by_samples(run, limits["min_looks"])
+        named = _named_by_samples(run, limits["min_looks"], place)
         if named is not None:
             title, detail, advice, of_samples = named
             evidence |= of_samples
