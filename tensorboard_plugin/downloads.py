@@ -137,7 +137,7 @@ def html_report(
     recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
     if not recordings:
         raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
-    server, clocks = TileServer(patient=True), SessionClocks()
+    clocks = SessionClocks()
     judged, problems = run_reports(recordings, thresholds)
     reports = {recording.id: report for recording, report in judged}
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
@@ -145,11 +145,12 @@ def html_report(
     for recording, report in judged:
         try:
             by_id[recording.id] = {
-                **_recording(server, recording, report, room),
+                **_recording(recording, report, room),
                 "job": job_reply(recording, [of for of, _ in judged], lambda of: reports[of.id], clocks),
             }
         except Exception as error:
             problems.append(unexpected(recording.path, error))
+        recording.release()
     data = {
         "runs": {
             **runs_head(
@@ -207,8 +208,9 @@ def _sums(recordings: Sequence[Recording]) -> TotalReply | None:
     return total_reply(total(Survey(rows))) if len(rows) > 1 else None
 
 
-def _recording(server: TileServer, recording: Recording, report: RunReport, room: int) -> dict[str, object]:
+def _recording(recording: Recording, report: RunReport, room: int) -> dict[str, object]:
     """Return a recording's replies; `room`: bytes its lanes may take."""
+    server = TileServer(patient=True)  # what it has read goes with it
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
     series = sum(len(lane["series"]) for lane in lanes) or 1

@@ -242,6 +242,13 @@ class Recording(RecordingFiles):
         self._newest: dict[str, Part] = {}  # of the segments after those
         self.refresh()
 
+    def release(self) -> None:
+        """Free what was read of the rows; it is read again when it is asked for."""
+        with self._lock:
+            self._forget()
+            self._top_file = self._top_of_rows = None
+            self._newest = {}
+
     # --- identity ---------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
