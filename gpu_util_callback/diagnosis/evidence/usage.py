@@ -47,6 +47,32 @@ class TimeSums:
         origin = (self._fold.first or 0) * self.bin_ns
         is_spread &= end > origin
         start, end, each = start[is_spread], end[is_spread], np.maximum(each[:, is_spread], 0)
+        if (start[1:] >= end[:-1]).all():
+            left, sums = self._in_turn(start, end, each, origin)
+        else:
+            left, sums = self._overlapping(start, end, each, origin)
+        self._fold.add(left, sum=(list(amounts), sums))
+
+    def _in_turn(
+        self, start: np.ndarray, end: np.ndarray, each: np.ndarray, origin: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bins' starts, and the amounts in each, of stretches that follow each other.
+
+        What was used up by an edge are the stretches that have ended there, and a part of at most one more.
+        """
+        first, last = int(max(start[0], origin)) // self.bin_ns, int(end[-1] - 1) // self.bin_ns
+        edges = np.arange(first, last + 2) * self.bin_ns
+        ended = np.searchsorted(end, edges, side="right")
+        used = np.concatenate([np.zeros((len(each), 1), np.int64), np.cumsum(each, axis=1)], axis=1)[:, ended]
+        at = np.minimum(ended, len(start) - 1)
+        passed = np.where(ended < len(start), np.maximum(edges - start[at], 0), 0)
+        used += np.floor(each[:, at] * (passed / (end - start)[at])).astype(np.int64)
+        return edges[:-1], np.diff(used, axis=1)
+
+    def _overlapping(
+        self, start: np.ndarray, end: np.ndarray, each: np.ndarray, origin: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return start and amounts of each bin of each stretch."""
         head = np.maximum(start, origin) // self.bin_ns
         count = (end - 1) // self.bin_ns - head + 1
         at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
@@ -58,7 +84,7 @@ class TimeSums:
             passed = np.clip(edge - begin, 0, length)
             return np.where(passed == length, rows, np.floor(rows * (passed / length)).astype(np.int64))
 
-        self._fold.add(left, sum=(list(amounts), by(left + self.bin_ns) - by(left)))
+        return left, by(left + self.bin_ns) - by(left)
 
     def __contains__(self, name: str) -> bool:
         return name in self._fold.columns("sum")
