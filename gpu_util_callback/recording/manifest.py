@@ -28,7 +28,7 @@ class ManifestError(ValueError):
 
 
 class UnknownFormat(ManifestError):
-    """A newer version of this package wrote the recording."""
+    """A version of this package with another format wrote the recording."""
 
 
 def dumps(manifest: dict[str, Any]) -> bytes:
@@ -91,9 +91,11 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
         writer = manifest.get("writer")
         writer = encodable(writer)[:40] if isinstance(writer, str) else "(unknown)"
         shown = version[0] if version[0] < MOST_COUNT else "(unknown)"
+        newer = version[0] > FORMAT_MAJOR
+        remedy = "upgrade gpu-util-callback" if newer else "only the older version reads it; record the training again"
         raise UnknownFormat(
             f"written by gpu-util-callback {writer} in format {shown}, and this version reads "
-            f"format {FORMAT_MAJOR}: upgrade gpu-util-callback"
+            f"format {FORMAT_MAJOR}: {remedy}"
         )
     return checked(manifest)
 

@@ -133,16 +133,25 @@ def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path):
     assert one.revision
 
 
-def test_another_major_version_is_refused_with_what_to_do(three_segments, tmp_path):
+@pytest.mark.parametrize(
+    ("major", "remedy"),
+    [
+        (3, "upgrade gpu-util-callback"),
+        (10**9, "upgrade gpu-util-callback"),
+        (1, "only the older version reads it; record the training again"),
+        (0, "only the older version reads it; record the training again"),
+    ],
+)
+def test_another_major_version_is_refused_with_what_to_do(three_segments, tmp_path, major, remedy):
     path = three_segments / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "format": [3, 0], "writer": "9.1"}))
+    path.write_text(json.dumps({**manifest, "format": [major, 0], "writer": "9.1"}))
     make_recording(tmp_path / "other", "healthy", steps=30)
     found = read_recordings(tmp_path)
     assert [one.run for one in found] == ["other"]
     (problem,) = found.problems
-    assert "gpu-util-callback 9.1 in format 3" in problem.message
-    assert problem.message.endswith("upgrade gpu-util-callback")
+    assert "gpu-util-callback 9.1 in format" in problem.message
+    assert problem.message.endswith(remedy)
 
 
 def test_a_newer_minor_version_is_read(three_segments, tmp_path):
