@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import limits
+from gpu_util_callback.traces import foreign, limits
 from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.model import (
     PS_PER_US,
@@ -288,7 +288,7 @@ def device_facts(properties: object) -> tuple[dict[int, dict], dict[int, str]]:
 
 # --- the reader -----------------------------------------------------------------------------------
 
-_MEMBERS = frozenset(("deviceProperties", "baseTimeNanoseconds", "distributedInfo"))
+_MEMBERS = frozenset(("deviceProperties", "baseTimeNanoseconds", "distributedInfo", "$schema"))
 
 # The loader's own range in all spellings so far; a Python frame where only stacks were recorded.
 _LOADER = re.compile(
@@ -331,6 +331,7 @@ _OTHER_CATEGORIES = frozenset(
         "async_cpu_to_gpu",
     )
 )
+_CATEGORIES, _PHASES = 64, 16  # listed of those that are not known
 _KNOWN_CATEGORIES = _DEVICE_CATEGORIES | _OTHER_CATEGORIES | frozenset(_HOST_KINDS)
 
 
@@ -359,11 +360,8 @@ def read_kineto(
             raise UnusableInput(
                 f"{path}: damaged trace ({error}); record it again, or copy it again if it was cut"
             ) from None
-        except _NoTrace:
-            raise UnusableInput(
-                f"{path}: holds no trace events; expected a trace of torch.profiler, or the "
-                "*.trace.json.gz of JAX or TensorFlow"
-            ) from None
+        except _NoTrace as other:
+            raise UnusableInput(f"{path}: {other}. {foreign.READABLE}") from None
         except (OSError, EOFError, zlib.error) as error:
             raise UnusableInput(f"{path}: cannot be read ({error})") from None
         trace.processes.append(process)
@@ -373,7 +371,7 @@ def read_kineto(
 
 
 class _NoTrace(Exception):
-    """Complete and valid JSON without anything that a profiler writes."""
+    """Valid JSON, in which no profiler of a training wrote; its text says what it is."""
 
 
 # A stamp may be of the epoch, in microseconds; a larger number is not a time.
@@ -419,6 +417,8 @@ class _TextReader:
         self.unusable = 0
         self.count = 0
         self.marks = 0
+        self.others: dict[str, int] = {}  # phase of events that hold no activity -> how many
+        self.categories: set[str] = set()  # of events that none of the profilers read here writes
         self.tpu = False
 
     def read(self, document: Document) -> Process:
@@ -430,10 +430,25 @@ class _TextReader:
         members = document.members
         if not self.count and self.unusable:
             raise BrokenJson(f"none of its {self.unusable:,} events has a possible time")
-        if not self.count and not self.marks:
-            raise _NoTrace
+        labels = [*self.categories, *self.process_names.values()]
+        if not self.count or foreign.by_labels(labels):
+            raise _NoTrace(foreign.by_labels(labels) or self._without_activity(document, labels))
         self._settle_plain()
-        return self._process(members)
+        process = self._process(members)
+        if not process.devices and (accelerator := foreign.accelerator(labels)):
+            self.problems.append(f"the trace is of {accelerator}, whose work is not read: the host's side only")
+        return process
+
+    def _without_activity(self, document: Document, labels: list[str]) -> str:
+        """Return what a document is in which no event has a beginning and an end."""
+        accelerator = foreign.accelerator(labels)
+        of = f" of {accelerator}" if accelerator else ""
+        if self.others or self.marks:
+            names = {"C": "counters", "B": "begin events", "E": "end events", "M": "names"}
+            counted = [f"{count:,} {names.get(phase, f'events {phase!r}')}" for phase, count in self.others.items()]
+            return f"a Chrome trace{of} without activities: {', '.join(counted) or 'it holds names alone'}"
+        texts = {name: value for name, value in document.members.items() if isinstance(value, str)}
+        return foreign.by_members(document.names, texts)
 
     def _event(self, event: dict) -> None:
         phase = event.get("ph")
@@ -455,6 +470,8 @@ class _TextReader:
             self._instant(event)
         elif phase == "M":
             self._metadata(event)
+        elif isinstance(phase, str) and (phase in self.others or len(self.others) < _PHASES):
+            self.others[phase] = self.others.get(phase, 0) + 1
 
     def _complete(self, event: dict, start: int, end: int) -> None:
         category = event.get("cat")
@@ -468,6 +485,8 @@ class _TextReader:
             return
         category = category.lower()
         if category not in _KNOWN_CATEGORIES:
+            if len(self.categories) < _CATEGORIES:
+                self.categories.add(category)
             self.plain.add(event, name, arguments, start, end)
             return
         if category in _DEVICE_CATEGORIES:
@@ -714,6 +733,9 @@ CHUNK = 1 << 20
 MAX_VALUE = 16 << 20
 
 _GAP = re.compile(r"[ \t\r\n]*")
+_MARK = re.compile(r'["{}\[\]]')
+_TEXT = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_NAMED = 64
 # Some profilers write a bare N/A for an unknown number.
 _BARE = re.compile(r"(?<=[:\[,])(\s*)N/A(?=\s*[,}\]])")
 
@@ -728,7 +750,7 @@ class Document:
     Args:
         file: source of the (decompressed) bytes.
         big: the member to stream; a document that is an array itself is streamed whole.
-        keep: the other members to keep; None = all.
+        keep: the other members to keep; None = all. What is not kept may be of any size.
         progress: called after each chunk.
         limit: maximum number of bytes; longer documents are refused.
     """
@@ -743,6 +765,7 @@ class Document:
     ) -> None:
         self._limit = limit
         self.members: dict[str, object] = {}  # known when `values` is exhausted
+        self.names: list[str] = []  # of all members so far, at most `_NAMED`
         self._keep = keep
         self._read = 0
         self._file = file
@@ -787,8 +810,7 @@ class Document:
             self._at = _GAP.match(self._text, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._text):
                 return self._text[self._at]
-            if not self._more():
-                raise BrokenJson("it ends in the middle")
+            self._need_more()
 
     def _expect(self, character: str) -> None:
         character_there = self._peek()
@@ -825,6 +847,38 @@ class Document:
             self._at = end
             return value
 
+    def _skip(self) -> None:
+        """Move behind the value at the current position; only its brackets are looked at, however large it is."""
+        if self._peek() not in '{["':
+            self._value()
+            return
+        depth = 0
+        while True:
+            mark = _MARK.search(self._text, self._at)
+            if mark is None:
+                self._at = len(self._text)
+                self._need_more()
+                continue
+            self._at = mark.end()
+            if mark[0] == '"':
+                self._skip_text()
+            else:
+                depth += 1 if mark[0] in "{[" else -1
+            if depth <= 0:
+                return
+
+    def _skip_text(self) -> None:
+        while True:
+            self._at = _TEXT.match(self._text, self._at).end()  # type: ignore[union-attr]
+            if self._text.startswith('"', self._at):
+                self._at += 1
+                return
+            self._need_more()
+
+    def _need_more(self) -> None:
+        if not self._more():
+            raise BrokenJson("it ends in the middle")
+
     def values(self) -> Iterator[Any]:
         """Yield the big array's values, one by one; afterwards `members` is complete.
 
@@ -841,12 +895,14 @@ class Document:
             if not isinstance(key, str):
                 raise BrokenJson("a name expected")
             self._expect(":")
+            if len(self.names) < _NAMED:
+                self.names.append(key)
             if key == self._big and self._peek() == "[":
                 yield from self._array()
+            elif self._keep is None or key in self._keep:
+                self.members[key] = self._value()
             else:
-                value = self._value()
-                if self._keep is None or key in self._keep:
-                    self.members[key] = value
+                self._skip()
             if self._peek() == "}":
                 return
             self._expect(",")

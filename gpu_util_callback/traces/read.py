@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import limits
+from gpu_util_callback.traces import foreign, limits
 from gpu_util_callback.traces.model import Trace
 
 # (bytes read, total bytes) of the files on disk, compressed as they are.
@@ -21,6 +21,7 @@ Progress = Callable[[int, int], None]
 
 _NAMES = re.compile(r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$")
 _GZIP = b"\x1f\x8b"
+_HEAD = 4096  # bytes that tell a file's format
 
 
 def read_trace(
@@ -85,11 +86,11 @@ def sniff(path: Path) -> str:
     """
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            head = file.read(_HEAD)
             if head.startswith(_GZIP):
                 file.seek(0)
                 with gzip.open(file) as unpacked:
-                    head = unpacked.read(64)
+                    head = unpacked.read(_HEAD)
     except (OSError, EOFError, zlib.error) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
     if not head:
@@ -98,15 +99,15 @@ def sniff(path: Path) -> str:
         return "nsys"
     if path.suffix == ".nsys-rep":
         return "nsys-rep"
+    if tool := foreign.by_beginning(path, head):
+        raise UnusableInput(f"{path}: {tool}. {foreign.READABLE}")
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         head = head.decode("utf-16", "replace").encode()
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return "kineto"
     if head[0] in (0x0A, 0x12, 0x1A, 0x22):  # a field of XSpace: planes, errors, warnings, hosts
         return "xplane"
-    raise UnusableInput(
-        f"{path}: unrecognized trace format; expected *.xplane.pb, *.trace.json[.gz], or an Nsight Systems *.sqlite"
-    )
+    raise UnusableInput(f"{path}: unrecognized trace format. {foreign.READABLE}")
 
 
 def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:

@@ -1,0 +1,144 @@
+"""Names files of other tools, so that whoever gives one learns what it is, and what can be read in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+READABLE = (
+    "Not read here: gpu-util reads traces of torch.profiler, jax.profiler, the TensorFlow Profiler "
+    "(*.pt.trace.json, *.xplane.pb, *.trace.json.gz) and Nsight Systems (*.sqlite)"
+)
+_SAMPLES = "samples of Python's or another CPU stack, without the GPU's work"
+
+_BEGINNINGS = (
+    (rb"\x80[\x02-\x05]", "a pickle, such as PyTorch's memory snapshot: not opened, since a pickle can run any code"),
+    (rb"PK\x03\x04", "a zip archive: unpack it first, if a trace is in it"),
+    (rb"NVR\x00", "a report of Nsight Compute, of single kernels and not of a training's steps"),
+    (rb"PAR1|ARROW1|\x89HDF", "a table (Parquet, Arrow or HDF5): export the report with nsys export -t sqlite"),
+    (rb"PERFILE2|memray|[\{\xfb][0()\xa8\xa9\xe9]", f"a profile of perf, memray or cProfile: {_SAMPLES}"),
+    (rb"<(\?xml|svg|!DOCTYPE|html)", "a web page or drawing, such as a flame graph: give the trace that it shows"),
+    (
+        rb'"?[A-Za-z_ ]{2,40}"?,"?[A-Za-z_ ]{2,40}"?[,\r\n]',
+        "a table in CSV, as of rocprof and nsys stats: give the trace",
+    ),
+    (
+        rb"[^\x00-\x08\n;]{1,500};[^\x00-\x08\n]{0,3500} \d+\r?\n",
+        f"stacks as py-spy and perf collapse them: {_SAMPLES}",
+    ),
+)
+_SUFFIXES = {
+    ".ncu-rep": "a report of Nsight Compute, of single kernels and not of a training's steps",
+    ".qdrep": "a report of an older Nsight Systems: export it (nsys export -t sqlite)",
+}
+# Members of a JSON object, all of which must be there, and what has them.
+_MEMBERS: tuple[tuple[Collection[str], str], ...] = (
+    (
+        ("rocprofiler-sdk-tool",),
+        "rocprofv3's own JSON. torch.profiler and jax.profiler record AMD's GPUs as well, and the steps around kernels",
+    ),
+    (("shared", "profiles"), f"a profile in speedscope's format: {_SAMPLES}"),
+    (("nodes", "timeDeltas"), f"a CPU profile of V8: {_SAMPLES}"),
+    (("segments", "device_traces"), "PyTorch's memory snapshot: https://pytorch.org/memory_viz shows it"),
+    (("snapshot", "nodes", "edges"), "a heap snapshot of V8"),
+    (("schema", "nodes"), "PyTorch's execution trace (ExecutionTraceObserver), which holds no times of the GPU"),
+    (("meta", "threads"), f"a profile of Firefox' format: {_SAMPLES}"),
+    (("root_frame",), f"pyinstrument's session: {_SAMPLES}"),
+    (("session", "frame_tree"), f"pyinstrument's session: {_SAMPLES}"),
+    (("files", "elapsed_time_sec"), f"Scalene's profile: {_SAMPLES}"),
+    (("resourceSpans",), "OpenTelemetry's spans of requests"),
+    (("Type",), "Nsight Systems' JSON: export it as SQLite instead (nsys export -t sqlite)"),
+)
+_FROM_URL = {"speedscope": f"a profile in speedscope's format: {_SAMPLES}"}
+
+# Categories and names of processes in a Chrome trace: of tools without a GPU's work, and of accelerators.
+_BROWSER = re.compile(r"devtools\.timeline|\bblink\b|\bv8\b|^CrRendererMain|^CrBrowserMain")
+_VIZTRACER = re.compile(r"^FEE$|viztracer", re.IGNORECASE)
+_ACCELERATORS = (
+    ("an Ascend NPU", re.compile(r"ascend|\bcann\b|\bnpu\b", re.IGNORECASE)),
+    ("a Gaudi accelerator", re.compile(r"habana|gaudi|synapse|\bhpu\b", re.IGNORECASE)),
+    ("a Neuron device", re.compile(r"neuron(core|device)|\bneuron\b|nrt_", re.IGNORECASE)),
+    ("an Apple GPU", re.compile(r"\bmetal\b|\bmps\b", re.IGNORECASE)),
+    ("an IPU", re.compile(r"\bipu\b|poplar|popart", re.IGNORECASE)),
+    ("a Cambricon MLU", re.compile(r"\bmlu\b|cambricon", re.IGNORECASE)),
+)
+
+
+def by_beginning(path: Path, head: bytes) -> str:
+    """Return what a file is by its suffix and first bytes (4 kB are enough), if no trace; "" = not known."""
+    if path.suffix in _SUFFIXES:
+        return _SUFFIXES[path.suffix]
+    if "tfevents" in path.name:
+        return "TensorBoard's scalars: `gpu-util report` reads the log directory around it"
+    for pattern, tool in _BEGINNINGS:
+        if re.match(pattern, head):
+            return tool
+    return "" if head.lstrip()[:1] in (b"{", b"[") else _protobuf(head)  # a line feed begins a message, too
+
+
+def _protobuf(head: bytes) -> str:
+    """Return whose protobuf begins so; "" for an XSpace: its planes have fields 1 to 6, a number and a text first."""
+    at = 0
+    while at + 2 < len(head) and head[at] == 0x0A:
+        length, at = _varint(head, at + 1)
+        end, inner = at + length, at
+        seen: list[int] = []
+        while inner < min(end, len(head)) and len(seen) < 64:
+            tag, inner = _varint(head, inner)
+            seen.append(tag)
+            if tag >> 3 > 6:
+                return "a Perfetto trace (protobuf), as rocprofv3 and Android write them"
+            if seen == [0x08, 0x10]:
+                return "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times"
+            if tag & 7 == 0:
+                _, inner = _varint(head, inner)
+            elif tag & 7 == 2:
+                length, inner = _varint(head, inner)
+                inner += length
+            else:
+                return ""
+        at = end
+    return ""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place of a protobuf, and the place behind it; cut where the data end."""
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            break
+    return value, at
+
+
+def by_members(names: Collection[str], texts: Mapping[str, str]) -> str:
+    """Return what a JSON object without trace events is, by its members and those that are texts; never ""."""
+    for text in texts.values():
+        for sign, tool in _FROM_URL.items():
+            if sign in text:
+                return tool
+    for needed, tool in _MEMBERS:
+        if all(name in names for name in needed):
+            return tool
+    neuron = next((accelerator for accelerator, sign in _ACCELERATORS if any(map(sign.search, names))), "")
+    if neuron:
+        return f"a profile of {neuron}, whose work is not read"
+    if "traceEvents" in names or not names:
+        return "a trace that holds no trace events"
+    return f"JSON of another kind, without trace events (its members: {', '.join(list(names)[:5])})"
+
+
+def accelerator(labels: Collection[str]) -> str:
+    """Return another maker's accelerator that categories or names of processes show; "" = none."""
+    return next((name for name, sign in _ACCELERATORS if any(map(sign.search, labels))), "")
+
+
+def by_labels(labels: Collection[str]) -> str:
+    """Return what a Chrome trace is by its categories and its processes' names, if no training's; "" = not known."""
+    if any(map(_BROWSER.search, labels)):
+        return "a browser's trace: its pages and scripts, no training"
+    if any(map(_VIZTRACER.search, labels)):
+        return "VizTracer's trace: Python functions, without the GPU's work"
+    return ""

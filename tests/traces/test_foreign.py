@@ -1,0 +1,162 @@
+"""Whole files of other tools are named as what they are, and no pickle is opened."""
+
+import cProfile
+import csv
+import gzip
+import json
+import pickle
+import sqlite3
+import zipfile
+
+import pytest
+from test_kineto_layouts import event, mark, plain, write
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.imported import analyse
+
+
+class Opened:
+    """Raises where it is unpickled."""
+
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a pickle was opened')",))
+
+
+def refused(path) -> str:
+    with pytest.raises(UnusableInput) as caught:
+        read_trace(path)
+    said = str(caught.value)
+    assert "damaged" not in said and "gpu-util reads traces of" in said
+    return said
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 0x7F:
+        out, number = out + bytes([number & 0x7F | 0x80]), number >> 7
+    return out + bytes([number])
+
+
+def record(number: int, content: bytes | int) -> bytes:
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+PERFETTO = b"".join(
+    record(1, packet)
+    for packet in (
+        record(6, record(1, record(1, 6) + record(2, 10**15))) + record(10, 1),
+        record(8, 10**15) + record(11, record(9, 1)) + record(10, 1),
+    )
+)
+PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record(2, 4)) + record(6, b"space")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "tool"),
+    [
+        ("trace.pftrace", PERFETTO, "Perfetto"),
+        ("memory.prof", gzip.compress(PPROF), "pprof"),
+        ("snapshot.pickle", pickle.dumps(Opened()), "a pickle can run any code"),
+        ("snapshot.pkl", pickle.dumps({"segments": [Opened()]}, 2), "a pickle can run any code"),
+        ("k.ncu-rep", b"NVR\0\1\2", "Nsight Compute"),
+        ("old.qdrep", b"\1\2\3", "older Nsight Systems"),
+        ("flame.svg", b'<?xml version="1.0"?><svg></svg>', "flame graph"),
+        ("stacks.txt", b"MainThread;main (t.py:3);load (t.py:9) 12\nMainThread;main 3\n", "py-spy"),
+        ("perf.data", b"PERFILE2" + bytes(64), "perf, memray"),
+        ("table.parquet", b"PAR1" + bytes(64), "nsys export"),
+        ("events.out.tfevents.1.host", bytes(40), "log directory"),
+    ],
+)
+def test_files_that_are_no_json(tmp_path, name, content, tool):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert tool in refused(path)
+
+
+def test_files_that_libraries_write(tmp_path):
+    profile = tmp_path / "run.prof"
+    profiler = cProfile.Profile()
+    for _ in range(2):  # empty, then with a call
+        profiler.dump_stats(profile)
+        assert "cProfile" in refused(profile)
+        profiler.runcall(sorted, [])
+    archive = tmp_path / "model.pt"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("data.pkl", pickle.dumps(Opened()))
+    assert "zip archive" in refused(archive)
+    table = tmp_path / "kernels.csv"
+    with table.open("w") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("Kind", "Agent_Id", "Kernel_Name"), ("K", 1, "gemm")])
+    assert "CSV" in refused(table)
+    database = tmp_path / "results.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE rocpd_kernel_dispatch_0001 (id INTEGER, start INTEGER, end INTEGER)")
+    assert "rocpd" in refused(database)
+
+
+@pytest.mark.parametrize(
+    ("document", "tool"),
+    [
+        ({"rocprofiler-sdk-tool": [{"metadata": {}, "buffer_records": {"kernel_dispatch": []}}]}, "rocprofv3"),
+        ({"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}, "speedscope"),
+        ({"shared": {"frames": []}, "profiles": [], "exporter": "py-spy"}, "speedscope"),
+        ({"nodes": [], "startTime": 1, "samples": [1], "timeDeltas": [5]}, "V8"),
+        ({"segments": [], "device_traces": [[]]}, "memory snapshot"),
+        ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}, "execution trace"),
+        ({"meta": {}, "threads": [], "libs": []}, "Firefox"),
+        ({"summary": [], "neuroncore_utilization": []}, "Neuron"),
+        ({"resourceSpans": []}, "OpenTelemetry"),
+        ({"rows": [1, 2], "columns": ["a"]}, "its members: rows, columns"),
+        ({"traceEvents": []}, "holds no trace events"),
+    ],
+)
+def test_json_of_another_tool(tmp_path, document, tool):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    assert tool in refused(path)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"rocprofiler-sdk-tool": [{"buffer_records": [{"start": i, "note": 'a "brace" {['} for i in range(450_000)]}]},
+        {"traceEvents": [], "systemTraceEvents": "# tracer: \\ nop\n" * 1_400_000},
+    ],
+)
+def test_a_large_member_is_passed_over(tmp_path, large):
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps(large))
+    assert path.stat().st_size > 17 << 20
+    refused(path)
+
+
+def test_a_trace_beside_a_large_member_is_read(tmp_path):
+    path = write(tmp_path, [event("cpu_op", "aten::mm", 0, 5)], other={"counters": ['\\"]}' * 10] * 600_000})
+    assert path.stat().st_size > 17 << 20
+    assert len(read_trace(path).processes[0].events) == 1
+
+
+COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 3}}
+
+
+@pytest.mark.parametrize(
+    ("events", "tool"),
+    [
+        ([COUNTER] * 3 + [mark(1, "gpu")], "without activities: 3 counters"),
+        ([{"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 1}, {"ph": "E", "pid": 1, "tid": 1, "ts": 2}], "1 begin"),
+        ([COUNTER, mark(1, "Ascend Hardware")], "Ascend NPU"),
+        ([event("devtools.timeline", "RunTask", 0, 5), mark(7, "Renderer")], "browser"),
+        ([event("FEE", "main (t.py:3)", 0, 5)], "VizTracer"),
+    ],
+)
+def test_chrome_traces_of_others(tmp_path, events, tool):
+    assert tool in refused(write(tmp_path, events))
+
+
+def test_the_host_beside_an_accelerator_is_read_and_the_rest_said(tmp_path):
+    events = [event("cpu_op", "aten::mm", 0, 5), plain("MatMul", 2, 3, 9), mark(9, "Ascend Hardware")]
+    analysis = analyse(read_trace(write(tmp_path, events)))
+    assert any("Ascend NPU, whose work is not read" in problem for problem in analysis.problems)
