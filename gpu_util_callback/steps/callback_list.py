@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from pathlib import Path
@@ -20,6 +21,7 @@ OTHER_HOOKS = ("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end
 ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
 LONG_NS = 10_000_000  # a batch hook this long gets a row of its own, so that its step is known
+_POOLED = 4096  # calls of hooks on other threads that are remembered until the training thread waits for them
 SHORT_NS = 20_000  # hooks outside batches shorter than this get no row: most do nothing
 
 # Callbacks that write checkpoints, by class name anywhere in their ancestry.
@@ -209,6 +211,8 @@ class CallbackTimer(Wrappers):
         self._begun = begun
         self._epoch_logs = epoch_logs
         self.sums: list[HookSums] = []
+        # Calls of end hooks on Keras' other threads, the newest: (name, kind, start, end).
+        self._pooled: deque[tuple[str, str, int, int]] = deque(maxlen=_POOLED)
 
     def attach(self, callback_list: CallbackList) -> None:
         """Start timing; on the training thread, inside `on_train_begin`."""
@@ -236,6 +240,8 @@ class CallbackTimer(Wrappers):
         for callback in callbacks:
             if callback is not self._ours:
                 self._time_callback(callback, threaded_hooks)
+        if threaded_hooks and hasattr(callback_list, "_flush_futures"):
+            self._time_wait(callback_list)
         if callbacks:  # Keras waits for the device before it calls the first one
             if "on_train_batch_end" in threaded_hooks:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
@@ -325,11 +331,70 @@ class CallbackTimer(Wrappers):
         classes = {c.__name__ for c in type(callback).__mro__}
         kind = "checkpoint" if classes & CHECKPOINTS else "callback"
         for hook in BATCH_HOOKS:
-            if hook not in pooled and _overridden(callback, hook):
+            if not _overridden(callback, hook):
+                continue
+            if hook in pooled:
+                self._note_calls(callback, hook, f"{name}.{hook}", kind)
+            else:
                 self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
         for hook in OTHER_HOOKS:
             if _overridden(callback, hook):
                 self._write_down(callback, hook, f"{name}.{hook}", kind)
+
+    @uncounted
+    def _note_calls(self, callback: object, name: str, title: str, kind: str) -> None:
+        """Note when a hook runs on another thread: only the wait for it costs the training thread time."""
+        hook = _function(callback, name)
+        clock = time.perf_counter_ns
+        append = self._pooled.append
+
+        def timed(self: object, *args: object, **kwargs: object) -> object:
+            start = clock()
+            try:
+                return hook(self, *args, **kwargs)
+            finally:
+                append((title, kind, start, clock()))
+
+        self._replace_hook(callback, name, timed)
+
+    @uncounted
+    def _time_wait(self, callback_list: CallbackList) -> None:
+        """Time Keras' wait for the hooks on other threads, at the ends of epochs and validations."""
+        flush = callback_list._flush_futures  # type: ignore[attr-defined]
+        clock = time.perf_counter_ns
+
+        def timed() -> None:
+            start = clock()
+            try:
+                flush()
+            finally:
+                end = clock()
+                if end - start >= SHORT_NS:
+                    try:
+                        self._waited(start, end)
+                    except Exception as error:
+                        self._failed(error)
+
+        self._replace(callback_list, "_flush_futures", timed)
+
+    def _waited(self, start: int, end: int) -> None:
+        """Count a wait under the hooks that ran meanwhile, by the share of each; the rest of it is the device's."""
+        spent_ns: Counter[tuple[str, str]] = Counter()
+        calls: Counter[tuple[str, str]] = Counter()
+        covered_ns, until = 0, start
+        for title, kind, begun, ended in sorted(self._pooled, key=lambda call: call[2]):
+            begun, ended = max(begun, start), min(ended, end)
+            if ended <= begun:
+                continue
+            spent_ns[title, kind] += ended - begun
+            calls[title, kind] += 1
+            covered_ns += max(0, ended - max(begun, until))
+            until = max(until, ended)
+        self._pooled.clear()
+        begin, each = end - covered_ns, covered_ns / max(1, spent_ns.total())
+        for hook, ns in spent_ns.most_common():
+            self._timeline.waited(*hook, begin, begin + round(ns * each), calls[hook])
+            begin += round(ns * each)
 
     @uncounted
     def _sum_up(self, callback: object, name: str, sums: HookSums) -> None:

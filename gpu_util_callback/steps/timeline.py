@@ -326,6 +326,13 @@ class Timeline:
         self.phase("input_setup", name, start, end, "input_wait")
         self._input_ns += end - start
 
+    def waited(self, name: str, kind: str, start: int, end: int, count: int) -> None:
+        """Note a wait for so many calls of a callback's hook on other threads, outside the steps."""
+        self.leave_steps()
+        self._phase_end = end
+        self._append(Phase(kind, name, start, end, "callbacks", end - start, self.calls, count))
+        self._input_ns += end - start
+
     def epoch_begin(self, epoch: int) -> None:
         """Note that the callbacks' epoch-begin hooks are about to run."""
         self.leave_steps()

@@ -186,9 +186,11 @@ class StepWork(Work):
 
     Attributes:
         steps: of the span.
+        pooled: Keras runs it on other threads, and waits for them at the ends of epochs and validations.
     """
 
     steps: int
+    pooled: bool = False
 
     @property
     def each_ms(self) -> float:
@@ -204,10 +206,21 @@ class StepWork(Work):
     def says(self) -> str:
         """The observation."""
         waits = "the GPU waits" if self.run.used_gpus else "training waits"
+        if self.pooled:
+            which = "validation" if "test" in self.hook else "epoch"
+            return (
+                f"Keras runs {self.name} on other threads, and at the end of each {which} training waits for them, "
+                f"{duration(self.took_ns / 1e9)} in all."
+            )
         if self.period >= SELDOM:
             spent = duration(self.took_ns / self.times / 1e9)
             return f"About every {self.period:.0f} steps, {self.who} takes {spent}, and {waits}."
         return f"{self.who} takes {brief(self.each_ms)} a step, and {waits}."
+
+    @property
+    def or_aside(self) -> str:
+        """The other way to keep the work out of the steps, where it is not in a thread already."""
+        return "" if self.pooled else ", or do it in a background thread"
 
     @property
     def saves_left(self) -> int:
@@ -394,12 +407,12 @@ STEP_WORK = (
         _LESS_OFTEN,
         name="once an epoch",
         when=lambda w: w.once_an_epoch,
-        remedy="Do it once an epoch, or do it in a background thread",
+        remedy="Do it once an epoch{or_aside}",
         code=lambda w: _in_later_hook(w, "on_epoch_end"),
     ),
     replace(
         _LESS_OFTEN,
-        remedy=lambda w: f"Do it every {ordinal(w.every)} batch, or do it in a background thread",
+        remedy=lambda w: f"Do it every {ordinal(w.every)} batch{w.or_aside}",
         code=lambda w: _at_every(w, w.every),
     ),
 )

@@ -396,7 +396,12 @@ class HostStall(Rule):
                     | times(occurrences, "callback_pct", pct)
                     | {"lost_pct": round(100 * lost / span_ns, 1), "gpu_active_meanwhile_pct": active}
                 )
-                work = EpochWork(run, name, occurrences.count, occurrences.self_ns, span_ns, occurrences.count)
+                took, often = occurrences.self_ns, occurrences.count
+                if name.endswith("batch_end"):
+                    epochs = _epochs_in(run, where)
+                    advice = in_steps(StepWork(run, name, often, took, span_ns, epochs, where.steps, pooled=True))
+                else:
+                    advice = at_epochs(EpochWork(run, name, often, took, span_ns, often))
                 yield self._stall(
                     run,
                     active,
@@ -405,7 +410,7 @@ class HostStall(Rule):
                     lost_ns=lost,
                     evidence=evidence,
                     threshold=chosen(limits, "callback_pct", "lost_pct") | {"times": limits["min_occurrences"]},
-                    advice=at_epochs(work),
+                    advice=advice,
                     detail=name,
                     pieces=intervals(occurrences),
                     state=occurrences.count >= MANY_TIMES,
