@@ -32,10 +32,19 @@ NOT_TRACED = "No findings"  # a trace without what the device did
 TOO_LITTLE = f"{UNKNOWN}: too little GPU work to judge"  # in a trace
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Training was not held up between steps"
-CLEAR = (NOTHING, NOTHING_LARGE, OUTSIDE)  # how verdicts without a cause begin, but those of UNKNOWN
+# Part of the account -> beginning of the verdict where it took more than the steps, and no cause was found in it.
+_TOOK = {
+    "input_wait": "Waiting for input took",
+    "compile": "Compiling took",
+    "validation": "Validation took",
+    "callbacks": "Callbacks took",
+}
+CLEAR = (NOTHING, NOTHING_LARGE, OUTSIDE, *_TOOK.values())  # how verdicts without a cause begin, but those of UNKNOWN
+SMALL = (NOTHING_LARGE, *_TOOK.values())  # likewise, where small findings may be listed
 # Beginning of a verdict on a run without findings -> what it says; any other one: that the loss has no single cause.
 _CALM: dict[str, Calm] = {
     f"{NOTHING} {COMPILING}": "compiling",
+    _TOOK["compile"]: "compiling",
     NOTHING: "healthy",
     NOTHING_IN_TRACE: "healthy",
     OUTSIDE: "outside",
@@ -124,7 +133,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     named = _lost_by_title([finding for finding in findings if not is_unnamed(finding)])
     largest_s = min(max([lost_s, *named.values()]), wall_s)
     if is_unnamed(lead) or not shows(run, round(1e9 * largest_s)):
-        return _of_small_costs(run, findings, largest_s)
+        return _of_small_costs(run, findings)
     rule = RULE_OF[lead["cause"]]
     opening = rule.opening if run.used_gpus else rule.opening_without_gpu
     if run.used_gpus and lost_s >= A_FIFTH * wall_s:
@@ -139,7 +148,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     return f"{loss}{gains}{also}{_larger_too(lead, findings)}{_unknown_too(findings)}"
 
 
-def _of_small_costs(run: Run, findings: Sequence[Mapping], largest_s: float) -> str:
+def _of_small_costs(run: Run, findings: Sequence[Mapping]) -> str:
     unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
     if unknown is not None:
         return _of_unknown_cost(unknown)
@@ -148,7 +157,7 @@ def _of_small_costs(run: Run, findings: Sequence[Mapping], largest_s: float) -> 
     if shows(run, round(1e9 * min(unnamed_s, wall_s))):
         passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
         return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
-    return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(largest_s)}."
+    return _healthy(run, NOTHING_LARGE)
 
 
 def named_gpus(report: Mapping) -> set[int]:
@@ -472,6 +481,9 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     # Compiling alone does not contradict "nothing held it back" about all the rest.
     clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
+    took = _took(times, seconds, wall)
+    if took and idle is None:
+        return f"{took}, training steps {share}."
     if idle is None:
         if not mostly:
             why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
@@ -491,6 +503,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
                 compiled = _largest({"compile": times["compile"]}, wall)
                 return f"{nothing} {COMPILING}: {went}{compiled}, {gpu} active {active}."
             active += f", {percent(otherwise_pct)} without compiling"
+        if took:
+            return f"{took}, training steps {share}; {gpu} active {active}."
         parts = _idle_parts_of_run(run, idle)
         return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
     kernels = _kernels_at_least(run, idle)
@@ -498,6 +512,15 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"
         return f"{UNKNOWN}: {clear}, {gpu} active {active}; {ran}."
     return f"{nothing}: {clear}, {gpu} active {active}."
+
+
+def _took(times: Mapping[str, float | None], steps_s: float, wall_s: float) -> str:
+    """Return the beginning of the verdict on a part of the time that is longer than the steps'; "" without one."""
+    part = max(_TOOK, key=lambda name: times.get(name) or 0.0)
+    part_s = times.get(part) or 0.0
+    if part_s <= steps_s:
+        return ""
+    return f"{_TOOK[part]} {percent(min(100.0, 100 * part_s / max(1e-9, wall_s)))} of {duration(wall_s)}"
 
 
 def _active_but_for_compiling(run: Run, idle: Idle) -> float:

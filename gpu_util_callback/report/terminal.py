@@ -14,14 +14,7 @@ from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.rules import title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
-from gpu_util_callback.diagnosis.verdict import (
-    BLOCKING,
-    NOTHING_LARGE,
-    factors_text,
-    is_unknown,
-    is_unnamed,
-    named_gpus,
-)
+from gpu_util_callback.diagnosis.verdict import BLOCKING, SMALL, factors_text, is_unknown, is_unnamed, named_gpus
 from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
 from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
@@ -256,7 +249,7 @@ def two_lines(run: Mapping) -> str:
     group = next((group for group in ordered if _can_be_followed(group)), next(iter(ordered), None))
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
-    small = run["verdict"].startswith(NOTHING_LARGE) or is_unknown(run["verdict"])
+    small = run["verdict"].startswith(SMALL) or is_unknown(run["verdict"])
     if group is None and not look:
         step = run["step_ms"]["p50"]
         pace = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
