@@ -9,14 +9,15 @@ import numbers
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
-from types import GeneratorType, MethodType
+from types import CodeType, GeneratorType, MethodType
 from typing import Any
 
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.dispatch import is_library, library_of, place_of
+from gpu_util_callback.steps.frames import stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
 # call costs 1.6 µs, another 0.2 µs. Whether it queued for a core costs 20 to 40 µs more to read, so
@@ -78,6 +79,9 @@ class CallTimer:
     def __init__(self, name: str):
         self.name = name
         self.calls = 0
+        self._samples = 0  # of the stack inside a call
+        self._lines: Counter[str] = Counter()  # of the program
+        self._libraries: Counter[str] = Counter()  # that such a line has called
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
         # The recorder takes these; bounded, since it may hang.
         self._took: deque[tuple[int, int, int, int | None]] = deque(maxlen=1 << 16)
@@ -137,10 +141,27 @@ class CallTimer:
         if mean.queued_wall_ns:
             share = min(1.0, mean.queued_ns / mean.queued_wall_ns)
             entry["queued_ms"] = round(share * entry["wall_ms"], 6)
+        for line, count in self._lines.most_common(1):
+            entry |= {"samples": self._samples, "line": line, "in_line": count}
+        for library, count in self._libraries.most_common(1):
+            if library:
+                entry |= {"library": library, "in_library": count}
         if is_rare and mean.timed:
             entry["long_ms"] = round(self._long_total_ns / 1e6, 3)
             entry["long"] = [_long_call(*call) for call in sorted(self._longest, key=lambda call: call[1])]
         return entry
+
+    def sample(self, stack: list[tuple[CodeType, int]]) -> None:
+        """Count the line of the program that a call is in, and the library that this has called.
+
+        Args:
+            stack: (code, line) from the innermost frame to the function's own.
+        """
+        at = next((at for at, (code, _) in enumerate(stack) if not is_library(code.co_filename)), len(stack) - 1)
+        self._samples += 1
+        self._lines[place_of(*stack[at])] += 1
+        if at:
+            self._libraries[library_of(stack[at - 1][0])] += 1
 
     def _sum_up(self) -> None:
         """Add the calls that are new to the sums, by whether they were long."""
@@ -178,6 +199,7 @@ class InputCalls:
 
     def __init__(self) -> None:
         self._timers: dict[tuple[str, object], CallTimer] = {}
+        self._codes: dict[CodeType, CallTimer] = {}  # of the functions themselves
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()  # functions are replaced on either thread
         self._open = False
@@ -191,7 +213,18 @@ class InputCalls:
         Args:
             identity: tells functions of one name apart: the code, or the class.
         """
-        return self._timers.setdefault((name, identity), CallTimer(name))
+        timer = self._timers.setdefault((name, identity), CallTimer(name))
+        method = getattr(identity, name.rpartition(".")[2], None)
+        code = identity if method is None else getattr(inspect.unwrap(method), "__code__", None)
+        if isinstance(code, CodeType):
+            self._codes.setdefault(code, timer)
+        return timer
+
+    def sample(self) -> None:
+        """Sample the line that each of these functions is in now; on any other thread than theirs."""
+        if self._codes and self._open:
+            for stack in stacks_in(self._codes):
+                self._codes[stack[-1][0]].sample(stack)
 
     def replace(self, install: Callable[[], None], back: Callable[[], None]) -> None:
         """Call `install`, and `back` when the fit ends; neither where it has ended."""

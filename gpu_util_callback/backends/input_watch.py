@@ -34,6 +34,7 @@ class WatchingAdapter(Adapter):
 
     def look_at_input(self) -> None:
         self.first_batch.look()
+        self._calls.sample()
         functions = self._pipelines.look()
         if functions:
             framework_module("tensorflow", "written_stages").time_functions(functions, self._calls)

@@ -206,7 +206,12 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
         return _tf_data(dataset)
     if kind == "PyDataset":
         workers, processes, queue = (getattr(dataset, setting, None) for setting in _WORKERS)
-        return {"input_class": type(dataset).__name__, **_ahead(workers, processes, queue)}
+        reorders = getattr(type(dataset), "on_epoch_end", None)
+        own = _home(type(dataset)) is None and not str(getattr(reorders, "__module__", "")).startswith(
+            ("keras.", "tf_")
+        )
+        facts = {"input_class": type(dataset).__name__, **_ahead(workers, processes, queue)}
+        return facts | _files(dataset) | ({"input_reorders": True} if own and reorders is not None else {})
     if kind == "generator":
         function = getattr(getattr(dataset, "gi_code", None), "co_name", None)
         name = function if function and not function.startswith("<") else None
@@ -227,8 +232,25 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
             "input_persistent_workers": bool(setting("persistent_workers")),
             "input_pin_memory": bool(setting("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
+            **_files(source),
         }
     return _grain(dataset) if kind == "grain" else {}
+
+
+def _files(owner: object) -> dict[str, object]:
+    """Return the manifest's `input_files`, of the attributes that are arrays of an HDF5 file; {} without any."""
+    files = []
+    for name, value in list(getattr(owner, "__dict__", {}).items()):
+        if not type(value).__module__.startswith("h5py.") or not hasattr(value, "chunks"):
+            continue
+        try:
+            entry: dict[str, object] = {"name": f"self.{name}", "bytes": int(value.nbytes)}
+            if value.chunks:
+                entry |= {"chunk_rows": int(value.chunks[0]), "compression": value.compression or ""}
+        except Exception:  # a file that was closed
+            continue
+        files.append(entry)
+    return {"input_files": files} if files else {}
 
 
 def _grain(source: object) -> dict[str, object]:

@@ -171,8 +171,22 @@ class InputCall(TypedDict, total=False):
     wall_ms: Number
     cpu_ms: Number
     queued_ms: Number  # of the duration: ready to run, and no core was free
+    samples: Count  # of the stack inside it, of which ...
+    line: str  # ... most were in this line of the program ...
+    in_line: Count  # ... so many
+    library: str  # that a line of the program has called, in most of them ...
+    in_library: Count  # ... so many
     long_ms: Number  # of all long calls together
     long: list[LongCall]  # the longest of them
+
+
+class InputFile(TypedDict, total=False):
+    """An array of an HDF5 file that the input's object has as an attribute."""
+
+    name: Required[str]  # "self.x"
+    chunk_rows: Count  # that are decompressed together; absent where it is stored in one piece
+    compression: str
+    bytes: Count  # of all its values, decompressed
 
 
 class InputArray(TypedDict, total=False):
@@ -256,6 +270,8 @@ class Fit(TypedDict, total=False):
     input_shuffles: bool  # what stages have made, more than names of files
     input_shuffle_bytes: Count  # of its shuffle buffers when full, if elements have one size
     input_calls: list[InputCall]
+    input_files: list[InputFile]
+    input_reorders: bool  # a PyDataset has work of its own at the end of each epoch, such as shuffling
     input_first: list[InputArray]
     step_threads: Count  # that a step may use on the CPU
     validation_kind: str

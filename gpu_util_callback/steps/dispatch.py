@@ -158,7 +158,7 @@ class DispatchWatch:
         if kind == LOGGING:
             self._logs[logs_to(inside[meanings.index(LOGGING)][1])] += 1
         elif not kind and (own or in_loop):
-            self._own[_place(*(own[0] if own else stack[-1])[1:])] += 1
+            self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[_name(own[-1][1]) if own else ""] += 1
 
@@ -211,7 +211,7 @@ class DispatchWatch:
         for part, meaning in self._meaning:
             if part in name:
                 return meaning
-        return "" if any(part in name for part in _LIBRARIES) else "user"
+        return "" if is_library(name) else "user"
 
     def facts(self) -> dict[str, str | float | None]:
         """Return what was seen so far, for the manifest; {} before samples.
@@ -263,12 +263,25 @@ def _file(code: CodeType) -> str:
 
 
 def _name(code: CodeType) -> str:
-    return code.co_qualname.rpartition("<locals>.")[2]
+    """Return a function's name; of a comprehension or a lambda that of the function around it, if there is one."""
+    names = code.co_qualname.split(".<locals>.")
+    return next((name for name in reversed(names) if not name.startswith("<")), names[-1])
 
 
-def _place(code: CodeType, line: int) -> str:
+def place_of(code: CodeType, line: int) -> str:
     """Return a line of the program, by its function and file."""
     return f"{_name(code)} ({_file(code).rpartition('/')[2]}, line {line})"
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file, its path written with slashes, is a library's and not the program's."""
+    return any(part in file for part in _LIBRARIES)
+
+
+def library_of(code: CodeType) -> str:
+    """Return the installed package that a function is of; "" for the program's own, and for Python's."""
+    _, installed, inside = _file(code).rpartition("-packages/")
+    return inside.partition("/")[0].removesuffix(".py") if installed else ""
 
 
 def logs_to(code: CodeType) -> str:

@@ -9,7 +9,7 @@ import gc
 import keyword
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import TypeVar
 
@@ -76,6 +76,32 @@ def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) 
         if collects:
             gc.enable()
     return frames
+
+
+def stacks_in(codes: Collection[CodeType], deepest: int = 200) -> list[list[tuple[CodeType, int]]]:
+    """Return what the other threads run inside these functions: of each (code, line) from the innermost frame on.
+
+    The last one is that of the function itself; threads outside them are left out. See `stack_of` for the collector.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    stacks: list[list[tuple[CodeType, int]]] = []
+    own = threading.get_ident()
+    try:
+        for thread, innermost in sys._current_frames().items():
+            frame: FrameType | None = innermost if thread != own else None
+            stack: list[tuple[CodeType, int]] = []
+            while frame is not None and len(stack) < deepest:
+                stack.append((frame.f_code, frame.f_lineno or 0))
+                if frame.f_code in codes:
+                    stacks.append(stack)
+                    break
+                frame = frame.f_back
+            del frame, innermost
+    finally:
+        if collects:
+            gc.enable()
+    return stacks
 
 
 # ---- the running fit or loop ---------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Which calls of an input's function are timed: their mean holds whatever the order of slow and quick ones."""
 
 import random
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -72,3 +73,55 @@ def test_long_calls_that_are_not_few_count_in_the_mean(clock):
         timed(number % 10 == 9)
     facts = timer.facts()
     assert "long" not in facts and 50 < facts["wall_ms"] < 200
+
+
+def test_a_call_s_line_and_the_library_that_it_calls_are_sampled():
+    """From a thread of its own: what `__getitem__` and a generator are in, and what else runs is left out."""
+    calls, inside, leave = input_calls.InputCalls(), threading.Barrier(4), threading.Event()
+
+    class Samples:
+        def __getitem__(self, number):
+            return [wait(row) for row in range(1)]
+
+    def wait(row):
+        inside.wait(30)
+        leave.wait(30)
+
+    def batches():
+        yield wait(0)
+
+    calls.begin()
+    get, made = input_calls._method(calls, Samples(), "__getitem__"), batches()
+    timed = input_calls._TimedIterator(made, calls.timer(*input_calls._next_of(made)))
+    threads = [threading.Thread(target=target) for target in (lambda: get(1), lambda: next(timed), lambda: wait(0))]
+    for thread in threads:
+        thread.start()
+    inside.wait(30)
+    for _ in range(3):
+        calls.sample()
+    leave.set()
+    for thread in threads:
+        thread.join()
+    calls.end()
+    calls.sample()
+    facts = {entry["name"]: entry for entry in calls.facts()}
+    assert set(facts) == {"Samples.__getitem__", "batches"}
+    for entry in facts.values():
+        assert (entry["samples"], entry["in_line"]) == (3, 3)
+        assert entry["line"].startswith("wait (test_timed_calls.py, line ")
+        assert "library" not in entry, "what Python itself is made of is none"
+
+
+def test_of_a_stack_the_innermost_line_of_the_program_counts_and_the_library_below():
+    def frame(file, name):
+        return compile(repr(file), file, "eval").replace(co_qualname=name, co_name=name), 7
+
+    timer = CallTimer("Samples.__getitem__")
+    read = frame("/env/lib/python3.11/site-packages/h5py/_hl/dataset.py", "Dataset.__getitem__")
+    rows = frame("/home/me/data.py", "Samples.__getitem__.<locals>.<listcomp>")
+    get = frame("/home/me/data.py", "Samples.__getitem__")
+    for stack in ([read, read, rows, get], [read, rows, get], [rows, get], [get]):
+        timer.sample(stack)
+    entry = timer.facts()
+    assert (entry["line"], entry["in_line"]) == ("Samples.__getitem__ (data.py, line 7)", 4)
+    assert (entry["library"], entry["in_library"], entry["samples"]) == ("h5py", 2, 4)

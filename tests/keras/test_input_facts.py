@@ -518,3 +518,24 @@ def test_the_threads_of_a_step_are_known(tmp_path):
     regression().fit(*BATCH, verbose=0, callbacks=[callback])
     [recording] = read_recordings(tmp_path)
     assert recording.facts["fit"]["step_threads"] == len(os.sched_getaffinity(0))
+
+
+def test_a_pydataset_that_reorders_itself_and_reads_chunks_of_a_file(tmp_path):
+    h5py = pytest.importorskip("h5py")
+
+    class Shuffles(Made):
+        def __init__(self):
+            super().__init__()
+            self.file = h5py.File(tmp_path / "x.h5", "w")
+            chunks = {"chunks": (4, 4), "compression": "gzip"}
+            self.x = self.file.create_dataset("x", data=np.ones((8, 4), np.float32), **chunks)
+
+        def on_epoch_end(self):
+            pass
+
+    data = Shuffles()
+    found = described(x=data)["jax"]
+    assert found["input_reorders"] is True and "input_reorders" not in described(x=Made())["jax"]
+    assert found["input_files"] == [{"name": "self.x", "bytes": 128, "chunk_rows": 4, "compression": "gzip"}]
+    data.file.close()
+    assert "input_files" not in described(x=data)["jax"], "nothing is known of a closed file"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.host import LEFT
@@ -49,7 +49,10 @@ def advise_kind(wait: InputWait) -> Advice | None:
     for word, table in _OF_FIT:
         if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE):
             remedies = () if wait.made_at_once else table
-            return choose(remedies, wait) or first_holding(loaders.LIMITS, wait)
+            of_calls = choose(loaders.OF_CALLS, wait) or next(
+                (entry.advice(wait) for entry in loaders.OF_CALLS_LIMITS if entry.when(wait)), None
+            )
+            return of_calls or _at_line(wait, choose(remedies, wait) or first_holding(loaders.LIMITS, wait))
     if wait.stage is not None or wait.kind == "tf.data":
         return None
     if wait.kind or wait.run.custom_loop or wait.run.framework == "jax":
@@ -57,6 +60,13 @@ def advise_kind(wait: InputWait) -> Advice | None:
     if wait.run.framework == "torch":  # nothing more is known of an imported trace
         return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
     return None
+
+
+def _at_line(wait: InputWait, advice: Advice) -> Advice:
+    """Return the advice with the line of the program that the input's function mostly is in."""
+    if not wait.call_line or wait.made_at_once:
+        return advice
+    return replace(advice, text=f"{advice.text} {wait.call_name} is mostly at {wait.call_line}.")
 
 
 AHEAD = """\

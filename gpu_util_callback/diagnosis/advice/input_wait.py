@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.limits import LongFetches
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
 from gpu_util_callback.words import capitalized
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
@@ -346,6 +346,23 @@ class InputWait:
     def collate(self) -> str:
         """The user's function that joins samples to a batch; "" = the library's, or not known."""
         return str(self.run.fit.get("input_collate") or "")
+
+    @property
+    def call_line(self) -> str:
+        """The line of the program that the input's function mostly is in, and the library it calls; "" = not known."""
+        call = self.call
+        if call is None or (call.get("in_line") or 0) < max(A_FEW, MOSTLY * (call.get("samples") or 0)):
+            return ""
+        library = f", in {call['library']}" if call.get("library") and self.in_library(call["library"]) else ""
+        return f"{call['line']}{library}"
+
+    def in_library(self, *libraries: str) -> float:
+        """Return the share (0-1) of the input's function that is spent in these libraries; 0.0 = little."""
+        call = self.call
+        if call is None or (call.get("samples") or 0) < A_FEW or call.get("library") not in libraries:
+            return 0.0
+        share = call["in_library"] / call["samples"]
+        return share if share >= MOSTLY else 0.0
 
     @property
     def call_a_sample(self) -> bool:

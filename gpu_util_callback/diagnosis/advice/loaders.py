@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
+    LITTLE,
     MOST_WORKERS,
     InputWait,
     brief,
@@ -23,7 +24,8 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
+from gpu_util_callback.recording.manifest_facts import InputFile
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
 GRAIN_EPOCH_S = Constant(60.0, "Grain's workers import script and framework in each epoch, some 5 s: a tenth at most")
@@ -267,6 +269,87 @@ def _store_items(wait: InputWait) -> str:
     return f'torch.save({items}, "data.pt")  # once\ndataset = torch.load("data.pt", weights_only=False)'
 
 
+# -- what a function of the input spends its time in -----------------------------------------------
+
+_ARRAY_FILES = ("h5py", "zarr", "netCDF4", "tables")
+_ON_DEVICE = ("jax", "tensorflow")
+
+
+def _array_file(wait: InputWait) -> InputFile | None:
+    """Return the one array of a file that the input reads: of several, that stored in chunks; None = not known."""
+    files = wait.run.fit.get("input_files") or []
+    chunked = [file for file in files if file.get("chunk_rows", 0) > 1]
+    return next(iter(chunked or files), None)
+
+
+def _reads_rows(wait: InputWait) -> str:
+    file = _array_file(wait)
+    rows, packed = (file.get("chunk_rows", 0), file.get("compression", "")) if file is not None else (0, "")
+    does = "is a read of its own"
+    if rows > 1:
+        does = f"{'decompresses' if packed else 'copies'} a chunk of {rows} rows{f' ({packed})' if packed else ''}"
+    share = 100 * wait.in_library(*_ARRAY_FILES)
+    return f"{wait.call_name} spends {share:.0f} % of its time at {wait.call_line}: each access {does}. {wait.paces}."
+
+
+def _fits(wait: InputWait) -> bool | None:
+    """Return whether the array of the file fits into a quarter of the memory; None = its size is not known."""
+    file, machine = _array_file(wait), wait.run.machine
+    memory = machine.get("memory_limit_bytes") or machine.get("memory_total_bytes")
+    return None if file is None or not memory else file["bytes"] <= A_QUARTER * memory if "bytes" in file else None
+
+
+def _read_whole(wait: InputWait) -> str:
+    file = _array_file(wait)
+    if file is None:
+        return 'x = file["x"][:]  # once, in place of the file\'s own array'
+    return f"{file['name']} = {file['name']}[:]  # once, in __init__: {file.get('bytes', 0) / 1e6:,.0f} MB"
+
+
+_READ_ONCE = Entry(
+    "file read once",
+    when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is True,
+    says=_reads_rows,
+    remedy="Read the array into memory once: it fits, and its values stay the same",
+    code=_read_whole,
+    saves=lambda wait: wait.in_library(*_ARRAY_FILES),
+    wrong_if="it does not fit into memory, or another process changes the file",
+)
+OF_CALLS = (
+    _READ_ONCE,
+    replace(
+        _READ_ONCE,
+        name="file read once, asked",
+        when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is None,
+        asks="Does what is read fit into memory?",
+        remedy="Read it once",
+    ),
+    Entry(
+        "arrays on the host",
+        when=lambda wait: wait.in_library(*_ON_DEVICE) > 0 and wait.run.device == "cpu",
+        says=lambda wait: (
+            f"{wait.call_name} spends {100 * wait.in_library(*_ON_DEVICE):.0f} % of its time in operations of "
+            f"{wait.call['library']}, at {wait.call_line}: each starts from Python, batch by batch. {wait.paces}."
+        ),
+        asks="Does it only index arrays of it, or compute what NumPy can?",
+        remedy="Convert them to NumPy once, before the first batch: an index is then a view",
+        code="x, y = np.asarray(x), np.asarray(y)  # once, before the generator or the dataset is made",
+        saves=lambda wait: wait.in_library(*_ON_DEVICE) * (1 - LITTLE),
+        wrong_if="the operations are those of a model, or the arrays are on a GPU and should stay there",
+    ),
+)
+# Where neither helps: a file too large for the memory.
+OF_CALLS_LIMITS = (
+    Entry(
+        "file in order",
+        when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is False,
+        says=lambda wait: (
+            f"{_reads_rows(wait)} It does not fit into memory: read ranges of neighbouring rows, and shuffle within "
+            "these; or store it with chunks of one row."
+        ),
+    ),
+)
+
 DATA_LOADER = (
     _WHOLE_BATCHES,
     replace(
@@ -435,8 +518,23 @@ PY_DATASET = (
         wrong_if="they wait for each other",
     ),
     Entry(
+        "samples made once",
+        when=lambda wait: wait.later_passes > 0 and wait.run.fit.get("input_reorders") is True,
+        says="{loader_limit}: {pace}.",
+        asks="{dataset_class} has an on_epoch_end, so that its batches may differ. Is each sample the same in every "
+        "epoch, without random numbers, and do all of them fit into memory?",
+        remedy="Make each sample once",
+        code="made = dict()  # outside the class; in __getitem__, for each sample i:\n"
+        "if i not in made:\n"
+        "    made[i] = make_sample(i)  # what makes sample i now\n"
+        "sample = made[i]",
+        saves=_made_once,
+        frees_cores=_beside_steps,
+        wrong_if="samples are random, or too large to keep",
+    ),
+    Entry(
         "batches made once",
-        when=lambda wait: wait.later_passes > 0,
+        when=lambda wait: wait.later_passes > 0 and not wait.run.fit.get("input_reorders"),
         says="{loader_limit}: {pace}.",
         asks="Does {dataset_class} return the same batches in every epoch, without random numbers, "
         "and do all of them fit into memory?",
