@@ -1,4 +1,4 @@
-"""`gpu-util run | look | report | total | doctor | trace | export`: the command line."""
+"""`gpu-util run | try | look | report | total | doctor | trace | export`: the command line."""
 
 import argparse
 import contextlib
@@ -19,6 +19,7 @@ __all__ = ["main"]
 # `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
 COMMANDS = {
     "run": "run a program as Python does, and record every training in it",
+    "try": "measure what a fix does to a program, in turns with the program as it is",
     "look": "take a profiler window of a training that runs now",
     "report": "show where a training run spent its time and what to fix first",
     "total": "show where the GPU-hours of all runs in log directories went",
@@ -48,7 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run.run(_parsed(["run", *options])[1], program)
     out, err = CleanStream(sys.stdout), CleanStream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        return _run(argv)
+        rest: list[str] | None = None
+        if argv[:1] == ["try"]:
+            from gpu_util_callback.cli import try_
+
+            options, rest = try_.split(argv[1:])
+            argv = ["try", *options]
+        return _run(argv, rest)
 
 
 def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
@@ -65,18 +72,18 @@ def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         parser.parse_args(argv)  # exits by itself on an error, --help or --version
         parser.exit(2)
     assert command is not None
-    module = import_module(f"gpu_util_callback.cli.{command}")
+    module = import_module(f"gpu_util_callback.cli.{'try_' if command == 'try' else command}")
     module.add_arguments(parsers[command])
     # Options may stand before, after and between the paths, in any command.
     return module, parsers[command].parse_intermixed_args(argv[1:])
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], program: list[str] | None = None) -> int:
     module, args = _parsed(argv)
     if hasattr(sys.stdout, "reconfigure"):  # names in a recording may hold any character
         sys.stdout.reconfigure(errors="replace")
     try:
-        return module.run(args)
+        return module.run(args) if program is None else module.run(args, program)
     except UnusableInput as error:
         print(f"gpu-util {argv[0]}: {error}", file=sys.stderr)
         return 2

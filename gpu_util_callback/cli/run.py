@@ -10,7 +10,7 @@ import runpy
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,11 @@ NO_TRAINING = (
 )
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the options of `run`, and the program with its own arguments."""
+def split(argv: Sequence[str], valued: Container[str] = VALUED) -> tuple[list[str], list[str]]:
+    """Return the options of a command, some with a value, and the program with its own arguments."""
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] != "-m":
-        at += 2 if argv[at] in VALUED else 1
+        at += 2 if argv[at] in valued else 1
     return list(argv[:at]), list(argv[at:])
 
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
 
     The program's own exit is an exception, as always; it reaches the interpreter.
     """
-    problem = _unusable(program)
+    problem = unusable(program)
     try:
         settings = {
             "log_dir": args.log_dir or "logs",
@@ -85,10 +85,10 @@ def _trace(text: str | None) -> object:
     return [(first, stop)]
 
 
-def _unusable(program: Sequence[str]) -> str | None:
+def unusable(program: Sequence[str], usage: str = USAGE) -> str | None:
     """Return why this cannot be run, None where it can be tried."""
     if not program or (program[0] == "-m" and len(program) < 2):
-        return f"nothing to run; usage: {USAGE}"
+        return f"nothing to run; usage: {usage}"
     path = Path(program[0])
     if path.suffix == ".ipynb":
         return (

@@ -1,0 +1,218 @@
+"""`gpu-util try`: what a change does to a program, measured in turns with the program as it is."""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback.cli import run as run_command
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.redaction import hashed_script
+from gpu_util_callback.trying.changes import Change, change_of, parse, table
+from gpu_util_callback.trying.children import ChildFailed, Children, Side, python
+from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS
+from gpu_util_callback.trying.meter import WARM_STEPS
+from gpu_util_callback.trying.trial import Trial, measure, sides_of, store
+from gpu_util_callback.words import counted
+
+USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
+RECORDED_S = 20.0
+VALUED = ("--fix", "--change", "--patch", "--steps", "--pairs", "--seconds", "--log-dir")
+_LAUNCHERS = ("torchrun", "accelerate", "horovodrun", "mpirun", "deepspeed")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.usage = USAGE
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--fix", type=int, metavar="N", help="the Nth finding of the report (default: the first one)")
+    what.add_argument("--change", metavar="LINE", help='what to change: "workers=8", or a line as the report prints it')
+    what.add_argument("--patch", metavar="FILE", help="a Python file that is run before the changed program")
+    what.add_argument("--list", action="store_true", help="list what can be changed")
+    parser.add_argument("--log-dir", default="logs", help="where recordings of the program are (default: logs)")
+    add_engine(parser)
+    parser.add_argument("--copy", action="store_true", help="run in copies of the working directory")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `try` and `ab` share."""
+    parser.add_argument("--steps", type=int, default=200, help="steps to time in each child (default: 200)")
+    parser.add_argument(
+        "--pairs", default=f"{FEWEST_PAIRS}-{MOST_PAIRS}", metavar="N-M", help="fewest and most pairs (default: 4-10)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, metavar="S", help="seconds to time at most in each child (default: 20)"
+    )
+    parser.add_argument("--yes", action="store_true", help="begin without asking")
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options, and the program with its own arguments."""
+    return run_command.split(argv, VALUED)
+
+
+def run(args: argparse.Namespace, program: Sequence[str]) -> int:
+    """Measure the change; return 0, 1 where nothing can be tried, 2 where the program cannot be timed."""
+    if args.list:
+        print("\n".join(table()))
+        return 0
+    problem = unusable(program)
+    if problem:
+        raise UnusableInput(problem)
+    pairs = pairs_of(args.pairs)
+    try:
+        change, place = _change(args, program)
+        if change is None:
+            return 1
+        sides = sides_of(change, python(program))
+        if args.patch:
+            sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()))
+        announce(args, [" ".join(["python", *program])], change.words, pairs, change.epochs)
+        trial = Trial(change.words, change.line)
+        with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
+            measure(trial, sides, children, pairs, progress)
+    except ChildFailed as failed:
+        return report_failure("try", failed)
+    if place:
+        store(*place, trial)
+    if args.json:
+        print(json.dumps(trial.to_json(), indent=2))
+    else:
+        print(trial.sentence())
+        if change.line and trial.estimate.resolved and trial.estimate.ratio > 1:
+            print("\n".join(f"  + {line}" for line in change.line.splitlines()))
+    return 0
+
+
+def unusable(program: Sequence[str]) -> str | None:
+    """Return why a program cannot be tried, None where it can."""
+    problem = run_command.unusable(program, USAGE)
+    if problem and program and program[0].endswith(".ipynb"):
+        return f"{program[0]} is a notebook: call `callback.try_fix(model, dataset)` there, or make a script of it"
+    name = Path(program[1] if program[:1] == ["-m"] else program[0]).name if len(program) > 0 else ""
+    if not problem and (name in _LAUNCHERS or name.startswith("torch.distributed")):
+        return f"{name} starts several processes, which would be timed as one: give the script itself, on one GPU"
+    return problem
+
+
+def pairs_of(text: str) -> tuple[int, int]:
+    """Return the fewest and the most pairs of `4-10`, `6` or `4…10`. Raises: UnusableInput."""
+    numbers = text.replace("…", "-").replace("..", "-").split("-")
+    try:
+        fewest, most = int(numbers[0]), int(numbers[-1])
+    except ValueError:
+        fewest = most = 0
+    if not 2 <= fewest <= most <= 200:
+        raise UnusableInput(f"--pairs {text}: give N-M, two pairs at least")
+    return fewest, most
+
+
+def announce(
+    args: argparse.Namespace, commands: Sequence[str], words: str, pairs: tuple[int, int], epochs: int = 0
+) -> None:
+    """Say what will run, how often and how long; ask. Raises: UnusableInput where nobody can answer."""
+    fewest, most = (2 * count for count in pairs)
+    unit = (
+        f"{counted(epochs, 'epoch')} after the first" if epochs else f"{args.steps} steps after {WARM_STEPS} to warm up"
+    )
+    lines = [
+        f"gpu-util: will run {' and '.join(f'`{command}`' for command in commands)} {fewest} to {most} times in turns"
+        f"{f', every other time with {words}' if words else ''}: for {unit}, {args.seconds:g} s at most, each. "
+        "Callbacks that write do so into a folder that is thrown away; nothing is edited."
+    ]
+    print("\n".join(lines), file=sys.stderr)
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UnusableInput("give --yes to begin: nobody can be asked here")
+    print("gpu-util: Enter begins, Ctrl+C ends at any time. ", end="", file=sys.stderr, flush=True)
+    sys.stdin.readline()
+
+
+def progress(text: str) -> None:
+    """Print a line about a pair."""
+    print(f"gpu-util: {text}", file=sys.stderr, flush=True)
+
+
+def report_failure(command: str, failed: ChildFailed) -> int:
+    """Print why a child gave no result, and the last of its output; return the exit code."""
+    print(f"gpu-util {command}: {failed}", file=sys.stderr)
+    if failed.output:
+        print("\n".join(f"  | {line}" for line in failed.output.splitlines()), file=sys.stderr)
+    return 2
+
+
+# -- which change ----------------------------------------------------------------------------------
+
+
+def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | None, tuple[str, str] | None]:
+    """Return the change, and the recording and finding that it is for, where there is one."""
+    if args.patch:
+        if not Path(args.patch).is_file():
+            raise UnusableInput(f"--patch {args.patch}: no such file")
+        return Change("environment", line="", of=Path(args.patch).name), None
+    if args.change:
+        return parse(args.change), None
+    found = recorded(args.log_dir, program)
+    if found is not None:
+        return _chosen(args, *found)
+    print(f"gpu-util: no recording of it in {args.log_dir}: recording {RECORDED_S:.0f} s of it", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="gpu-util-recorded-") as folder:
+        with Children(args.steps, args.seconds, copy=args.copy) as children:
+            children.record(program, Path(folder), RECORDED_S)
+        found = recorded(folder, None)
+        if found is None:
+            raise UnusableInput("the recording of it cannot be read")
+        change, _ = _chosen(args, *found)
+        return change, None
+
+
+def recorded(log_dir: str, program: Sequence[str] | None) -> tuple[str, dict[str, Any]] | None:
+    """Return the newest recording of a program and its report; None where there is none."""
+    from gpu_util_callback.diagnosis import logdir_report
+    from gpu_util_callback.recording import read_recordings
+
+    if not Path(log_dir).is_dir():
+        return None
+    recordings = sorted(read_recordings(log_dir), key=lambda recording: recording.start_ns or 0)
+    if program is not None:
+        script = hashed_script(program[1] if program[0] == "-m" else Path(program[0]).name)
+        recordings = [one for one in recordings if hashed_script(one.facts.get("script")) == script]
+    if not recordings:
+        return None
+    newest = recordings[-1]
+    report = logdir_report([newest])
+    return (newest.path, dict(report["runs"][0])) if report["runs"] else None
+
+
+def _chosen(
+    args: argparse.Namespace, path: str, report: dict[str, Any]
+) -> tuple[Change | None, tuple[str, str] | None]:
+    """Return the change for the finding asked for, or for the first one that can be tried."""
+    from gpu_util_callback.diagnosis.rule import all_findings
+    from gpu_util_callback.report.screen import grouped
+
+    findings = [group.first for group in grouped(all_findings(report))]
+    if not findings:
+        print(f"{report['verdict']} No finding, so nothing to try; --change tries what you name.")
+        return None, None
+    if args.fix is not None:
+        if not 1 <= args.fix <= len(findings):
+            raise UnusableInput(f"--fix {args.fix}: the report has {counted(len(findings), 'finding')}")
+        findings = findings[args.fix - 1 : args.fix]
+    for finding in findings:
+        change = change_for(finding["advice"])
+        if isinstance(change, Change):
+            print(f"gpu-util: {finding['title']}: {finding['advice']['text']}", file=sys.stderr)
+            return change, (path, finding["id"])
+        print(f"gpu-util: {finding['title']}: cannot be tried: {change}", file=sys.stderr)
+    return None, None
+
+
+def change_for(advice: dict[str, Any]) -> Change | str:
+    """Return the change that advice asks for, or why it cannot be tried."""
+    return change_of(advice["code"])

@@ -1,0 +1,306 @@
+"""The table of changes: calls that a child makes with other arguments, read from the line to paste.
+
+`--change` takes the lines that advice prints, in which `...` stands for what is there already, and for short
+their arguments alone: `workers=8`.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_util_callback.errors import UnusableInput
+
+REWRITTEN = "it changes the program's own Python code"
+FACTOR = 3  # epochs that are timed where a change works at their ends
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of call that can be made otherwise.
+
+    Attributes:
+        does: what a child changes, for people.
+        arguments: that it takes; () = any.
+        epochs: whole epochs are timed: it works at their ends, or over whole passes.
+    """
+
+    does: str
+    arguments: tuple[str, ...] = ()
+    epochs: bool = False
+
+
+TARGETS: Mapping[str, Target] = {
+    "PyDataset": Target(
+        "attributes of the PyDataset given to fit", ("workers", "use_multiprocessing", "max_queue_size")
+    ),
+    "DataLoader": Target(
+        "arguments of every DataLoader",
+        (
+            "num_workers",
+            "prefetch_factor",
+            "persistent_workers",
+            "pin_memory",
+            "multiprocessing_context",
+            "whole_batches",
+        ),
+    ),
+    "compile": Target("settings of compile", ("run_eagerly", "jit_compile", "steps_per_execution")),
+    "fit": Target(
+        "arguments of fit", ("validation_freq", "validation_steps", "validation_batch_size", "verbose"), True
+    ),
+    "class": Target("arguments of a class of callbacks or settings", (), True),
+    "without": Target("fit without callbacks of a class", (), True),
+    "every": Target("a callback's hook at every nth call", ("every",)),
+    "map": Target("arguments of Dataset.map of a named function", ("num_parallel_calls", "options")),
+    "interleave": Target("the same of interleave", ("cycle_length", "num_parallel_calls", "options")),
+    "cache": Target("Dataset.cache behind a named stage, or as the last", ("shuffle",), True),
+    "prefetch": Target("Dataset.prefetch as the last stage of what fit gets", ("buffer_size",)),
+    "repeat": Target("several passes an epoch of what fit gets", ("count", "epochs"), True),
+    "options": Target("options of the dataset that fit gets", ("options",)),
+    "reader": Target("arguments of a TFRecordDataset or another reader", ("num_parallel_reads",)),
+    "policy": Target("Keras' dtype policy", ("name",)),
+    "tf32": Target("TF32 in PyTorch", ("on",)),
+    "torch.compile": Target("torch.compile of the first module called", ("mode", "dynamic")),
+    "eager": Target("functions are not run eagerly", ("on",)),
+    "environment": Target("environment variables", ()),
+}
+# An argument alone -> the target it belongs to.
+_SHORT = {
+    name: target for target in ("PyDataset", "DataLoader", "compile", "fit") for name in TARGETS[target].arguments
+}
+_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a program's calls.
+
+    Attributes:
+        target: of `TARGETS`.
+        args: the arguments to set.
+        of: the function, class or stage that it is about; "" = all.
+        line: the line to paste, or the words it was given in.
+        environment: variables to set instead.
+    """
+
+    target: str
+    args: dict[str, Any] = field(default_factory=dict)
+    of: str = ""
+    line: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> int:
+        """Whole epochs to time; 0 = steps."""
+        if not TARGETS[self.target].epochs and not self.of.endswith(".on_epoch_end"):
+            return 0
+        often = (self.args.get("validation_freq"), self.args.get("every"))
+        return max(FACTOR, *(value for value in often if isinstance(value, int)), 0)
+
+    @property
+    def words(self) -> str:
+        """Short name of the change: `workers=8`."""
+        if self.environment:
+            return " ".join(f"{name}={value}" for name, value in self.environment.items())
+        flat = {**self.args, **self.args.get("options", {})}
+        text = ", ".join(f"{name}={value!r}" for name, value in flat.items() if name not in ("options", "on"))
+        if self.target in ("without", "every"):
+            return (
+                f"without {self.of}" if self.target == "without" else f"{self.of} at every {self.args['every']}th call"
+            )
+        if self.target in ("cache", "prefetch"):
+            return f"{self.target}{f' behind {self.of}' if self.of else ''}"
+        return f"{self.of}({text})" if self.of else text or self.target
+
+    def for_child(self) -> dict[str, Any]:
+        """Return the change as a child's plan has it."""
+        return {"target": self.target, "args": self.args, "of": self.of}
+
+
+def change_of(code: str) -> Change | str:
+    """Return the change that lines of code ask for, or the reason why it cannot be tried."""
+    code = code.strip()
+    if not code:
+        return "there is no line to try"
+    for read in (_environment, _hooked, _saved_once, _statements):
+        change = read(code)
+        if change is not None:
+            return change
+    return REWRITTEN
+
+
+def table() -> list[str]:
+    """Return a line for each kind of change, for people."""
+    return [f"{target.does}: {', '.join(target.arguments) or 'any argument'}" for target in TARGETS.values()]
+
+
+def parse(words: str) -> Change:
+    """Return the change that somebody asks for. Raises: UnusableInput."""
+    words = words.strip()
+    match = re.fullmatch(r"without (\w+)", words)
+    if match:
+        return Change("without", of=match[1], line=f"callbacks=[...]  # without {match[1]}")
+    match = re.fullmatch(r"(\w+\.\w+) every (\d+)", words)
+    if match:
+        return Change("every", {"every": int(match[2])}, match[1], f"if ... % {match[2]} == 0: ...  # in {match[1]}")
+    try:
+        given = _keywords(ast.parse(f"f({words})", mode="eval").body)
+    except (SyntaxError, ValueError):
+        given = {}
+    if given:
+        targets = {_SHORT.get(name) for name in given}
+        if len(targets) == 1 and None not in targets:
+            return Change(str(targets.pop()), given, line=words)
+        strange = next((name for name in given if name not in _SHORT), "")
+        why = f"{strange} is no argument that can be tried" if strange else "they belong to different calls"
+        raise UnusableInput(f"--change {words}: {why}; there are {', '.join(sorted(_SHORT))}")
+    change = change_of(words)
+    if isinstance(change, str):
+        raise UnusableInput(f"--change {words}: {change}; gpu-util ab compares two versions of a program")
+    return change
+
+
+# -- lines of code ---------------------------------------------------------------------------------
+
+
+def _environment(code: str) -> Change | None:
+    match = re.fullmatch(r"((?:[A-Z_0-9]+=\S+ )+)python .*", code)
+    if not match:
+        return None
+    return Change("environment", line=code, environment=dict(word.split("=", 1) for word in match[1].split()))
+
+
+def _hooked(code: str) -> Change | None:
+    """Read work of a callback at every nth call: a condition in its hook, or a subclass that has one."""
+    match = re.search(
+        r"if \w[\w.]* % (\d+) == 0:(?: \.\.\.  # in (\w+\.\w+)$|\s+super\(\)\.(\w+)\()", code, re.MULTILINE
+    )
+    if not match:
+        return None
+    of = match[2]
+    if not of:
+        kind = re.search(r"class Rare(\w+)\(", code)
+        if kind is None:
+            return None
+        of = f"{kind[1]}.{match[3]}"
+    return Change("every", {"every": int(match[1])}, of, code)
+
+
+def _saved_once(code: str) -> Change | None:
+    match = re.search(r"^model\.save\(.*# after fit, instead of (\w+)", code, re.MULTILINE)
+    if match is None:
+        match = re.search(r"^class OncePerEpoch\(keras\.callbacks\.(TensorBoard)\)", code)
+        return Change("every", {"every": 10**9}, "TensorBoard.on_train_batch_end", code) if match else None
+    return Change("without", of=match[1], line=code)
+
+
+def _statements(code: str) -> Change | None:
+    try:
+        tree = ast.parse(code)
+        attributes = {
+            ast.unparse(assigned.targets[0]): ast.literal_eval(assigned.value)
+            for assigned in tree.body
+            if isinstance(assigned, ast.Assign) and isinstance(assigned.targets[0], ast.Attribute)
+        }
+    except (SyntaxError, ValueError):
+        return None
+    if not all(isinstance(statement, (ast.Assign, ast.Expr, ast.Import, ast.ImportFrom)) for statement in tree.body):
+        return None
+    calls = [
+        statement.value
+        for statement in tree.body
+        if isinstance(statement, (ast.Assign, ast.Expr)) and isinstance(statement.value, ast.Call)
+    ]
+    calls = [call for call in calls if not _path(call).endswith((".with_options", "data.Options", ".save"))]
+    options = {name[8:]: value for name, value in attributes.items() if name.startswith("options.")}
+    if calls:
+        change = _call(calls[0], code) if len(calls) == 1 and len(attributes) == len(options) else _repeated(code)
+        if change is not None and options:
+            change.args["options"] = options
+        return change
+    if options:
+        return Change("options", {"options": options}, line=code)
+    of_dataset = {name.rpartition(".")[2]: value for name, value in attributes.items()}
+    return Change("PyDataset", of_dataset, line=code) if set(of_dataset) & set(TARGETS["PyDataset"].arguments) else None
+
+
+def _path(call: ast.Call) -> str:
+    return re.sub(r"\.cache\(\)\.shuffle$", ".cache", ast.unparse(call.func))
+
+
+def _repeated(code: str) -> Change | None:
+    match = re.fullmatch(r"\w+ = \w+\.repeat\((\d+)\)\nmodel\.fit\(.*epochs=(\d+)\)", code)
+    return Change("repeat", {"count": int(match[1]), "epochs": int(match[2])}, line=code) if match else None
+
+
+def _call(call: ast.Call, code: str) -> Change | None:
+    """Return the change of one call, by the last name of what is called."""
+    name = _path(call)
+    last = name.rpartition(".")[2]
+    given = [argument for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
+    first = ast.unparse(given[0]) if given else ""
+    if "(" in name:
+        return None
+    if last in _FIXED:
+        return _FIXED[last](code, first)
+    if last == "DataLoader" and "batch_sampler" in ast.unparse(call):
+        return Change("DataLoader", {"whole_batches": True}, line=code)
+    try:
+        args = _keywords(call)
+    except ValueError:
+        return None
+    if name == "torch.compile":
+        return Change("torch.compile", args, line=code)
+    return _with_arguments(last, args, first, code) if args else None
+
+
+def _with_arguments(last: str, args: dict[str, Any], first: str, code: str) -> Change | None:
+    """Return the change of a call that takes the arguments given; None where it takes others."""
+    if last in ("map", "interleave") and not (re.fullmatch(r"[\w.]+", first) and first != "your_function"):
+        return None
+    target = "reader" if last in _READERS else last if last in TARGETS else "class"
+    if target == "class":
+        return Change("class", args, last, code) if last[:1].isupper() else None
+    of = {"reader": last, "map": first, "interleave": first}.get(target, "").rpartition(".")[2]
+    return Change(target, args, of, code) if set(args) <= set(TARGETS[target].arguments) else None
+
+
+_FIXED: Mapping[str, Callable[[str, str], Change | None]] = {
+    "cache": lambda code, first: _cached(code),
+    "prefetch": lambda code, first: Change("prefetch", {"buffer_size": -1}, line=code),
+    "set_global_policy": lambda code, first: Change("policy", {"name": ast.literal_eval(first)}, line=code),
+    "set_float32_matmul_precision": lambda code, first: Change("tf32", {"on": True}, line=code),
+    "run_functions_eagerly": lambda code, first: Change("eager", {"on": True}, line=code),
+    "update": lambda code, first: Change("eager", {"on": True}, line=code) if "jax_disable_jit" in first else None,
+}
+
+
+def _cached(code: str) -> Change | None:
+    behind = re.search(r"# behind (\w+(?:\(\w+\))?)(?=, |$)", code)
+    last = re.search(r"# as (its|the) last step", code)
+    if not behind and not last:
+        return None if "#" in code else Change("cache", line=code)
+    shuffled = ".shuffle(" in code
+    return Change("cache", {"shuffle": True} if shuffled else {}, behind[1] if behind else "", code)
+
+
+def _keywords(call: ast.AST) -> dict[str, Any]:
+    """Return the keywords of a call as values. Raises: ValueError where one is no plain value."""
+    if not isinstance(call, ast.Call):
+        raise ValueError("no call")
+    values = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ValueError("unpacked")
+        text = ast.unparse(keyword.value)
+        values[keyword.arg] = "AUTOTUNE" if text.endswith("AUTOTUNE") else _number(keyword.value)
+    return values
+
+
+def _number(value: ast.expr) -> Any:
+    """Return a literal, or a product of numbers: `save_freq=5 * 200`."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return _number(value.left) * _number(value.right)
+    return ast.literal_eval(value)

@@ -1,0 +1,83 @@
+"""In a child: begins before the program's first line, and keeps the program from changing files.
+
+`activate` is called by a `sitecustomize` that the runner puts into the child's path (`children.py`).
+"""
+
+import json
+import os
+import runpy
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from .hooks import Hooks
+from .meter import Meter
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_CHANGES = {"os.remove": (0,), "os.truncate": (0,), "os.rename": (0, 1)}  # audit event -> which arguments are paths
+
+
+def activate(plan_path: str) -> None:
+    """Watch this process by the plan in a file."""
+    plan = json.loads(Path(plan_path).read_text())
+    meter = Meter(plan)
+    sys.meta_path.insert(0, Hooks(plan, meter))
+    sys.addaudithook(Guard(plan, meter))
+    if plan["patch"]:
+        runpy.run_path(plan["patch"])
+
+
+class Guard:
+    """An audit hook: ends the program before it changes a file, and lists the files that it makes.
+
+    Files of libraries (caches below the home folder, temporary ones) are left to them.
+    """
+
+    def __init__(self, plan: dict[str, Any], meter: Meter):
+        self._meter = meter
+        self._folder = Path(plan["folder"])
+        self._made = self._folder / "made"
+        self._here = plan["here"]
+        recorded = plan.get("record") or plan["folder"]
+        home = os.path.expanduser("~")  # noqa: PTH111 - no home is no error
+        self._free = (str(self._folder), recorded, "/dev/", "/proc/", "/sys/", sys.prefix, sys.base_prefix, f"{home}/.")
+        self._temporary = tempfile.gettempdir()  # asked for here: it holds a lock
+        self._busy = threading.local()
+
+    def __call__(self, event: str, args: tuple) -> None:
+        if event == "open":
+            path, mode, flags = args
+            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & _WRITES
+            paths = (path,) if writes else ()
+        elif event in ("os.mkdir", *_CHANGES):
+            paths = tuple(args[place] for place in _CHANGES.get(event, (0,)))
+        else:
+            return
+        if paths and not getattr(self._busy, "on", False):
+            self._busy.on = True
+            try:
+                for path in paths:
+                    self._look(path)
+            finally:
+                self._busy.on = False
+
+    def _look(self, path: Any) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links are kept
+        temporary = full.startswith(self._temporary) and not full.startswith(self._here)
+        if full.startswith(self._free) or temporary or "__pycache__" in full:
+            return
+        if Path(full).is_file():
+            if full not in self._mine():
+                self._meter.fail(f"it writes {os.path.relpath(full, self._here)}, which is there already: give --copy")
+                os._exit(1)
+        elif not os.path.lexists(full):
+            with self._made.open("a", encoding="utf-8") as file:
+                file.write(full + "\n")
+
+    def _mine(self) -> set[str]:
+        """Return the files that this program has made itself."""
+        return set(self._made.read_text(encoding="utf-8").splitlines()) if self._made.exists() else set()

@@ -1,0 +1,325 @@
+"""Runs a program in a child that is timed, cut short and leaves nothing behind."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback.redaction import printable
+
+HANG_S = 600.0  # a child without a result is given up after so long
+_POLL_S, _GRACE_S = 0.05, 5.0
+_TAIL = 12  # lines of a failed program's output that are shown
+_SITE = """import importlib.machinery, importlib.util, os, sys
+sys.path[:] = [path for path in sys.path if path != {site!r}]
+try:
+    _spec = importlib.util.spec_from_file_location(
+        "gpu_util_trying", {package!r}, submodule_search_locations=[os.path.dirname({package!r})])
+    sys.modules["gpu_util_trying"] = importlib.util.module_from_spec(_spec)
+    from gpu_util_trying.child import activate
+    activate({plan!r})
+finally:
+    _own = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if _own is not None:
+        _own.loader.exec_module(importlib.util.module_from_spec(_own))
+"""
+# Trackers of experiments write nothing and call nobody.
+_OFFLINE = {
+    "WANDB_MODE": "disabled",
+    "COMET_START_ONLINE": "0",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_TRACKING_URI": "file:{folder}/mlruns",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+# What a failed program printed -> what it means.
+_FAILURES = (
+    (r"bootstrapping phase", 'it starts processes outside of `if __name__ == "__main__":`'),
+    (r"[Aa]ddress already in use", "it needs a port that is in use: its own earlier start, or another program"),
+    (
+        r"CUDA_ERROR_OUT_OF_MEMORY|CUDA out of memory|RESOURCE_EXHAUSTED|devices? (is|are) (busy|unavailable)",
+        "the GPU has no memory for it: does another process hold the GPU?",
+    ),
+    (r"^usage: .*", "its arguments are not accepted"),
+)
+
+
+class ChildFailed(Exception):
+    """A child gave no result: why, in one line, and the last of its output.
+
+    Attributes:
+        output: its last lines.
+        code: its exit code; None where it was ended.
+    """
+
+    def __init__(self, reason: str, output: str = "", code: int | None = None):
+        super().__init__(reason)
+        self.output = output
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Side:
+    """A program and what is changed in it.
+
+    Attributes:
+        command: what starts it.
+        change: for `hooks.Change`; {} = it runs as it is.
+        environment: variables to set.
+        patch: a file that is run before the program; "" = none.
+    """
+
+    command: Sequence[str]
+    change: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patch: str = ""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one child measured.
+
+    Attributes:
+        seconds, steps, epochs: the time without warm-up, and what was done in it.
+        whole_epochs: whole ones were timed, where several are within the steps asked for.
+        losses: of the first steps, by their number.
+        host_bytes, gpu_bytes: the most memory used; None = not known.
+        wall_s: of the child, its start and warm-up included.
+    """
+
+    seconds: float
+    steps: int
+    epochs: int
+    whole_epochs: bool
+    losses: dict[int, float]
+    host_bytes: int | None
+    gpu_bytes: int | None
+    wall_s: float
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds a step."""
+        return 1e3 * self.seconds / self.steps
+
+
+class Children:
+    """Starts children one after the other; a block, at whose end none is left.
+
+    Args:
+        steps, epochs, seconds: as in the plan of `meter.Meter`.
+        copy: each runs in a copy of the working directory.
+    """
+
+    def __init__(self, steps: int, seconds: float, epochs: int = 0, copy: bool = False):
+        self._plan = {"steps": steps, "seconds": seconds, "epochs": epochs}
+        self._copy = copy
+        self._process: subprocess.Popen | None = None
+        self._folder: Path | None = None
+        self.hang_s = HANG_S
+
+    def __enter__(self) -> "Children":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def run(self, side: Side) -> Timed:
+        """Run a side once. Raises: ChildFailed."""
+        self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
+        began = time.monotonic()
+        try:
+            result = self._started(side)
+        finally:
+            self._end()
+        return Timed(
+            result["seconds"],
+            result["steps"],
+            result["epochs"],
+            result["whole_epochs"],
+            {int(step): loss for step, loss in result["losses"].items()},
+            result["host_bytes"],
+            result["gpu_bytes"],
+            time.monotonic() - began,
+        )
+
+    def record(self, program: Sequence[str], log_dir: Path, seconds: float) -> None:
+        """Record a program for some seconds of training, or to its end. Raises: ChildFailed."""
+        self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
+        run = ["-m", "gpu_util_callback", "run", "--quiet", "--log-dir", str(log_dir)]
+        try:
+            output = self._start(Side(python([*run, *program])), {"record": str(log_dir)})
+            assert self._process is not None
+            began, until = None, time.monotonic() + self.hang_s
+            while self._process.poll() is None and time.monotonic() < until:
+                if began is None and any(log_dir.glob("plugins/gpu_utilization/*/manifest.json")):
+                    began = time.monotonic()
+                    until = began + seconds
+                time.sleep(_POLL_S)
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(3 * _GRACE_S)
+            if began is None:
+                raise self._failed(output)
+        finally:
+            self._end()
+
+    def _failed(self, output: Path) -> ChildFailed:
+        assert self._folder is not None and self._process is not None
+        result = self._folder / "result.json"
+        if result.exists():
+            return ChildFailed(json.loads(result.read_text())["problem"], "", self._process.poll())
+        return _failure(self._process.poll() or 0, output)
+
+    def _started(self, side: Side) -> dict[str, Any]:
+        output = self._start(side)
+        return self._awaited(output.with_name("result.json"), output)
+
+    def _start(self, side: Side, more: Mapping[str, Any] | None = None) -> Path:
+        """Start a side; return the file that holds what it prints."""
+        folder, here = self._folder, Path.cwd()
+        assert folder is not None
+        where = here
+        if self._copy:
+            where = folder / "copy"
+            shutil.copytree(here, where, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        site, output = folder / "site", folder / "output"
+        site.mkdir()
+        plan = {
+            **self._plan,
+            **(more or {}),
+            "change": dict(side.change),
+            "patch": side.patch,
+            "result": str(folder / "result.json"),
+            "claim": str(folder / "claim"),
+            "folder": str(folder),
+            "here": str(where),
+        }
+        (folder / "plan.json").write_text(json.dumps(plan))
+        package = str(Path(__file__).with_name("__init__.py"))
+        text = _SITE.format(site=str(site), package=package, plan=str(folder / "plan.json"))
+        (site / "sitecustomize.py").write_text(text)
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(
+                list(side.command),
+                cwd=where,
+                env=_environment(folder, site, side.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return output
+
+    def _awaited(self, result: Path, output: Path) -> dict[str, Any]:
+        assert self._process is not None
+        until = time.monotonic() + self.hang_s
+        while not result.exists() and self._process.poll() is None:
+            if time.monotonic() > until:
+                raise ChildFailed(f"it did no more steps, and was ended after {self.hang_s:.0f} s", tail(output))
+            time.sleep(_POLL_S)
+        if result.exists():
+            answer = json.loads(result.read_text())
+            if "problem" in answer:
+                raise ChildFailed(answer["problem"], "", self._process.poll())
+            return answer
+        raise self._failed(output)
+
+    def _end(self) -> None:
+        """End the child with all that it started, and remove what it left."""
+        with _undisturbed():
+            if self._process is not None:
+                _end_group(self._process)
+                self._process = None
+            if self._folder is not None:
+                _remove_made(self._folder / "made")
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let a Ctrl+C wait until all is removed."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread, which alone gets it
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _environment(folder: Path, site: Path, more: Mapping[str, str]) -> dict[str, str]:
+    before = os.environ.get("PYTHONPATH")
+    offline = {name: value.format(folder=folder) for name, value in _OFFLINE.items()}
+    path = os.pathsep.join(filter(None, [str(site), before]))
+    return {**os.environ, **offline, **more, "PYTHONPATH": path}
+
+
+def _end_group(process: subprocess.Popen) -> None:
+    """End a session: ask first, so that workers let go of what they share, then insist."""
+    for number, wait_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        until = time.monotonic() + wait_s
+        while _signalled(process.pid, number) and time.monotonic() < until:
+            process.poll()
+            time.sleep(_POLL_S)
+    process.wait()
+
+
+def _signalled(group: int, number: int) -> bool:
+    """Send a signal to the members of a group; return whether there are any."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _remove_made(listed: Path) -> None:
+    """Remove files and then empty folders that the program made."""
+    with contextlib.suppress(OSError):
+        for line in reversed(listed.read_text(encoding="utf-8").splitlines()):
+            with contextlib.suppress(OSError):
+                path = Path(line)
+                path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _failure(code: int, output: Path) -> ChildFailed:
+    text = tail(output, 200)
+    shown = tail(output)
+    for pattern, meaning in _FAILURES:
+        if code and re.search(pattern, text, re.MULTILINE):
+            return ChildFailed(f"{meaning} (exit code {code})", shown, code)
+    if code in (-signal.SIGINT, 130):
+        return ChildFailed("it was interrupted", shown, code)
+    if code == 0:
+        return ChildFailed(
+            "it ended without a training step: `fit` of Keras, PyTorch loops over a DataLoader and loops with "
+            "GpuUtilMonitor can be tried",
+            shown,
+            code,
+        )
+    return ChildFailed(f"it failed before it could be timed (exit code {code})", shown, code)
+
+
+def tail(output: Path, lines: int = _TAIL) -> str:
+    """Return the last lines that a program printed."""
+    text = output.read_text(errors="replace") if output.exists() else ""
+    return printable("\n".join(text.replace("\r", "\n").rstrip().splitlines()[-lines:]))
+
+
+def python(program: Sequence[str]) -> list[str]:
+    """Return the command that runs a script or `-m MODULE` with this Python."""
+    return [sys.executable, *program]

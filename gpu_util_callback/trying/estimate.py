@@ -1,0 +1,98 @@
+"""How many times faster: the mean of paired log ratios, with one interval that allows for looking again."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+# Two-sided levels of one of K looks at growing data, 95 % over all of them (Pocock; Jennison and Turnbull 2000,
+# table 2.1). Looks that share more data than evenly spread ones are surer than that.
+_LEVELS = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
+FEWEST_PAIRS, MOST_PAIRS = 4, 10
+EACH_LOOK = 2  # pairs more: both orders as often, so that a steady drift cancels
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A ratio of times, first side over second: above 1 the second is faster.
+
+    Attributes:
+        ratio: the geometric mean of the pairs' ratios.
+        low, high: its interval, 95 % over all looks.
+        pairs: how many there were.
+        scatter: standard deviation of the pairs' log ratios.
+        level: of this look alone, two-sided.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    scatter: float
+    level: float
+
+    @property
+    def resolved(self) -> bool:
+        """True if the interval excludes no change."""
+        return not self.low <= 1.0 <= self.high
+
+    def pairs_for(self, share: float) -> int:
+        """Return how many more pairs would tell a change of this share (0.03 = 3 %); 0 if these do."""
+        needed = self.pairs
+        while needed < 10_000:
+            half = quantile(1 - self.level / 2, needed - 1) * self.scatter / math.sqrt(needed)
+            if half <= math.log1p(share):
+                break
+            needed += max(EACH_LOOK, needed // 20)
+        return needed - self.pairs
+
+
+def looks(fewest: int, most: int) -> list[int]:
+    """Return the numbers of pairs after which the interval is looked at; at most ten."""
+    step = max(EACH_LOOK, math.ceil((most - fewest) / (len(_LEVELS) - 1)))
+    return [*range(fewest, most, step), most]
+
+
+def estimate(first_s: Sequence[float], second_s: Sequence[float], look_count: int = 1) -> Estimate:
+    """Estimate a ratio of times from at least two pairs.
+
+    A pair that straddles a slowdown of the machine moves the mean and widens the interval alike: Student's t
+    of one outlier among equal pairs is below 1, however large it is.
+
+    Args:
+        first_s, second_s: seconds a step; those at one place were measured one after the other.
+        look_count: how often the growing data are looked at in all.
+    """
+    logs = [math.log(first / second) for first, second in zip(first_s, second_s, strict=True)]
+    level = _LEVELS[min(look_count, len(_LEVELS)) - 1]
+    scatter = stdev(logs)
+    half = quantile(1 - level / 2, len(logs) - 1) * scatter / math.sqrt(len(logs))
+    middle = fmean(logs)
+    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs), scatter, level)
+
+
+def quantile(probability: float, freedom: int) -> float:
+    """Return a quantile, above the median, of Student's t for whole degrees of freedom."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _cumulated(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _cumulated(t: float, freedom: int) -> float:
+    """Return the distribution function of Student's t at `t` >= 0 (Abramowitz and Stegun 26.7.3-4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine_2 = math.cos(angle) ** 2
+    term, total = 1.0, 0.0
+    for k in range(freedom // 2):
+        total += term
+        term *= cosine_2 * (2 * k + (2 if freedom % 2 else 1)) / (2 * k + (3 if freedom % 2 else 2))
+    if freedom % 2:
+        both = 2 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
+    else:
+        both = math.sin(angle) * total
+    return (1 + both) / 2

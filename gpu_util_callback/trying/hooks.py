@@ -1,0 +1,550 @@
+"""In a child: what is called otherwise than the program says, and where its steps are seen.
+
+Loaded by its path into a program of any environment: the standard library alone. Nothing here imports a framework;
+each is changed as the program imports it.
+"""
+
+import functools
+import importlib.machinery
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from .meter import Meter
+
+# Constructors of what writes, and the argument that says where.
+_WRITERS = {"ModelCheckpoint": "filepath", "BackupAndRestore": "backup_dir", "TensorBoard": "log_dir"}
+_WRITERS |= {"CSVLogger": "filename", "TrainingArguments": "output_dir", "SummaryWriter": "log_dir"}
+_RECORDERS = ("GpuUtilCallback", "GpuUtilTrainerCallback", "RemoteMonitor")
+_CLASSES = {
+    "TrainingArguments": "transformers.training_args",
+    "Trainer": "lightning.pytorch.trainer.trainer",
+    "SummaryWriter": "torch.utils.tensorboard.writer",
+}
+_READERS = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
+
+
+class CallsChanged:
+    """A change as `trying.changes` describes it: `target`, `args`, `of`, and where `target` is a class its name."""
+
+    def __init__(self, change: dict[str, Any]):
+        self.target: str = change.get("target", "")
+        self.args: dict[str, Any] = change.get("args", {})
+        self.of: str = change.get("of", "")
+        self.applied = not self.target
+
+    def args_for(self, target: str, of: str = "") -> dict[str, Any]:
+        """Return the arguments to set in calls of a target; {} where it is another's."""
+        if self.target != target or (self.of and self.of != of):
+            return {}
+        self.applied = True
+        return self.args
+
+
+class Hooks:
+    """A finder of modules that changes each of some as soon as it is imported.
+
+    Args:
+        plan: as for `Meter`; `change` (see `CallsChanged`), and `folder`, into which callbacks write.
+    """
+
+    def __init__(self, plan: dict[str, Any], meter: Meter):
+        self.change = CallsChanged(plan["change"])
+        self.folder = Path(plan["folder"])
+        self.meter = meter
+        meter.was_applied = lambda: self.change.applied
+        self._waiting: dict[str, Callable[[Any], None]] = {
+            "keras.src.callbacks.callback": self._on_callback_class,
+            "keras.src.callbacks.callback_list": self._on_callback_list,
+            "tf_keras.src.callbacks": self._on_tf_keras,
+            "tf_keras.src.engine.training": lambda module: self._on_fit(module.Model),
+            "keras.src.backend.tensorflow.trainer": lambda module: self._on_fit(module.TensorFlowTrainer),
+            "keras.src.backend.jax.trainer": lambda module: self._on_fit(module.JAXTrainer),
+            "keras.src.backend.torch.trainer": lambda module: self._on_fit(module.TorchTrainer),
+            "keras.src.dtype_policies.dtype_policy": self._on_policy,
+            "tensorflow.python.data.ops.dataset_ops": self._on_datasets,
+            "tensorflow.python.data.ops.readers": self._on_readers,
+            "tensorflow.python.eager.polymorphic_function.eager_function_run": self._on_eager,
+            "jax._src.config": self._on_jax_config,
+            "torch.utils.data.dataloader": self._on_loader,
+            "torch.optim.optimizer": self._on_optimizer,
+            "torch._tensor": self._on_tensor,
+            "torch.nn.modules.module": self._on_module,
+            "torch": self._on_torch,
+            "gpu_util_callback.monitor": self._on_monitor,
+        }
+        if plan.get("record"):
+            self._waiting = {
+                "keras.src.callbacks.callback": self._on_callback_class,
+                "gpu_util_callback.callback": lambda module: self._recorded(module.GpuUtilCallback, plan["record"]),
+                "gpu_util_callback.monitor": lambda module: self._recorded(module.GpuUtilMonitor, plan["record"]),
+            }
+        for name, module in _CLASSES.items():
+            self._waiting[module] = functools.partial(self._on_class, name)
+        self._loaders: dict[int, int] = {}  # id of an iterator of a loader -> its batches
+        self._loader: Any = None  # whose batches train
+        self._drawn: Any = None  # the loader that gave the last batch
+        self._in_fit = 0
+        self._compiled = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a module as the other finders do, to be changed once it is imported."""
+        action = self._waiting.pop(name, None)
+        if action is None:
+            return None
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                del spec.loader.__dict__["exec_module"]
+                load(module)
+                action(module)
+
+            spec.loader.__dict__["exec_module"] = exec_module
+        return spec
+
+    # -- calls with other arguments ------------------------------------------------------------------
+
+    def _with_args(self, owner: Any, method: str, more: Callable[[inspect.BoundArguments], dict[str, Any]]) -> None:
+        """Replace a function by one that sets arguments, given the bound ones."""
+        original = getattr(owner, method)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:  # which the original explains
+                return original(*args, **kwargs)
+            given = more(bound)
+            if not given:
+                return original(*args, **kwargs)
+            for name, value in given.items():
+                parameter = signature.parameters.get(name)
+                rest = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+                if parameter is None and rest:
+                    bound.arguments.setdefault(rest, {})[name] = value
+                else:
+                    bound.arguments[name] = value
+            return original(*bound.args, **bound.kwargs)
+
+        setattr(owner, method, called)
+
+    def _redirected(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Return arguments of a class that writes: the same name, in the folder that is thrown away."""
+        argument = _WRITERS.get(name)
+        if argument is None:
+            return {}
+        path = str(bound.arguments.get(argument) or name).replace("..", "up").replace(":", "")
+        place = self.folder / "files" / path.lstrip("/\\")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return {argument: str(place)}
+
+    def _on_class(self, name: str, module: Any) -> None:
+        self._construct(name, getattr(module, name))
+
+    def _construct(self, name: str, kind: type) -> None:
+        if name in _WRITERS or (self.change.target == "class" and self.change.of == name):
+            self._with_args(
+                kind, "__init__", lambda bound: self._redirected(name, bound) | self.change.args_for("class", name)
+            )
+
+    def _recorded(self, kind: type, log_dir: str) -> None:
+        self._with_args(kind, "__init__", lambda bound: {"log_dir": log_dir})
+
+    # -- Keras ---------------------------------------------------------------------------------------
+
+    def _on_callback_class(self, module: Any) -> None:
+        hooks = self
+
+        def init_subclass(cls: Any, **kwargs: Any) -> None:
+            super(module.Callback, cls).__init_subclass__(**kwargs)
+            if "__init__" in cls.__dict__ or cls.__name__ == hooks.change.of:
+                hooks._construct(cls.__name__, cls)
+
+        module.Callback.__init_subclass__ = classmethod(init_subclass)
+
+    def _on_tf_keras(self, module: Any) -> None:
+        for name in (*_WRITERS, self.change.of):
+            if hasattr(module, name):
+                self._construct(name, getattr(module, name))
+        self._on_callback_list(module)
+
+    def _on_callback_list(self, module: Any) -> None:
+        self._with_args(module.CallbackList, "__init__", self._callbacks)
+        hooks, original = self, module.CallbackList.on_train_begin
+
+        @functools.wraps(original)
+        def on_train_begin(callbacks: Any, logs: Any = None) -> None:
+            watch = _watch(module.Callback)(hooks.meter)
+            watch.set_params(callbacks.params)
+            watch.set_model(callbacks.model)
+            callbacks.callbacks.insert(0, watch)
+            for name in ("_should_call_train_batch_hooks", "_should_call_test_batch_hooks"):
+                if hasattr(callbacks, name):
+                    setattr(callbacks, name, True)
+            original(callbacks, logs)
+
+        module.CallbackList.on_train_begin = on_train_begin
+
+    def _callbacks(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Return the callbacks of a fit, evaluation or prediction without those that are left out, some less often."""
+        given = bound.arguments.get("callbacks")
+        callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
+        left_out = set(_RECORDERS)
+        for callback in callbacks:
+            name = type(callback).__name__
+            if self.change.args_for("without", name):
+                left_out.add(name)
+            if self.change.target == "every" and self.change.of.partition(".")[0] == name:
+                self.change.applied = True
+                _thin(callback, self.change.of.partition(".")[2], int(self.change.args["every"]))
+        if self.change.target == "without" and self.change.of == "ProgbarLogger" and "add_progbar" in bound.arguments:
+            self.change.applied = True
+            return {"callbacks": callbacks, "add_progbar": False}
+        return {"callbacks": [callback for callback in callbacks if type(callback).__name__ not in left_out]}
+
+    def _on_fit(self, trainer: type) -> None:
+        self._with_args(trainer, "fit", self._fit_args)
+        original = trainer.fit  # type: ignore[attr-defined]
+
+        @functools.wraps(original)
+        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+            for name, value in self.change.args_for("compile").items():
+                setattr(model, name, value)
+                model.train_function = None
+            self._in_fit += 1
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self._in_fit -= 1
+                self.meter.ends()
+
+        trainer.fit = fit  # type: ignore[attr-defined]
+
+    def _fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        data = bound.arguments.get("x")
+        if hasattr(type(data), "__getitem__") and hasattr(data, "on_epoch_end"):
+            for name, value in self.change.args_for("PyDataset").items():
+                if hasattr(data, name):
+                    setattr(data, name, value)
+                else:  # Keras 2 takes them in fit
+                    bound.arguments[name] = value
+        given = dict(self.change.args_for("fit"))
+        if "validation_freq" in given and bound.arguments.get("validation_data") is None:
+            self.change.applied = bool(bound.arguments.get("validation_split"))
+        if hasattr(data, "with_options"):
+            given |= self._dataset_args(data)
+        return given
+
+    def _dataset_args(self, data: Any) -> dict[str, Any]:
+        """Return the dataset of `fit` with a last step or options."""
+        if self.change.args_for("prefetch"):
+            return {"x": data.prefetch(self.change.args["buffer_size"])}
+        if self.change.args_for("repeat"):
+            times, epochs = self.change.args["count"], self.change.args["epochs"]
+            return {"x": data.repeat(times), "epochs": epochs}
+        if self.change.target == "cache" and not self.change.of:
+            self.change.applied = True
+            return {"x": data.cache()}
+        if self.change.target in ("options", "map", "interleave") and self.change.args.get("options"):
+            options = sys.modules["tensorflow"].data.Options()
+            for name, value in self.change.args["options"].items():
+                part, _, option = name.partition(".")
+                setattr(getattr(options, part), option, value)
+            self.change.applied |= self.change.target == "options"
+            return {"x": data.with_options(options)}
+        return {}
+
+    def _on_policy(self, module: Any) -> None:
+        if self.change.target != "policy":
+            return
+        original = module.dtype_policy
+
+        @functools.wraps(original)
+        def dtype_policy() -> Any:
+            if not self.change.applied:
+                self.change.applied = True
+                module.set_dtype_policy(self.change.args["name"])
+            return original()
+
+        module.dtype_policy = dtype_policy
+        self._with_args(module, "set_dtype_policy", lambda bound: {"policy": self.change.args["name"]})
+
+    # -- tf.data ---------------------------------------------------------------------------------------
+
+    def _on_datasets(self, module: Any) -> None:
+        dataset = module.DatasetV2
+        for method in ("map", "interleave"):
+            self._with_args(dataset, method, functools.partial(self._stage_args, method))
+        for method in ("map", "flat_map", "interleave", "filter", "batch", "padded_batch"):
+            self._then_cached(dataset, method)
+
+    def _stage_args(self, method: str, bound: inspect.BoundArguments) -> dict[str, Any]:
+        args = self.change.args_for(method, _name(bound.arguments.get("map_func")))
+        return {
+            name: sys.modules["tensorflow"].data.AUTOTUNE if value == "AUTOTUNE" else value
+            for name, value in args.items()
+            if name != "options"
+        }
+
+    def _then_cached(self, dataset: Any, method: str) -> None:
+        """Put a cache behind the stage that a change names, as the tab writes it: `map(decode)`."""
+        original = getattr(dataset, method)
+
+        @functools.wraps(original)
+        def stage(data: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(data, *args, **kwargs)
+            function = _name(args[0] if args else kwargs.get("map_func") or kwargs.get("predicate"))
+            names = (method, f"{method}({function})", f"{method}({'lambda' if function == '<lambda>' else function})")
+            if self.change.target == "cache" and self.change.of in names:
+                self.change.applied = True
+                made = made.cache()
+                if self.change.args.get("shuffle"):
+                    made = made.shuffle(10_000)
+            return made
+
+        setattr(dataset, method, stage)
+
+    def _on_readers(self, module: Any) -> None:
+        for name in _READERS:
+            short = name.removesuffix("V2")
+            self._with_args(getattr(module, name), "__init__", functools.partial(self._reader_args, short))
+
+    def _reader_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
+        return self.change.args_for("reader", name)
+
+    def _on_eager(self, module: Any) -> None:
+        if self.change.target == "eager":
+            self._with_args(module, "run_functions_eagerly", lambda bound: self._switched("run_eagerly"))
+
+    def _on_jax_config(self, module: Any) -> None:
+        if self.change.target == "eager":
+            os.environ.pop("JAX_DISABLE_JIT", None)
+            self._with_args(
+                type(module.config),
+                "update",
+                lambda bound: self._switched("val") if bound.arguments.get("name") == "jax_disable_jit" else {},
+            )
+
+    def _switched(self, name: str) -> dict[str, Any]:
+        self.change.applied = True
+        return {name: False}
+
+    # -- PyTorch ---------------------------------------------------------------------------------------
+
+    def _on_torch(self, module: Any) -> None:
+        if self.change.args_for("tf32"):
+            module.set_float32_matmul_precision("high")
+            module.backends.cudnn.allow_tf32 = True
+
+    def _on_loader(self, module: Any) -> None:
+        self._with_args(module.DataLoader, "__init__", self._loader_args)
+        original, hooks = module._BaseDataLoaderIter.__next__, self
+
+        @functools.wraps(original)
+        def following(iterator: Any) -> Any:
+            if hooks._in_fit or hooks.meter.by_monitor:
+                return original(iterator)
+            dataset = id(iterator._dataset)
+            training = dataset == hooks._loader
+            if training:
+                hooks.meter.tick(hooks._loaders.get(dataset, 0))
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                if training:
+                    hooks.meter.epoch_ends(hooks._loaders.get(dataset, 0))
+                raise
+            hooks._loaders[dataset] = hooks._loaders.get(dataset, 0) + 1
+            hooks._drawn = dataset
+            return batch
+
+        module._BaseDataLoaderIter.__next__ = following
+        begin = module.DataLoader.__iter__
+
+        @functools.wraps(begin)
+        def iterate(loader: Any) -> Any:
+            if id(loader.dataset) == hooks._loader:
+                hooks.meter.epoch_begins()
+            return begin(loader)
+
+        module.DataLoader.__iter__ = iterate
+
+    def _loader_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        args = dict(self.change.args_for("DataLoader"))
+        if args.pop("whole_batches", False):
+            size, shuffle = bound.arguments.get("batch_size", 1), bound.arguments.get("shuffle")
+            data = sys.modules["torch.utils.data"]
+            dataset = bound.arguments["dataset"]
+            order = data.RandomSampler(dataset) if shuffle else data.SequentialSampler(dataset)
+            sampler = bound.arguments.get("sampler") or order
+            args |= {"sampler": data.BatchSampler(sampler, size, bool(bound.arguments.get("drop_last")))}
+            args |= {"batch_size": None, "shuffle": None, "drop_last": False}
+        if args and not args.get("num_workers", bound.arguments.get("num_workers", 0)):
+            args |= {name: None for name in ("prefetch_factor",) if name in bound.arguments}
+            args |= {name: False for name in ("persistent_workers",) if name in bound.arguments}
+        return args
+
+    def _on_optimizer(self, module: Any) -> None:
+        def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if self._loader is None and self._drawn is not None and not self._in_fit and not self.meter.by_monitor:
+                self._loader = self._drawn
+                self.meter.begin()
+                self.meter.drain = _cuda_drain
+
+        module.register_optimizer_step_post_hook(stepped)
+
+    def _on_tensor(self, module: Any) -> None:
+        original, hooks = module.Tensor.backward, self
+
+        @functools.wraps(original)
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not hooks._in_fit:
+                hooks.meter.loss(lambda: tensor.detach())
+            return original(tensor, *args, **kwargs)
+
+        module.Tensor.backward = backward
+
+    def _on_module(self, module: Any) -> None:
+        if self.change.target != "torch.compile":
+            return
+        original, hooks = module.Module.__call__, self
+
+        @functools.wraps(original)
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not hooks._compiled and layer.training and sys.modules["torch"].is_grad_enabled():
+                hooks._compiled = hooks.change.applied = True
+                layer.compile(**hooks.change.args)
+            return original(layer, *args, **kwargs)
+
+        module.Module.__call__ = call
+
+    # -- loops with our monitor ------------------------------------------------------------------------
+
+    def _on_monitor(self, module: Any) -> None:
+        self.meter.by_monitor = True
+        module.GpuUtilMonitor = functools.partial(MonitorStandIn, self.meter)
+        package = sys.modules.get("gpu_util_callback")
+        if package is not None and "GpuUtilMonitor" in package.__dict__:
+            package.__dict__["GpuUtilMonitor"] = module.GpuUtilMonitor
+
+
+class MonitorStandIn:
+    """The interface of `GpuUtilMonitor`: it records nothing and counts the steps."""
+
+    def __init__(self, meter: Meter, *_: object, **__: object):
+        self._meter = meter
+        self._by_steps = False
+        self.steps = meter.steps
+
+    def __enter__(self) -> "MonitorStandIn":
+        self._meter.begin()
+        self._meter.drain = _cuda_drain
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._meter.ends()
+
+    def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches; each is the beginning of a step."""
+        self._meter.epoch_begins()
+        for batch in dataset:
+            if not self._by_steps:
+                self._meter.tick(self.steps)
+                self.steps += 1
+            yield batch
+        self._meter.epoch_ends(self.steps)
+
+    def step(self) -> AbstractContextManager:
+        """Count a step of a loop that marks them."""
+        self._by_steps = True
+        self._meter.tick(self.steps)
+        self.steps += 1
+        return nullcontext()
+
+    def fetch(self) -> AbstractContextManager:
+        return nullcontext()
+
+    def phase(self, name: str) -> AbstractContextManager:
+        return nullcontext()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+def _watch(base: type) -> type:
+    """Return a callback of Keras' that reports a fit's steps to a meter."""
+
+    class Watch(base):
+        async_safe = True  # else every step of JAX and PyTorch would wait for the device
+
+        def __init__(self, meter: Meter):
+            super().__init__()
+            self.meter = meter
+            self.before = meter.steps
+            self.done = 0  # steps of this epoch
+            self.logs: Any = None
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.meter.begin()
+            self.meter.drain = self.read_last
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.done = 0
+            self.meter.epoch_begins()
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.meter.tick(self.before + batch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.done, self.logs = batch + 1, logs
+            self.meter.loss(lambda: (logs or {})["loss"], self.before + self.done)
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            if self.done:
+                self.meter.pauses(self.before + self.done)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.meter.epoch_ends(self.before + self.done)
+            self.before += self.done
+            self.done = 0
+
+        def read_last(self) -> None:
+            for value in (self.logs or {}).values():
+                float(value)
+
+    return Watch
+
+
+def _thin(callback: Any, hook: str, every: int) -> None:
+    """Let a callback's hook do its work at every `every`th call."""
+    original, calls = getattr(callback, hook), [-1]
+
+    def seldom(*args: Any, **kwargs: Any) -> None:
+        calls[0] += 1
+        if calls[0] % every == 0:
+            original(*args, **kwargs)
+
+    setattr(callback, hook, seldom)
+
+
+def _name(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", "")).removesuffix("V2")
+
+
+def _cuda_drain() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -1,0 +1,229 @@
+"""In a child: times steps after the warm-up, and ends the program once it has enough of them.
+
+Loaded by its path into a program of any environment: the standard library alone.
+"""
+
+import atexit
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WARM_STEPS, WARM_S = 20, 1.0  # compilation, and buffers that were filled meanwhile
+LOSSES = 10  # first steps whose losses are compared
+FEWEST = 8  # steps that a pace can be taken from
+KEPT_TICKS = 20_000
+LATE = 3  # times the seconds: the end of an epoch is not waited for any longer
+LEAST_S = 1.5  # shorter times scatter more than the start of a process is worth
+
+
+class Meter:
+    """The clock of one child's training.
+
+    Args:
+        plan: `steps` to time, or `epochs` (0 = by steps); `seconds`, after which less is enough; `result`, the
+            file to write; `claim`, the file that the first training process makes.
+    """
+
+    def __init__(self, plan: dict[str, Any]):
+        self.plan = plan
+        self.losses: dict[int, float] = {}
+        self.drain: Callable[[], None] = lambda: None  # waits until the device is done
+        self.was_applied: Callable[[], bool] = lambda: True  # whether the change met its call
+        self.by_monitor = False  # our monitor's loop marks the steps
+        self._claimed: bool | None = None
+        self._steps = 0
+        self._epochs = 0
+        self._epoch_steps = 0  # at the beginning of the epoch
+        self._whole = bool(plan["epochs"])  # whole epochs are timed: there are several within the steps asked for
+        self._paused_s = 0.0
+        self._pause_began: float | None = None
+        self._first: float | None = None
+        self._start: tuple[float, int, int] | None = None  # active seconds, steps, epochs
+        self._last = 0.0, 0, 0  # the same, now
+        self._ticks: list[tuple[float, int]] = []
+        atexit.register(self.at_exit)
+
+    # -- what hooks report -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A training begins, perhaps not the first."""
+        if self._claimed is None:
+            self._claimed = self._claim()
+
+    def epoch_begins(self) -> None:
+        """An epoch begins; by steps, the time since the one before does not count."""
+        self._resume()
+        self._epoch_steps = self._steps
+        if self._whole:
+            if self._start is None and (self._epochs if self.plan["epochs"] else self._warm()):
+                self._begin_timing()
+            elif self._start is not None and self._enough():
+                self.finish()
+
+    def tick(self, steps: int) -> None:
+        """So many steps were done since the training's beginning, and the next one is asked for."""
+        if self._first is None:
+            self._first = time.perf_counter()
+        self._resume()
+        self._steps = max(self._steps, steps)
+        self._note()
+        if len(self._ticks) < KEPT_TICKS:
+            self._ticks.append(self._last[:2])
+        if self._start is None:
+            if not self._whole and self._warm():
+                self._begin_timing()
+        elif self._enough(times_as_long=LATE if self._whole else 1):
+            self.finish()
+
+    def epoch_ends(self, steps: int) -> None:
+        """The last step of an epoch is done."""
+        self._steps = max(self._steps, steps)
+        length = self._steps - self._epoch_steps
+        self._epochs += 1
+        self._note()
+        if not self._whole and 0 < length <= self.plan["steps"]:
+            self._whole = True
+            if self._start is not None and self._start[1] != self._epoch_steps:
+                self._start = None
+        self.pauses(steps)
+
+    def pauses(self, steps: int) -> None:
+        """So many steps are done, and what follows until the next one is no step: validation, work between epochs."""
+        if not self.plan["epochs"] and self._pause_began is None:
+            self._steps = max(self._steps, steps)
+            self._pause_began = time.perf_counter()
+            self._note()
+
+    def ends(self) -> None:
+        """A training ends, what follows its last epoch included."""
+        self._note()
+
+    def loss(self, value: Callable[[], Any], steps: int | None = None) -> None:
+        """Note the loss after so many steps, of the first few."""
+        steps = self._steps if steps is None else steps
+        if steps <= LOSSES:
+            try:
+                self.losses[steps] = float(value())
+            except Exception:  # a loss that is no number
+                self.losses.clear()
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self._steps
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        if self._pause_began is not None:
+            self._paused_s += time.perf_counter() - self._pause_began
+            self._pause_began = None
+
+    def _active(self) -> float:
+        """Return the seconds without pauses."""
+        now = time.perf_counter() if self._pause_began is None else self._pause_began
+        return now - self._paused_s
+
+    def _note(self) -> None:
+        self._last = self._active(), self._steps, self._epochs
+
+    def _begin_timing(self) -> None:
+        self.drain()
+        self._start = self._active(), self._steps, self._epochs
+
+    def _warm(self) -> bool:
+        enough_s = min(WARM_S, self.plan["seconds"])
+        return self._steps >= WARM_STEPS and self._first is not None and time.perf_counter() - self._first >= enough_s
+
+    def _enough(self, times_as_long: int = 1) -> bool:
+        assert self._start is not None
+        since_s, steps, epochs = (now - then for now, then in zip(self._last, self._start, strict=True))
+        if times_as_long == 1:
+            wanted = self.plan["epochs"]
+            if (
+                epochs >= wanted
+                if wanted
+                else steps >= self.plan["steps"] and since_s >= min(LEAST_S, self.plan["seconds"])
+            ):
+                return True
+        return since_s >= times_as_long * self.plan["seconds"] and (epochs >= 1 or steps >= FEWEST)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Write the result and end the process."""
+        self.drain()
+        assert self._start is not None
+        self._write(self._active() - self._start[0], self._steps - self._start[1], self._epochs - self._start[2])
+        os._exit(0)
+
+    def at_exit(self) -> None:
+        """Use what there is of a program that ends before there was enough."""
+        if not self._claimed:
+            return
+        later = [tick for tick in self._ticks if tick[1] >= self._steps // 4]
+        if self._start is not None and self._last[1] - self._start[1] >= FEWEST:
+            (began_s, before, epoch), (ended_s, steps, epochs) = self._start, self._last
+            self._write(ended_s - began_s, steps - before, epochs - epoch)
+        elif later and later[-1][1] - later[0][1] >= FEWEST:
+            self._write(later[-1][0] - later[0][0], later[-1][1] - later[0][1], 0)
+        else:
+            self.fail(f"it ended after {self._steps} steps, too few to take a pace from")
+
+    def fail(self, problem: str) -> None:
+        """Report why this training cannot be timed."""
+        self._save({"problem": problem})
+
+    def _claim(self) -> bool:
+        """Return whether this process is the one that trains; others of the program only help it."""
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            self.fail("several processes train together (torchrun): start it as one process")
+            os._exit(1)
+        try:
+            os.close(os.open(self.plan["claim"], os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def _write(self, seconds: float, steps: int, epochs: int) -> None:
+        if not self.was_applied():
+            self.fail("the program never makes the call that the change is about")
+            return
+        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._save(
+            {
+                "seconds": seconds,
+                "steps": steps,
+                "epochs": epochs,
+                "whole_epochs": self._whole,
+                "losses": self.losses,
+                "host_bytes": kib * (1 if sys.platform == "darwin" else 1024),
+                "gpu_bytes": gpu_bytes(),
+            }
+        )
+
+    def _save(self, result: dict[str, Any]) -> None:
+        path = Path(self.plan["result"])
+        if not path.exists():
+            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+            unfinished.write_text(json.dumps(result))
+            unfinished.rename(path)
+
+
+def gpu_bytes() -> int | None:
+    """Return the most bytes that the framework's allocator held on its first GPU; None = not known."""
+    try:
+        if "torch" in sys.modules and (cuda := sys.modules["torch"].cuda).is_initialized():
+            return int(cuda.max_memory_allocated())
+        if "jax" in sys.modules:
+            return int(sys.modules["jax"].local_devices()[0].memory_stats()["peak_bytes_in_use"])
+        if "tensorflow" in sys.modules:
+            return int(sys.modules["tensorflow"].config.experimental.get_memory_info("GPU:0")["peak"])
+    except Exception:  # no GPU, or a library whose names moved
+        pass
+    return None

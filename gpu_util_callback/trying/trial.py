@@ -1,0 +1,188 @@
+"""A trial: two sides in turns until their ratio is told from 1, and what it says."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gpu_util_callback.trying.changes import Change
+from gpu_util_callback.trying.children import Children, Side, Timed
+from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate, estimate, looks
+from gpu_util_callback.words import counted, duration
+
+TOLD_SHARE = 0.03  # a change that further pairs are to tell
+ALIKE = 1e-5  # relative difference of losses that is rounding
+MORE_MEMORY = 1.1
+FILE = "trials.json"  # beside a recording's manifest
+
+
+@dataclass
+class Trial:
+    """The measured sides, and the ratio of their times.
+
+    Attributes:
+        words: what is changed.
+        line: to paste; "" for two commands.
+        first, second: what the children of each side measured, in the order of the pairs.
+        took_s: of all.
+        look_count: how often the growing data may be looked at.
+    """
+
+    words: str
+    line: str = ""
+    first: list[Timed] = field(default_factory=list)
+    second: list[Timed] = field(default_factory=list)
+    took_s: float = 0.0
+    look_count: int = 1
+
+    @property
+    def estimate(self) -> Estimate:
+        """The ratio of seconds a step."""
+        return estimate([side.ms for side in self.first], [side.ms for side in self.second], self.look_count)
+
+    @property
+    def unit(self) -> str:
+        """What a side timed: "200 steps", "3 epochs"."""
+        side = self.first[0]
+        return counted(side.epochs, "epoch") if side.epochs and side.whole_epochs else counted(side.steps, "step")
+
+    def sentence(self) -> str:
+        """Return the outcome in a line."""
+        ratio = self.estimate
+        before, after = (fmean(side.ms for side in sides) for sides in (self.first, self.second))
+        pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
+        if not ratio.resolved:
+            more = ratio.pairs_for(TOLD_SHARE)
+            tells = f"{counted(more, 'more pair')} would tell {100 * TOLD_SHARE:.0f} %"
+            further = tells if more else f"{100 * TOLD_SHARE:.0f} % would have been told"
+            return f"{self.words}: no change resolved: {factor(ratio)}, {pairs}; {further}. {self.differences()}"
+        return f"{self.words}: {_ms(before)} → {_ms(after)} a step, {factor(ratio)}, {pairs}. {self.differences()}"
+
+    def differences(self) -> str:
+        """Return what else differs between the sides: losses, memory."""
+        sentences = [_losses(self.first, self.second)]
+        for name, attribute in (("Memory", "host_bytes"), ("GPU memory", "gpu_bytes")):
+            before, after = (
+                max((getattr(side, attribute) or 0 for side in sides), default=0) for sides in (self.first, self.second)
+            )
+            if before and after and not 1 / MORE_MEMORY <= after / before <= MORE_MEMORY:
+                sentences.append(f"{name} {before / 2**30:.2f} → {after / 2**30:.2f} GiB.")
+        return " ".join(sentences)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is stored beside a recording, and printed by `--json`."""
+        ratio = self.estimate
+        return {
+            "change": self.words,
+            "code": self.line,
+            "ratio": round(ratio.ratio, 4),
+            "low": round(ratio.low, 4),
+            "high": round(ratio.high, 4),
+            "resolved": ratio.resolved,
+            "pairs": ratio.pairs,
+            "before_ms": round(fmean(side.ms for side in self.first), 4),
+            "after_ms": round(fmean(side.ms for side in self.second), 4),
+            "unit": self.unit,
+            "took_s": round(self.took_s, 1),
+            "differences": self.differences(),
+            "sentence": self.sentence(),
+        }
+
+
+def factor(ratio: Estimate) -> str:
+    """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
+    return _factor(ratio.ratio, ratio.low, ratio.high)
+
+
+def _factor(ratio: float, low: float, high: float) -> str:
+    digits = 1 if ratio >= 2 else 2
+    return f"×{ratio:.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
+
+
+def measure(
+    trial: Trial,
+    sides: tuple[Side, Side],
+    children: Children,
+    pairs: tuple[int, int] = (FEWEST_PAIRS, MOST_PAIRS),
+    say: Callable[[str], None] = lambda text: None,
+) -> Trial:
+    """Run two sides in turns, ABBA…, until their ratio is told from 1 or there are enough pairs.
+
+    Raises: ChildFailed.
+    """
+    began = time.monotonic()
+    stops = looks(*pairs)
+    trial.look_count = len(stops)
+    for pair in range(stops[-1]):
+        order = (0, 1) if pair % 2 == 0 else (1, 0)
+        for side in order:
+            timed = children.run(sides[side])
+            (trial.first, trial.second)[side].append(timed)
+            children.hang_s = min(children.hang_s, 60 + 5 * timed.wall_s)
+        trial.took_s = time.monotonic() - began
+        latest = trial.first[-1].ms, trial.second[-1].ms
+        say(f"pair {pair + 1}: {_ms(latest[0])} and {_ms(latest[1])} a step")
+        if pair + 1 in stops and trial.estimate.resolved:
+            break
+    return trial
+
+
+def sides_of(change: Change, command: Sequence[str]) -> tuple[Side, Side]:
+    """Return a program as it is, and with a change."""
+    if change.environment:
+        return Side(command), Side(command, environment=change.environment)
+    return Side(command), Side(command, change.for_child())
+
+
+def _ms(ms: float) -> str:
+    return duration(ms / 1e3) if ms >= 999.5 else f"{ms:.3g} ms"
+
+
+def _losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:
+    if not all(side.losses for side in (*first, *second)):
+        return "Losses: not known."
+    steps = set.intersection(*(set(side.losses) for side in (*first, *second)))
+    if not steps:
+        return "Losses: not known."
+    if not all(_equal(side, first[0], steps) for side in first):
+        return "Losses differ from run to run as it is (no seed)."
+    if all(_equal(side, first[0], steps) for side in second):
+        return "Losses equal."
+    last = max(steps)
+    return f"Losses differ: {first[0].losses[last]:.4g} → {second[0].losses[last]:.4g} after {counted(last, 'step')}."
+
+
+def _equal(side: Timed, other: Timed, steps: set[int]) -> bool:
+    pairs = [(side.losses[step], other.losses[step]) for step in steps]
+    return all(a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=ALIKE) for a, b in pairs)
+
+
+# -- beside a recording ----------------------------------------------------------------------------
+
+
+def store(folder: str | Path, finding: str, trial: Trial) -> None:
+    """Write a trial of a finding beside its recording; a later one takes its place."""
+    path = Path(folder) / FILE
+    trials = {**stored(folder), finding: trial.to_json()}
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(trials))
+    unfinished.replace(path)
+
+
+def stored(folder: str | Path) -> dict[str, Any]:
+    """Return the trials beside a recording, by the id of their finding; {} where there is none that can be read."""
+    try:
+        trials = json.loads((Path(folder) / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return trials if isinstance(trials, dict) else {}
+
+
+def tried_text(trial: Mapping[str, Any]) -> str:
+    """Return a stored trial as it stands in place of a promise: "Tried: ×5.0 [4.5 … 5.7]."."""
+    ratio, low, high = (float(trial[name]) for name in ("ratio", "low", "high"))
+    return f"Tried: {_factor(ratio, low, high)}{'' if trial['resolved'] else ', no change resolved'}."

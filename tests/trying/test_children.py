@@ -1,0 +1,303 @@
+"""Programs in children: what is timed, what goes wrong, and that nothing is left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_util_callback.trying.changes import parse
+from gpu_util_callback.trying.children import ChildFailed, Children, Side, python
+from gpu_util_callback.trying.trial import Trial, measure, sides_of, store, stored
+
+LOOP = """
+import time
+from gpu_util_callback import GpuUtilMonitor
+with GpuUtilMonitor("logs") as monitor:
+    for epoch in range({epochs}):
+        for batch in monitor.batches(range({batches})):
+            time.sleep({seconds})
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(text: str, name: str = "train.py", **values: object) -> str:
+    Path(name).write_text(textwrap.dedent(text).format(**values) if values else textwrap.dedent(text))
+    return name
+
+
+def loop(batches: int = 100_000, seconds: float = 0.002, epochs: int = 1) -> str:
+    return write(LOOP, batches=batches, seconds=seconds, epochs=epochs)
+
+
+def timed(script: str, *arguments: str, **options: object):
+    with Children(steps=30, seconds=0.4, **options) as children:
+        children.hang_s = 30
+        return children.run(Side(python([script, *arguments])))
+
+
+def fails(script: str, *arguments: str, hang_s: float = 30) -> ChildFailed:
+    with pytest.raises(ChildFailed) as caught, Children(steps=30, seconds=0.4) as children:
+        children.hang_s = hang_s
+        children.run(Side(python([script, *arguments])))
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def processes_with(mark: str) -> list[str]:
+    """Return the command lines of the processes that have an argument."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if mark in line:
+            lines.append(line)
+    return lines
+
+
+# -- what is timed -----------------------------------------------------------------------------------
+
+
+def test_a_program_is_cut_short_and_leaves_nothing(here):
+    result = timed(loop())
+    assert result.steps >= 30 and result.ms >= 2
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+
+
+def test_a_program_of_fewer_steps_than_asked_is_timed_as_far_as_it_goes(here):
+    result = timed(loop(batches=24))
+    assert 8 <= result.steps < 24
+
+
+def test_short_epochs_are_timed_as_a_whole(here):
+    result = timed(loop(batches=10, epochs=1000))
+    assert result.whole_epochs and result.epochs * 10 == result.steps >= 30
+
+
+def test_time_between_epochs_is_no_step(here):
+    text = LOOP.replace("for batch in", "time.sleep(0.1)\n        for batch in")
+    slow = timed(write(text, batches=10, seconds=0.002, epochs=1000))
+    assert slow.ms < 8  # 12 with the tenth of a second
+
+
+def test_whole_epochs_count_all_that_an_epoch_takes(here):
+    text = LOOP.replace("for batch in", "time.sleep(0.1)\n        for batch in")
+    slow = timed(write(text, batches=10, seconds=0.002, epochs=1000), epochs=2)
+    assert slow.epochs >= 2 and slow.ms > 11
+
+
+def test_several_trainings_of_a_program_are_one(here):
+    result = timed(
+        write("for fit in range(500):\n" + textwrap.indent(LOOP, "    "), batches=6, seconds=0.002, epochs=1)
+    )
+    assert result.steps >= 30
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------
+
+
+def test_no_training(here):
+    failed = fails(write("print('hello')"))
+    assert "without a training step" in str(failed) and failed.output == "hello"
+
+
+def test_arguments_of_the_program_that_are_refused(here):
+    failed = fails(write("import argparse\nargparse.ArgumentParser().parse_args()"), "--epocs", "3")
+    assert "its arguments are not accepted (exit code 2)" in str(failed) and "--epocs" in failed.output
+
+
+def test_arguments_are_the_programs_own(here):
+    result = timed(
+        write("import sys\nassert sys.argv[1:] == ['--fix', '3']\n" + LOOP, batches=9999, seconds=0.002, epochs=1),
+        "--fix",
+        "3",
+    )
+    assert result.steps >= 30
+
+
+def test_an_exit_within(here):
+    assert "exit code 7" in str(fails(write("import sys\nsys.exit(7)")))
+    assert "3 steps" in str(
+        fails(write(LOOP + "            if batch == 3: raise SystemExit(3)", batches=50, seconds=0.002, epochs=1))
+    )
+
+
+def test_an_interrupt_within(here):
+    assert "interrupted" in str(fails(write("raise KeyboardInterrupt")))
+
+
+def test_a_port_in_use(here):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        failed = fails(write("import socket\nsocket.create_server(('127.0.0.1', {port}))", port=port))
+    assert "a port that is in use" in str(failed)
+
+
+def test_gpu_memory_that_another_process_holds(here):
+    failed = fails(write("raise RuntimeError('CUDA error: out of memory. CUDA out of memory. Tried to allocate')"))
+    assert "the GPU has no memory for it" in str(failed)
+
+
+def test_spawned_processes_without_a_guard(here):
+    text = "import multiprocessing as m\nhelper = m.get_context('spawn').Process(target=print)\nhelper.start()\n"
+    failed = fails(write(text + "helper.join()\nraise SystemExit(1)"))
+    assert 'outside of `if __name__ == "__main__":`' in str(failed)
+
+
+def test_processes_of_its_own_are_ended_with_it(here):
+    text = """
+    import subprocess, sys
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "left-{mark}"])
+    """
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    timed(write(text + textwrap.indent(LOOP, "    "), mark=mark, batches=9999, seconds=0.002, epochs=1))
+    assert processes_with(f"left-{mark}") == []
+
+
+def test_a_training_in_a_process_of_the_program_is_timed(here):
+    text = (
+        "import multiprocessing as m\ndef train():\n" + textwrap.indent(LOOP, "    ") + "\nif __name__ == '__main__':\n"
+    )
+    text += "    p = m.get_context('{how}').Process(target=train); p.start(); p.join()"
+    for how in ("fork", "spawn"):
+        assert timed(write(text, how=how, batches=99999, seconds=0.002, epochs=1)).steps >= 30
+
+
+def test_several_processes_that_train_together(here, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "several processes train together (torchrun)" in str(fails(loop()))
+
+
+def test_a_program_that_hangs_is_ended(here):
+    failed = fails(write("print('waiting', flush=True)\nimport time\ntime.sleep(60)"), hang_s=1.0)
+    assert "was ended after 1 s" in str(failed) and failed.output == "waiting"
+
+
+def test_a_file_that_is_there_stays_as_it_is(here):
+    Path("best.pt").write_text("of yesterday")
+    for line in ("open('best.pt', 'w')", "open('best.pt', 'ab')", "import os; os.remove('best.pt')"):
+        assert "it writes best.pt, which is there already: give --copy" in str(
+            fails(write(line + LOOP, batches=9, seconds=0, epochs=1))
+        )
+    assert Path("best.pt").read_text() == "of yesterday"
+
+
+def test_in_a_copy_it_may_be_written(here):
+    Path("best.pt").write_text("of yesterday")
+    assert timed(write("open('best.pt', 'w')\n" + LOOP, batches=9999, seconds=0.002, epochs=1), copy=True).steps >= 30
+    assert Path("best.pt").read_text() == "of yesterday"
+
+
+def test_files_that_it_makes_are_removed(here):
+    text = "import os\nos.makedirs('runs/1')\nfor mode in 'wa': open('runs/1/a.txt', mode).write('x')\n"
+    timed(write(text + LOOP, batches=9999, seconds=0.002, epochs=1))
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+
+
+def test_a_change_that_meets_no_call_is_no_result(here):
+    with pytest.raises(ChildFailed, match="never makes the call"), Children(steps=30, seconds=0.4) as children:
+        children.run(Side(python([loop()]), parse("workers=8").for_child()))
+
+
+def test_a_sitecustomize_of_the_environment_is_still_run(here, monkeypatch):
+    Path("site").mkdir()
+    Path("site/sitecustomize.py").write_text("import builtins\nbuiltins.of_the_site = 3")
+    monkeypatch.setenv("PYTHONPATH", str(here / "site"))
+    assert timed(write("assert of_the_site == 3\n" + LOOP, batches=9999, seconds=0.002, epochs=1)).steps >= 30
+
+
+# -- the command -------------------------------------------------------------------------------------
+
+
+def command(*arguments: str, **more) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "gpu_util_callback", *arguments], capture_output=True, text=True, timeout=120, **more
+    )
+
+
+def test_the_command_says_what_it_will_run_and_asks(here):
+    done = command("try", "--change", "workers=8", loop(), stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and "8 to 20 times in turns" in done.stderr and "--yes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["--change", "speed=9", "train.py"], "speed is no argument that can be tried"),
+        (["--change", "workers=8", "absent.py"], "there is no absent.py"),
+        (["--change", "workers=8", "train.ipynb"], "callback.try_fix(model, dataset)"),
+        (["--change", "workers=8", "-m", "torch.distributed.run", "train.py"], "give the script itself"),
+        (["--pairs", "9-4", "--change", "workers=8", "train.py"], "--pairs 9-4"),
+        (["--change", "workers=8"], "nothing to run"),
+        (["--patch", "absent.py", "train.py"], "no such file"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_line(here, arguments, says):
+    loop()
+    done = command("try", "--yes", *arguments)
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_ctrl_c_ends_the_child_with_all_that_it_started(here):
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    text = """
+    import subprocess, sys, time
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "left-{mark}"])
+    open("made", "w")
+    time.sleep(60)
+    """
+    arguments = ["try", "--yes", "--change", "workers=8", write(text, mark=mark)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_util_callback", *arguments],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    until = time.monotonic() + 30
+    while not (Path("made").exists() and processes_with(f"left-{mark}")) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert processes_with(mark) == []
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+
+
+# -- a trial -----------------------------------------------------------------------------------------
+
+
+def test_a_patch_is_measured_and_told(here):
+    Path("patch.py").write_text("import time\nsleep = time.sleep\ntime.sleep = lambda s: sleep(s / 4)")
+    command_ = python([loop(seconds=0.02)])
+    trial = Trial("patch.py")
+    with Children(steps=20, seconds=0.3) as children:
+        measure(trial, (Side(command_), Side(command_, patch=str(here / "patch.py"))), children, (2, 4))
+    ratio = trial.estimate
+    assert ratio.resolved and 2 < ratio.ratio < 5 and ratio.low > 1
+    assert "patch.py: 2" in trial.sentence() and "pairs of" in trial.sentence()
+    store(here, "input_bound", trial)
+    assert stored(here)["input_bound"]["ratio"] == pytest.approx(ratio.ratio, abs=1e-3)
+
+
+def test_no_change_is_said_with_what_more_pairs_would_tell(here):
+    command_ = python([loop(seconds=0.004)])
+    trial = Trial("nothing")
+    with Children(steps=20, seconds=0.2) as children:
+        measure(trial, (Side(command_), Side(command_)), children, (3, 3))
+    text = trial.sentence()
+    assert trial.estimate.resolved or ("no change resolved: ×" in text and "3 %" in text)
+
+
+def test_variables_of_the_environment_are_a_change():
+    change = parse("TF_GPU_THREAD_MODE=gpu_private python train.py")
+    assert sides_of(change, ["python"])[1].environment == {"TF_GPU_THREAD_MODE": "gpu_private"}
