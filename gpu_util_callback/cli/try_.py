@@ -11,11 +11,12 @@ from typing import Any
 from gpu_util_callback.cli import run as run_command
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import hashed_script
-from gpu_util_callback.trying.changes import Change, change_of, parse, table
+from gpu_util_callback.trying.changes import Change, change_for, parse, table
 from gpu_util_callback.trying.children import ChildFailed, Children, Side, python
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS
 from gpu_util_callback.trying.meter import WARM_STEPS
-from gpu_util_callback.trying.trial import Trial, measure, sides_of, store
+from gpu_util_callback.trying.outcomes import store
+from gpu_util_callback.trying.trial import Trial, measure, sides_of
 from gpu_util_callback.words import counted
 
 USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     except ChildFailed as failed:
         return report_failure("try", failed)
     if place:
-        store(*place, trial)
+        store(*place, trial.to_json())
     if args.json:
         print(json.dumps(trial.to_json(), indent=2))
     else:
@@ -211,8 +212,3 @@ def _chosen(
             return change, (path, finding["id"])
         print(f"gpu-util: {finding['title']}: cannot be tried: {change}", file=sys.stderr)
     return None, None
-
-
-def change_for(advice: dict[str, Any]) -> Change | str:
-    """Return the change that advice asks for, or why it cannot be tried."""
-    return change_of(advice["code"])

@@ -286,6 +286,8 @@ def _object(finding: Finding, run: Run) -> AnyFinding:
         "gpus": list(finding.gpus) if exact else sorted(finding.gpus),
         "ranks": _ranks(run) if finding.ranks is None else finding.ranks,
     }
+    if finding.advice.untried:
+        claim["advice"]["untried"] = finding.advice.untried
     if finding.of_ns is not None:
         claim["of_s"] = _seconds(finding.of_ns, run)
     return claim

@@ -52,6 +52,7 @@ class Advice:
         frees_cores: the input computes next to nothing afterwards: steps on a CPU get quicker, too.
         compiles: it replaces Python code that starts each operation. A run does not show how much faster
             the steps can get then: their gain has no upper end.
+        untried: why `gpu-util try` cannot measure it; "" = it can where `trying.changes` reads its code.
         otherwise: the advice if this one is not worth altering the training for.
     """
 
@@ -69,6 +70,7 @@ class Advice:
     leaves_out: bool = False
     frees_cores: bool = False
     compiles: bool = False
+    untried: str = ""
 
 
 @dataclass(slots=True)

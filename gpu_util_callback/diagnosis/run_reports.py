@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
@@ -33,19 +33,25 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
+    Claim,
     DiagnosisFacts,
     Facts,
     Gpu,
     PeakFacts,
+    Span,
     Status,
     TracedFacts,
+    TriedFacts,
     Unavailable,
 )
 from gpu_util_callback.recording.problems import Problem, reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s
+from gpu_util_callback.trying.outcomes import outcomes
 from gpu_util_callback.words import percent
+
+AnyClaim = TypeVar("AnyClaim", Claim, Span)
 
 REPORT_VERSION: Version = 1
 
@@ -197,6 +203,8 @@ def run_report(
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
     gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
     mfu, use = _mfu(facts, gpus), judged.get("au")
+    local = isinstance(recording, Recording) and not recording.remote
+    tried = outcomes(str(recording.path)) if local else {}
     return {
         "run": recording.run,
         "id": recording.id,
@@ -231,11 +239,18 @@ def run_report(
         "thresholds": thresholds_in_force(None, before=still_known(judged["thresholds_set"])),
         "thresholds_set": judged["thresholds_set"],
         "silent": judged["silent"],
-        "findings": judged["findings"],
-        "spans": judged["spans"],
+        "findings": [_with_trial(finding, tried) for finding in judged["findings"]],
+        "spans": [_with_trial(span, tried) for span in judged["spans"]],
         "ceilings": facts.get("ceilings"),
         "problems": reported(recording.problems),
     }
+
+
+def _with_trial(finding: AnyClaim, tried: Mapping[str, TriedFacts]) -> AnyClaim:
+    """Return a finding with the outcome of trying its advice, as long as the advice is the same."""
+    outcome = tried.get(finding["id"])
+    same = outcome is not None and outcome["code"] == finding["advice"]["code"]
+    return cast(AnyClaim, {**finding, "tried": outcome}) if same else finding
 
 
 def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:

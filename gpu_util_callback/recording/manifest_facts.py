@@ -499,6 +499,19 @@ class AdviceFacts(TypedDict, total=False):
     before: str  # what the code replaces; "" where that is not known
     question: bool  # a condition was not observed: the code helps if the answer is yes
     changes: str  # what else the code changes: order, weights, a metric; "" = nothing
+    untried: str  # why `gpu-util try` cannot measure it; "" or absent = it can, where it knows the code
+
+
+class TriedFacts(TypedDict):
+    """The outcome of `gpu-util try` for a finding: the advice as it was tried, in turns with the program as it is."""
+
+    text: str  # in a sentence
+    code: str  # what was changed
+    ratio: Number  # times faster
+    low: Number  # of its interval of 95 %
+    high: Number
+    resolved: bool  # the interval excludes no change
+    pairs: Count
 
 
 class Claim(TypedDict, total=False):
@@ -512,6 +525,7 @@ class Claim(TypedDict, total=False):
     # The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is
     # null where nothing tells how much the steps can shrink.
     saves_range_s: Bounds | None
+    tried: TriedFacts  # in place of the promise; absent where nothing was tried
     # Duration of the script with several fits that it is about; absent where it is about this recording alone.
     of_s: Number
     severity: Required[Share | None]  # share of its time that was lost

@@ -333,7 +333,9 @@ def _ending(text: str, room: int) -> str:
 
 
 def _saving(group: Group, run: Mapping | None) -> str:
-    """Return the gain of following the advice; "" if unknown (same wording as the tab)."""
+    """Return the gain of following the advice, tried or promised; "" if unknown (same wording as the tab)."""
+    if "tried" in group.first:
+        return group.first["tried"]["text"]
     question = group.first["advice"].get("question")
     # During training the elapsed time is newer than the diagnosis.
     if run is None or run["status"] == "live" or not (group.total("saves_s") or question):

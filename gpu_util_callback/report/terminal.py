@@ -16,6 +16,7 @@ from gpu_util_callback.diagnosis.rules import title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import BLOCKING, SMALL, factors_text, is_unknown, is_unnamed, named_gpus
 from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
+from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
@@ -36,6 +37,7 @@ from gpu_util_callback.report.screen import (
     thresholds_lines,
     without_escapes,
 )
+from gpu_util_callback.trying.changes import change_for
 from gpu_util_callback.words import (
     GPU_TIME,
     counted,
@@ -264,7 +266,17 @@ def two_lines(run: Mapping) -> str:
     else:
         lost = duration(group.total("lost_s") or 0)
         second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
-    return f"{verdict}\n          {second}"
+    third = "" if group is None or small else _command_to_try(run, groups.index(group) + 1, group)
+    return f"{verdict}\n          {second}{third}"
+
+
+def _command_to_try(run: Mapping, number: int, group: Group) -> str:
+    """Return the line with the command that measures a remedy; "" where it cannot be tried, or not from a script."""
+    script = run.get("script") or ""
+    if not script or script == hashed_script(script) or isinstance(change_for(group.first["advice"]), str):
+        return ""
+    program = script if script.endswith(".py") else f"-m {script}"
+    return f"\n          Does it help here? gpu-util try --fix {number} {program}"
 
 
 def _can_be_followed(group: Group) -> bool:

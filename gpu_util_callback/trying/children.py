@@ -126,12 +126,17 @@ class Children:
         self._process: subprocess.Popen | None = None
         self._folder: Path | None = None
         self.hang_s = HANG_S
+        self._terminate: Any = None
 
     def __enter__(self) -> "Children":
+        with contextlib.suppress(ValueError):  # another thread, which no signal reaches
+            self._terminate = signal.signal(signal.SIGTERM, _interrupt)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, self._terminate or signal.SIG_DFL)
 
     def run(self, side: Side) -> Timed:
         """Run a side once. Raises: ChildFailed."""
@@ -245,6 +250,10 @@ class Children:
                 _remove_made(self._folder / "made")
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

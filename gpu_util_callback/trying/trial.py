@@ -1,23 +1,21 @@
 """A trial: two sides in turns until their ratio is told from 1, and what it says."""
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from gpu_util_callback.trying.changes import Change
 from gpu_util_callback.trying.children import Children, Side, Timed
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate, estimate, looks
+from gpu_util_callback.trying.outcomes import factor_text
 from gpu_util_callback.words import counted, duration
 
 TOLD_SHARE = 0.03  # a change that further pairs are to tell
 ALIKE = 1e-5  # relative difference of losses that is rounding
 MORE_MEMORY = 1.1
-FILE = "trials.json"  # beside a recording's manifest
 
 
 @dataclass
@@ -95,12 +93,7 @@ class Trial:
 
 def factor(ratio: Estimate) -> str:
     """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
-    return _factor(ratio.ratio, ratio.low, ratio.high)
-
-
-def _factor(ratio: float, low: float, high: float) -> str:
-    digits = 1 if ratio >= 2 else 2
-    return f"×{ratio:.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
+    return factor_text(ratio.ratio, ratio.low, ratio.high)
 
 
 def measure(
@@ -159,30 +152,3 @@ def _losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:
 def _equal(side: Timed, other: Timed, steps: set[int]) -> bool:
     pairs = [(side.losses[step], other.losses[step]) for step in steps]
     return all(a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=ALIKE) for a, b in pairs)
-
-
-# -- beside a recording ----------------------------------------------------------------------------
-
-
-def store(folder: str | Path, finding: str, trial: Trial) -> None:
-    """Write a trial of a finding beside its recording; a later one takes its place."""
-    path = Path(folder) / FILE
-    trials = {**stored(folder), finding: trial.to_json()}
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(trials))
-    unfinished.replace(path)
-
-
-def stored(folder: str | Path) -> dict[str, Any]:
-    """Return the trials beside a recording, by the id of their finding; {} where there is none that can be read."""
-    try:
-        trials = json.loads((Path(folder) / FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return trials if isinstance(trials, dict) else {}
-
-
-def tried_text(trial: Mapping[str, Any]) -> str:
-    """Return a stored trial as it stands in place of a promise: "Tried: ×5.0 [4.5 … 5.7]."."""
-    ratio, low, high = (float(trial[name]) for name in ("ratio", "low", "high"))
-    return f"Tried: {_factor(ratio, low, high)}{'' if trial['resolved'] else ', no change resolved'}."

@@ -13,7 +13,8 @@ import pytest
 
 from gpu_util_callback.trying.changes import parse
 from gpu_util_callback.trying.children import ChildFailed, Children, Side, python
-from gpu_util_callback.trying.trial import Trial, measure, sides_of, store, stored
+from gpu_util_callback.trying.outcomes import outcomes, store
+from gpu_util_callback.trying.trial import Trial, measure, sides_of
 
 LOOP = """
 import time
@@ -285,8 +286,9 @@ def test_a_patch_is_measured_and_told(here):
     ratio = trial.estimate
     assert ratio.resolved and 2 < ratio.ratio < 5 and ratio.low > 1
     assert "patch.py: 2" in trial.sentence() and "pairs of" in trial.sentence()
-    store(here, "input_bound", trial)
-    assert stored(here)["input_bound"]["ratio"] == pytest.approx(ratio.ratio, abs=1e-3)
+    store(here, "input_bound", trial.to_json())
+    outcome = outcomes(here)["input_bound"]
+    assert outcome["ratio"] == pytest.approx(ratio.ratio, abs=1e-3) and outcome["text"].startswith("Tried: ×")
 
 
 def test_no_change_is_said_with_what_more_pairs_would_tell(here):

@@ -269,6 +269,22 @@ export interface Energy {
   gpus: GpuEnergy[];
 }
 
+/** The outcome of `gpu-util try` for a finding: the advice as it was tried, in turns with the program as it is. */
+export interface TriedFacts {
+  /** in a sentence */
+  text: string;
+  /** what was changed */
+  code: string;
+  /** times faster */
+  ratio: number;
+  /** of its interval of 95 % */
+  low: number;
+  high: number;
+  /** the interval excludes no change */
+  resolved: boolean;
+  pairs: number;
+}
+
 /** The remedy for a finding. */
 export interface AdviceFacts {
   text: string;
@@ -280,6 +296,8 @@ export interface AdviceFacts {
   question?: boolean | null;
   /** what else the code changes: order, weights, a metric; "" = nothing */
   changes?: string | null;
+  /** why `gpu-util try` cannot measure it; "" or absent = it can, where it knows the code */
+  untried?: string | null;
 }
 
 /** A range of steps and of time, half-open. */
@@ -317,6 +335,8 @@ export interface WordedFinding {
   saves_s?: number | null;
   /** The least and the most seconds that following the advice saves; of a question, if the answer is yes. The most is null where nothing tells how much the steps can shrink */
   saves_range_s?: [number | null, number | null] | null;
+  /** in place of the promise; absent where nothing was tried */
+  tried?: TriedFacts | null;
   /** Duration of the script with several fits that it is about; absent where it is about this recording alone */
   of_s?: number | null;
   /** share of its time that was lost */

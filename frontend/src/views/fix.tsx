@@ -37,6 +37,12 @@ export const wallOf = (report: Pick<WordedReport, 'status' | 'wall_s'>): number 
 
 /** What following the advice is worth; the terminal says the same. */
 function Saving({ item, saves, wall }: Props) {
+  if (item.tried)
+    return (
+      <p class="saving">
+        <b>{clean(item.tried.text)}</b>
+      </p>
+    );
   const faster = item.saves_s || item.advice?.question ? gain(item.of_s ?? wall, saves) : '';
   if (!faster) return null;
   const basis = item.evidence?.promise_rests_on;

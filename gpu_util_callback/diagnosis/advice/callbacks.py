@@ -260,6 +260,7 @@ class StepWork(Work):
 
 ARGUMENT = Entry(
     "argument",
+    tried="class",
     when=lambda w: w.argument is not None,
     says="{says}",
     remedy="Its argument {argument.name} sets how often it works",
@@ -276,6 +277,7 @@ _SWAPS = Entry(
 _SAVE_AFTER = '\nmodel.save("model.keras")  # after fit, which ends between two saves'
 _SAVE_ONCE = Entry(
     "save once",
+    tried="without",
     when=lambda w: w.saver and w.once,
     says="{says}",
     remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
@@ -285,6 +287,7 @@ _SAVE_ONCE = Entry(
 )
 _LESS_OFTEN = Entry(
     "less often",
+    tried="every",
     when=lambda w: True,
     says="{says}",
     asks=_AS_BEFORE,
@@ -296,6 +299,7 @@ _LESS_OFTEN = Entry(
 )
 _ONCE = Entry(
     "once, at the end",
+    tried="no: it moves work to another hook",
     when=lambda w: w.once and w.hook,
     says="{says}",
     asks=_AS_BEFORE,
@@ -308,6 +312,7 @@ _ONCE = Entry(
 _SAVE_LESS_OFTEN = replace(
     _LESS_OFTEN,
     name="a loop's checkpoints",
+    tried="class",
     when=lambda w: w.is_checkpoint,
     asks="",
     changes="how much of the training a crash loses",
@@ -323,6 +328,7 @@ EPOCH_WORK = (
     _SAVE_ONCE,
     Entry(
         "no histograms",
+        tried="class",
         when=lambda w: "histogram_freq" in (w.facts.get("every") or {}),
         says="{says}",
         remedy="Histograms and images of all weights take most of that: write none",
@@ -334,6 +340,7 @@ EPOCH_WORK = (
     _ONCE,
     Entry(
         "save less often",
+        tried="class",
         when=lambda w: w.saver,
         says="{says}",
         remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch{w.slim}",
@@ -344,6 +351,7 @@ EPOCH_WORK = (
     replace(
         _ONCE,
         name="a loop's phase once",
+        tried="no: it is the loop's own code",
         when=lambda w: not w.hook and w.once and w.run.ended,
         remedy="Do it once, at the end of this short training, or in a background thread",
         code=lambda w: in_loop(w.run, w.name, w.total, last=True),
@@ -352,6 +360,7 @@ EPOCH_WORK = (
     replace(
         _LESS_OFTEN,
         name="a loop's phase less often",
+        tried="no: it is the loop's own code",
         when=lambda w: not w.hook,
         code=lambda w: in_loop(w.run, w.name, w.times, w.every_epochs),
         before="",
@@ -368,6 +377,7 @@ STEP_WORK = (
     _SAVE_ONCE,
     Entry(
         "save at epochs",
+        tried="class",
         when=lambda w: w.saver,
         says="{says}",
         remedy=lambda w: "Save once an epoch" if w.every_epochs == 1 else f"Save every {ordinal(w.every_epochs)} epoch",
@@ -377,6 +387,7 @@ STEP_WORK = (
     ),
     Entry(
         "no metrics of batches",
+        tried="every",
         when=lambda w: w.who == "TensorBoard",
         says="{says} It makes a summary of every metric after every batch, even of those that "
         "update_freq does not let it write.",
@@ -387,6 +398,7 @@ STEP_WORK = (
     ),
     Entry(
         "no progress bar",
+        tried="fit",
         when=lambda w: w.who == "ProgbarLogger",
         says=lambda w: f"Keras' progress bar takes {brief(w.each_ms)} of every step, and these steps are short.",
         remedy="Print one line an epoch instead",
@@ -397,6 +409,7 @@ STEP_WORK = (
     replace(
         _LESS_OFTEN,
         name="a loop's phase less often",
+        tried="no: it is the loop's own code",
         when=lambda w: w.run.custom_loop,
         remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
         code=lambda w: at_steps(w.run, w.name, w.every),
@@ -406,6 +419,7 @@ STEP_WORK = (
     replace(
         _LESS_OFTEN,
         name="once an epoch",
+        tried="no: it moves work to another hook",
         when=lambda w: w.once_an_epoch,
         remedy="Do it once an epoch{or_aside}",
         code=lambda w: _in_later_hook(w, "on_epoch_end"),

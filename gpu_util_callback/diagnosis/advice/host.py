@@ -241,6 +241,7 @@ VALIDATION_AGAIN = (
 VALIDATION_DATA = (
     Entry(
         "cache, asked",
+        tried="no: it is about the validation data, whose pipeline is not timed by steps",
         when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached and v.random is not True,
         says="{waits}.",
         asks="Is it the same data every time, all of it (no shuffle, repeat or validation_steps), and does it "
@@ -253,6 +254,7 @@ VALIDATION_DATA = (
     ),
     Entry(
         "cut before the cache",
+        tried="no: it is about the validation data",
         # Of 19 batches of images in a cache ten were decoded again in each validation, measured.
         when=lambda v: v.total > 1 and v.cached is True and v.batches == v.run.fit.get("validation_steps"),
         says="{waits}, although the data have a cache: validation_steps may end them before it is full, and what is "
@@ -266,6 +268,7 @@ VALIDATION_DATA = (
     ),
     Entry(
         "workers",
+        tried="no: it is about the validation data",
         when=lambda v: "dataloader" in v.kind and v.cores_free and fork_safe(v.run) and not starts_fresh(v.run),
         says="{waits}.",
         remedy="Let worker processes prepare it ahead of time",
@@ -275,6 +278,7 @@ VALIDATION_DATA = (
     ),
     Entry(
         "threads, asked",
+        tried="no: it is about the validation data",
         when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
         says="{waits}.",
         asks="Does its __getitem__ mostly wait, for files or a network?",
@@ -285,6 +289,7 @@ VALIDATION_DATA = (
     ),
     Entry(
         "kept batches",
+        tried="no: it is about the validation data",
         when=lambda v: (
             v.total > 1
             and v.kind not in ("tf.data", "numpy")
@@ -309,6 +314,7 @@ VALIDATION_DATA = (
 VALIDATION_BATCHES = (
     Entry(
         "larger batches",
+        tried="fit",
         when=lambda v: v.kind == "numpy" and not v.run.custom_loop and v.larger >= DOUBLE,
         says="{takes}, in {batches} batches.",
         asks="Is it faster in batches {larger} times as large?",
@@ -321,6 +327,7 @@ VALIDATION_BATCHES = (
 VALIDATION_LESS = (
     Entry(
         "a loop's validation less often",
+        tried="no: it is the loop's own code",
         when=lambda v: v.run.custom_loop and v.total >= LEFT,
         says="{takes}.",
         remedy="Validate {every}",
@@ -331,6 +338,7 @@ VALIDATION_LESS = (
     ),
     Entry(
         "less often",
+        tried="fit",
         when=lambda v: not v.run.custom_loop and v.total >= LEFT,
         says="{takes}.",
         remedy="Validate {every}",
@@ -341,6 +349,7 @@ VALIDATION_LESS = (
     ),
     Entry(
         "fewer batches",
+        tried="fit",
         when=lambda v: not v.run.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
         says="{takes}.",
         remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",

@@ -164,6 +164,7 @@ def _on_torch(wait: InputWait) -> bool:
 def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
     return Entry(
         name,
+        tried="no: it replaces the loop's own batches",
         when=lambda wait: (
             holds(wait)
             and not _ahead_already(wait)
@@ -183,6 +184,7 @@ def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "")
 LOOP = (
     Entry(
         "DataLoader",
+        tried="no: it replaces the loop's own batches",
         when=lambda wait: _on_torch(wait) and wait.workers_may_help,
         says="{loop_paces}.",
         asks="Is there a torch Dataset behind them, not read by worker processes yet?",
@@ -196,6 +198,7 @@ LOOP = (
     _thread_entry("a thread, asked", lambda wait: not wait.kind, "Does the loop itself make them?"),
     Entry(
         "threads or processes",
+        tried="no: it replaces the loop's own batches",
         when=lambda wait: not _on_torch(wait) and wait.kind != "pooled" and wait.workers_may_help,
         says="{loop_paces}.",
         asks=lambda wait: (
@@ -339,6 +342,7 @@ CHEAPER = "Elements that cost less shorten that, as does a smaller buffer, which
 SET_UP = (
     Entry(
         "one fit",
+        tried="no: it replaces fit by a loop",
         when=lambda epoch: epoch.each_fit,
         says="{fact} Every call of fit begins with that.",
         asks="Can one call train on more batches, or a loop of your own train on each?",
@@ -349,6 +353,7 @@ SET_UP = (
     ),
     Entry(
         "persistent workers",
+        tried="DataLoader",
         when=lambda epoch: epoch.starts_workers is not False,
         says=lambda epoch: (
             f"{epoch.fact} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.fact
@@ -374,6 +379,7 @@ SET_UP = (
     ),
     Entry(
         "several passes an epoch",
+        tried="repeat",
         when=lambda epoch: (
             epoch.share >= MOSTLY
             and epoch.passes >= AGAIN
@@ -393,6 +399,7 @@ SET_UP = (
     ),
     Entry(
         "no autotuning",
+        tried="options",
         # With it an iterator of short epochs took up to 300 ms to end, and 14 ms without it, measured.
         when=lambda epoch: epoch.kind == "tf.data" and epoch.run.fit.get("input_autotune") is not False,
         says="{fact} That is also the end of the last epoch's iterator, which tf.data's autotuning holds up at times.",
@@ -404,6 +411,7 @@ SET_UP = (
     ),
     Entry(
         "processes of a PyDataset",
+        tried="PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
         says="{fact} Keras starts the worker processes for every epoch.",
         asks=ITEM_WAITS,
@@ -420,6 +428,7 @@ SET_UP = (
     ),
     Entry(
         "arrays without autotuning",
+        tried="no: it builds another pipeline",
         # 30 epochs of 32 steps took 6.9 to 7.7 s, so 4.7 to 7.2 s; the first batch of each 64 and 4 ms, measured.
         when=lambda epoch: epoch.of_two_arrays,
         says="{fact} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "

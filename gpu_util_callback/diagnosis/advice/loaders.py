@@ -214,6 +214,7 @@ def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool
 
     return Entry(
         name,
+        tried="DataLoader",
         when=lambda wait: not _hands_over(wait) and holds(wait),
         says=_slow_loader,
         asks=asks,
@@ -255,6 +256,7 @@ def _beside_steps(wait: InputWait) -> bool:
 
 _WHOLE_BATCHES = Entry(
     "whole batches",
+    tried="DataLoader",
     when=lambda wait: _whole_batches(wait) and wait.input_class == "TensorDataset",
     says="The samples are in memory, and the DataLoader gets and joins them one by one: {pace}.",
     remedy="Index whole batches; the order of the samples stays the same",
@@ -362,6 +364,7 @@ DATA_LOADER = (
     ),
     Entry(
         "pin memory",
+        tried="DataLoader",
         when=lambda wait: _hands_over(wait) and wait.run.used_gpus and not wait.run.fit.get("input_pin_memory"),
         says=_handing_over,
         remedy="Pin the memory: a thread then takes the next ones over during the step",
@@ -374,6 +377,7 @@ DATA_LOADER = (
     _workers_entry("workers, asked", lambda wait: not wait.workers and wait.room_unknown, asks=CORE_FREE),
     Entry(
         "worker threads",
+        tried="no: it is a function of the program",
         when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores_full,
         says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores}.",
         asks="Do NumPy, SciPy or OpenCV operations in the dataset run on several threads?",
@@ -403,6 +407,7 @@ DATA_LOADER = (
     ),
     Entry(
         "items made once",
+        tried="no: it stores data",
         when=lambda wait: wait.later_passes > 0 and not _hands_over(wait) and not wait.items_there,
         says="{loader_limit}: {pace}.",
         asks="Does {items_class} return the same item in every epoch, without random numbers, and "
@@ -415,6 +420,7 @@ DATA_LOADER = (
     ),
     Entry(
         "larger batch",
+        tried="no: a larger batch is another training, and its steps do more",
         when=_hands_over,
         says=_handing_over,
         asks="May the batch be larger?",
@@ -467,6 +473,7 @@ def _dataset_line(workers: Workers) -> str:
 
 _THREADS = Entry(
     "threads",
+    tried="PyDataset",
     when=lambda wait: wait.workers <= 1 and wait.waits is True,
     says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
     remedy="Let several threads make batches ahead of time; __getitem__ must not change anything that they share",
@@ -477,6 +484,7 @@ _THREADS = Entry(
 )
 _MORE = Entry(
     "more workers",
+    tried="PyDataset",
     when=lambda wait: (
         1 < wait.workers < MOST_WORKERS and not _on_threads(wait) and (wait.workers_wait is True or wait.has_room)
     ),
@@ -490,6 +498,7 @@ PY_DATASET = (
     _THREADS,
     Entry(
         "processes",
+        tried="PyDataset",
         when=lambda wait: wait.waits is False and wait.has_room and (wait.workers <= 1 or _on_threads(wait)),
         says=lambda wait: (
             f"{wait.dataset_class} computes in Python, which runs one thread at a "
@@ -519,6 +528,7 @@ PY_DATASET = (
     ),
     Entry(
         "samples made once",
+        tried="no: it keeps all samples",
         when=lambda wait: wait.later_passes > 0 and wait.run.fit.get("input_reorders") is True,
         says="{loader_limit}: {pace}.",
         asks="{dataset_class} has an on_epoch_end, so that its batches may differ. Is each sample the same in every "
@@ -534,6 +544,7 @@ PY_DATASET = (
     ),
     Entry(
         "batches made once",
+        tried="no: it keeps all batches",
         when=lambda wait: wait.later_passes > 0 and not wait.run.fit.get("input_reorders"),
         says="{loader_limit}: {pace}.",
         asks="Does {dataset_class} return the same batches in every epoch, without random numbers, "
@@ -566,6 +577,7 @@ def _generator_processes(wait: InputWait) -> str:
 GENERATOR = (
     Entry(
         "threads",
+        tried="no: it replaces the generator",
         when=lambda wait: wait.waits is True,
         says="{generator_name} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
         asks=BATCH_I,
@@ -577,6 +589,7 @@ GENERATOR = (
     ),
     Entry(
         "processes",
+        tried="no: it replaces the generator",
         when=lambda wait: wait.waits is not True and wait.workers_may_help,
         says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}",
         asks=BATCH_I,
@@ -592,6 +605,7 @@ GENERATOR = (
 ARRAYS = (
     Entry(
         "bytes",
+        tried="no: it changes the arrays and the model",
         when=lambda wait: (
             wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
         ),
@@ -641,6 +655,7 @@ def _grain_before(wait: InputWait) -> str:
 def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
     return Entry(
         name,
+        tried="no: Grain's workers import the script",
         when=lambda wait: holds(wait) and _grain(wait).count > wait.workers,
         says="{grain_workers}: {pace}. Worker processes import the script.",
         asks=asks,

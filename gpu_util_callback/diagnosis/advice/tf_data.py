@@ -430,6 +430,7 @@ ds = tf.data.Dataset.zip(tuple(parts)).map(
 
 _CACHE = Entry(
     "cache",
+    tried="cache",
     when=lambda wait: (
         _may_cache(wait, of_helper=False, random=False)
         and wait.input_random is False
@@ -483,6 +484,7 @@ _OF_A_HELPER = replace(
 
 _SEVERAL_FILES = Entry(
     "several files",
+    tried="interleave",
     when=lambda wait: _opens_files(wait) and _reads_inside(wait),
     says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
     remedy="Read several at a time",
@@ -495,6 +497,7 @@ _SEVERAL_FILES = Entry(
 
 _WAITING_CALLS = Entry(
     "waiting calls",
+    tried="map",
     when=lambda wait: _calls_can_wait_together(wait) and not _is_python(wait),
     says="{takes}. It mostly waits, for files or a network.",
     remedy="Let several of its calls wait at the same time",
@@ -548,6 +551,7 @@ IN_VAIN = (
 REMEDIES = (
     Entry(
         "autotune",
+        tried="options",
         when=lambda wait: wait.run.fit.get("input_autotune") is False,
         says="{paces}. tf.data's autotuning is switched off for this dataset: TensorFlow adds no "
         "threads to its stages and makes no batch ahead of time.",
@@ -560,6 +564,7 @@ REMEDIES = (
     ),
     Entry(
         "prefetch",
+        tried="prefetch",
         when=lambda wait: (
             wait.stage is not None
             and not wait.works_ahead
@@ -576,6 +581,7 @@ REMEDIES = (
     _WAITING_PYTHON,
     Entry(
         "parallel calls",
+        tried="map",
         when=lambda wait: (
             _is_map(wait)
             and not _is_python(wait)
@@ -611,6 +617,7 @@ REMEDIES = (
     ),
     Entry(
         "before the cache",
+        tried="no: it moves a stage of the pipeline",
         when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_passes > 0,
         says="{takes}. It comes after the cache, so that every pass does it again.",
         asks="Does {function} return the same in every epoch, without random numbers, and do its "
@@ -624,6 +631,7 @@ REMEDIES = (
     ),
     Entry(
         "sampled batches",
+        tried="no: it builds another pipeline",
         when=lambda wait: _samples(wait) and _short_calls(wait),
         says=lambda wait: (
             f"{wait.paces}. sample_from_datasets picks {wait.stage.elements_per_batch:,.0f} elements "
@@ -640,6 +648,7 @@ REMEDIES = (
     ),
     Entry(
         "whole batches",
+        tried="no: the function has to take whole batches",
         when=lambda wait: _is_map(wait) and not _is_python(wait) and _short_calls(wait) and not _samples(wait),
         says=lambda wait: (
             f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
@@ -656,6 +665,7 @@ REMEDIES = (
     ),
     Entry(
         "parallel reads",
+        tried="reader",
         when=lambda wait: (
             wait.stage is not None
             and bool(_reader(wait) or ((opener := _opener(wait)) is not None and "(" not in opener.name))
@@ -671,6 +681,7 @@ REMEDIES = (
     ),
     Entry(
         "split generator",
+        tried="no: the generator has to be split",
         when=lambda wait: _op(wait).startswith("Generator") and _calls_wait(wait),
         says="The generator makes one element at a time, and mostly waits, for files or a network: {pace}.",
         asks="Can what it reads be split into parts, each with a generator of its own?",

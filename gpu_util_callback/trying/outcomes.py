@@ -1,0 +1,60 @@
+"""Outcomes of trials, stored beside the recording whose findings they are about."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback.recording.manifest_facts import TriedFacts
+from gpu_util_callback.words import counted
+
+FILE = "trials.json"
+
+
+def factor_text(ratio: float, low: float, high: float) -> str:
+    """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
+    digits = 1 if ratio >= 2 else 2
+    return f"×{ratio:.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
+
+
+def store(folder: str | Path, finding: str, trial: Mapping[str, Any]) -> None:
+    """Write a trial of a finding beside its recording; a later one takes its place."""
+    path = Path(folder) / FILE
+    trials = {**stored(folder), finding: dict(trial)}
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(trials))
+    unfinished.replace(path)
+
+
+def stored(folder: str | Path) -> dict[str, Any]:
+    """Return the trials beside a recording, by the id of their finding; {} where there is none that can be read."""
+    try:
+        trials = json.loads((Path(folder) / FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return trials if isinstance(trials, dict) else {}
+
+
+def outcomes(folder: str | Path) -> dict[str, TriedFacts]:
+    """Return the trials beside a recording as a report shows them, by the id of their finding."""
+    shown: dict[str, TriedFacts] = {}
+    for finding, trial in stored(folder).items():
+        try:
+            ratio, low, high = (float(trial[name]) for name in ("ratio", "low", "high"))
+            pairs, resolved, code = int(trial["pairs"]), bool(trial["resolved"]), str(trial["code"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if 0 < low <= ratio <= high < math.inf:
+            doubt = "" if resolved else ", no change resolved"
+            text = f"Tried: {factor_text(ratio, low, high)}{doubt}, {counted(pairs, 'pair')}."
+            shown[finding] = {
+                "text": text,
+                "code": code,
+                "ratio": ratio,
+                "low": low,
+                "high": high,
+                "resolved": resolved,
+                "pairs": pairs,
+            }
+    return shown
