@@ -143,6 +143,13 @@ def test_a_shard_of_what_was_decoded():
     assert "shard" not in other["advice"]["text"]
 
 
+def test_a_shard_is_said_where_no_stage_was_measured():
+    drop = {"stage": "shard", "which": "train", "count": 4, "samples": 1, "behind": "map(decode)", "exact": True}
+    advice = found(waits(input_drops=[drop]), "input_bound")["advice"]
+    assert advice["question"] and "Does map(decode) take most of the time of a batch?" in advice["text"]
+    assert "shard drops all but one in 4" in advice["text"]
+
+
 def test_a_take_behind_the_cache_that_never_fills():
     drop = {"stage": "take", "which": "train", "count": 400, "samples": 1, "behind": "map(decode)", "exact": False}
     run = waits(DECODE, CACHE, epochs=4, input_drops=[drop], wait_ms=8.0)

@@ -318,12 +318,20 @@ def _dropping(wait: InputWait, kind: str) -> InputDrop | None:
     """Return the stage of this kind that drops what the slow stage, or one before it, has made; None without one."""
     drops = [drop for drop in drops_of(wait.run, "train") if drop["stage"] == kind]
     place = {stage.name.partition(" + ")[0]: stage.place for stage in wait.stages}
-    return next((d for d in drops if wait.stage and place.get(d["behind"], -1) >= wait.stage.place), None)
+    return next((d for d in drops if wait.stage is None or place.get(d["behind"], -1) >= wait.stage.place), None)
+
+
+def _drops_most(wait: InputWait) -> bool:
+    """Return whether a shard drops results that it could as well have dropped before they were made."""
+    drop = _dropping(wait, "shard")
+    return drop is not None and drop["exact"] and drop["count"] > 1
 
 
 def _after_shard(wait: InputWait) -> float:
-    drop, stage = _dropping(wait, "shard"), wait.slowest
+    drop, stage = _dropping(wait, "shard"), wait.stage
     parts = drop["count"] if drop is not None else 1
+    if stage is None:
+        return 1 - 1 / parts
     spared_ms = stage.work_ms_per_batch * (1 - 1 / parts)
     return wait.saved_by(wait.after(stage, stage.ms_per_batch / parts, spared_ms=spared_ms))
 
@@ -522,21 +530,28 @@ def _dropped(kind: str) -> Callable[[InputWait], InputDrop]:
 
 
 _SHARD, _TAKE = _dropped("shard"), _dropped("take")
+_SHARD_FIRST = Entry(
+    "shard first",
+    when=lambda wait: _drops_most(wait) and wait.stage is not None,
+    says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
+    remedy="Let it drop them before they are made: the same samples follow",
+    code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
+    saves=_after_shard,
+    frees_cores=True,
+    wrong_if="a stage between reorders, drops or joins samples",
+)
 # What is made for nothing comes before what would make it quicker.
 IN_VAIN = (
-    Entry(
-        "shard first",
-        when=lambda wait: (drop := _dropping(wait, "shard")) is not None and drop["exact"] and drop["count"] > 1,
-        says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
-        remedy="Let it drop them before they are made: the same samples follow",
-        code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
-        saves=_after_shard,
-        frees_cores=True,
-        wrong_if="a stage between reorders, drops or joins samples",
+    _SHARD_FIRST,
+    replace(
+        _SHARD_FIRST,
+        name="shard first, asked",
+        when=lambda wait: _drops_most(wait) and wait.stage is None,
+        asks=lambda wait: f"Does {_SHARD(wait)['behind']} take most of the time of a batch?",
     ),
     Entry(
         "take before the cache",
-        when=lambda wait: _dropping(wait, "take") is not None and wait.later_passes > 0,
+        when=lambda wait: wait.stage is not None and _dropping(wait, "take") is not None and wait.later_passes > 0,
         says=lambda wait: (
             f"{wait.takes}, again in every pass: take({_TAKE(wait)['count']}) ends each pass before the cache is full, "
             "and what is not full keeps nothing."
