@@ -267,6 +267,22 @@ def _in_an_actor() -> bool:
         return False
 
 
+def ray_gives_no_gpu() -> bool:
+    """Return whether Ray gave this task or actor no GPU.
+
+    Its process may see all of them: since 2.60 Ray leaves CUDA_VISIBLE_DEVICES as it was for those.
+    """
+    ray = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return False
+        context = ray.get_runtime_context()
+        is_worker = context.worker.mode == ray.WORKER_MODE  # not the program that started the tasks
+        return is_worker and not context.get_accelerator_ids().get("GPU")
+    except Exception:  # a Ray without these, or one that ends
+        return False
+
+
 def _train_worker() -> RayContext | None:
     train = sys.modules.get("ray.train")
     if train is None:

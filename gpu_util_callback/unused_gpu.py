@@ -24,6 +24,10 @@ class Unused:
     chosen: bool = False
 
 
+# Of a worker to which Ray gave none of the GPUs.
+NOT_GIVEN = {"reason": "Ray gave this worker no GPU", "cure": "ask Ray for one: num_gpus=1", "code": "num_gpus=1"}
+
+
 def called(framework: str) -> str:
     """Return a framework's name for display: "TensorFlow"; "the framework" if unknown."""
     return _NAMES.get(framework, "the framework")

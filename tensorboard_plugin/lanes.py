@@ -316,6 +316,8 @@ def _measured_over(column: str, gpu: Gpu) -> Iterator[str]:
         yield f"the mean of the {refresh_ms / 1e3:.1f} s before each reading"
     if column == "power_mw" and gpu.get("power_instant") is False:
         yield "the driver's mean over up to a second"
+    if column == "power_mw" and gpu.get("mig"):
+        yield "of the whole board, which several MIG devices share"
 
 
 def _top(column: str, unit: str, summary: Mapping[str, Mapping[str, float]], total: float | None) -> float | None:

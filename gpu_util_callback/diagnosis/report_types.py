@@ -129,6 +129,9 @@ class GpuReport(TypedDict):
     throttled_pct: dict[str, float | None]  # share of time with lowered clocks, by reason: thermal, power, other
     memory_used_bytes: Highest
     memory_total_bytes: int | None
+    memory_process_bytes: Highest
+    unified_memory: bool  # the GPU shares the machine's memory, which is not counted as its
+    mig: bool  # a MIG device: power and temperature are its board's
     power_mw: MeanAndHighest
     temperature_c: Highest
     samples: Count | None

@@ -1,5 +1,7 @@
 """The GPUs that NVML sees, and their constant facts."""
 
+import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,20 @@ def _memory_total(gate: Gate, handle: object, key: str) -> int | None:
     return valid(Gpu, "memory_total_bytes", int(memory.total))
 
 
+# GPUs that share the CPU's memory, by name, and any whose memory is as large as the machine's.
+_UNIFIED = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra)\b|Jetson", re.IGNORECASE)
+_AS_LARGE = 0.01  # of the machine's memory: the amounts differ at most
+
+
+def _is_unified(name: str, total: int | None) -> bool:
+    """Return whether what the driver reports is the machine's memory, not a GPU's own."""
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows
+        machine = 0
+    return bool(_UNIFIED.search(name)) or (machine > 0 and abs((total or 0) - machine) <= _AS_LARGE * machine)
+
+
 def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, object]:
     """Return the facts that do not change while a process runs.
 
@@ -176,8 +192,11 @@ def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, object]:
         return gate.ask_quietly(symbol, gpu.handle, *args, gpu=key)
 
     capability = ask("nvmlDeviceGetCudaComputeCapability")
+    total = _memory_total(gate, gpu.handle, key)
+    unified = _is_unified(gpu.name, total)
     facts = {
-        "memory_total_bytes": _memory_total(gate, gpu.handle, key),
+        "memory_total_bytes": None if unified else total,
+        "unified_memory": unified or None,
         "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
         "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
         "power_default_mw": ask("nvmlDeviceGetPowerManagementDefaultLimit"),

@@ -402,6 +402,7 @@ SOURCES = {
 }
 
 OLD_BINDING = "the installed nvidia-ml-py does not know this call"
+UNIFIED = "the GPU shares the machine's memory: the driver counts that of all programs", ""
 OLD_BINDING_CURE = "pip install --upgrade nvidia-ml-py"
 LOST_CURE = "see `dmesg | grep -i xid`; a reset or reboot brings a lost GPU back"
 

@@ -840,6 +840,9 @@ class GpuGauges(_Source):
         ]
 
     def _memory(self) -> tuple[float, float]:
+        if self._gpu.facts.get("unified_memory"):
+            self._gate.memory.note("nvmlDeviceGetMemoryInfo", self._key, *_gate.UNIFIED)
+            return NAN, NAN
         memory = memory_of(self._gate, self._gpu.handle, self._key)
         if memory is None or 0 < memory.total < memory.used:  # bogus answers have been seen
             return NAN, NAN

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpu_util_callback.gpus import _gate, _mapping
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mode_of
@@ -277,6 +277,7 @@ class Sampler:
         hz: ticks per second; lowered automatically when a driver is slow.
         framework_gpus: the GPUs as the framework numbers them. None or empty: it has none, and all
             GPUs that CUDA_VISIBLE_DEVICES allows are sampled, with `used_by_framework` False.
+        environ: the variables that say which GPUs are allowed.
 
     Example:
         sampler = Sampler(Clock(), framework_gpus=[FrameworkGpu(0, pci_bus_id="0000:17:00.0")])
@@ -287,10 +288,17 @@ class Sampler:
         sampler.stop()
     """
 
-    def __init__(self, clock: Clock, hz: float = 10, framework_gpus: Sequence[FrameworkGpu] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        hz: float = 10,
+        framework_gpus: Sequence[FrameworkGpu] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         self._clock = clock
         self._hz = hz
         self._framework_gpus = framework_gpus
+        self._environ = environ
         self._store = Store()
         self._memory = Memory()
         self._pid: int | None = None
@@ -370,7 +378,7 @@ class Sampler:
         gate = worker.gate = Gate(binding, self._memory)
         self._driver = driver_facts(gate)
         every = list_gpus(gate)
-        allowed = _mapping.visible(os.environ, every)
+        allowed = _mapping.visible(self._environ, every)
         if allowed.problem:
             self._memory.note("CUDA_VISIBLE_DEVICES", "", allowed.problem, "correct the variable")
         self._nvml_gpus = [_mapping.describe_listed(gpu, allowed.gpus) for gpu in every]

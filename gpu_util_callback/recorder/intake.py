@@ -23,7 +23,7 @@ from gpu_util_callback.steps.assemble import Assembler, Item
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations
 from gpu_util_callback.steps.timeline import Timeline
-from gpu_util_callback.unused_gpu import checked
+from gpu_util_callback.unused_gpu import NOT_GIVEN, checked
 
 if TYPE_CHECKING:
     from gpu_util_callback.gpus import Sampler
@@ -169,11 +169,13 @@ class GpuSamples:
     Args:
         clock: the recording's.
         fail: called with (source, error) for each failure.
+        withheld: whether the process may use no GPU, although its framework may list some.
     """
 
-    def __init__(self, clock: Clock, fail: Failed):
+    def __init__(self, clock: Clock, fail: Failed, withheld: bool = False):
         self._clock = clock
         self._fail = fail
+        self._withheld = withheld
         self._adapter: Adapter | None = None
         self._sampler: Sampler | None = None
         self._allocator_works = True
@@ -187,9 +189,10 @@ class GpuSamples:
         try:
             from gpu_util_callback.gpus import FrameworkGpu, Sampler
 
-            self._devices = adapter.runtime.devices()
+            self._devices = [] if self._withheld else adapter.runtime.devices()
             gpus = None if self._devices is None else [FrameworkGpu(**d) for d in self._devices]
-            self._sampler = Sampler(self._clock, hz=hz, framework_gpus=gpus)
+            environ = {"CUDA_VISIBLE_DEVICES": ""} if self._withheld else os.environ
+            self._sampler = Sampler(self._clock, hz=hz, framework_gpus=gpus, environ=environ)
             self._sampler.start()
         except Exception as error:
             self._fail("GPU samples", error)
@@ -254,8 +257,10 @@ class GpuSamples:
             return self._facts
         name = str(framework.get("backend") or framework.get("name") or "")
         self._facts["driver"] = self._sampler.driver
-        self._facts["gpu_check"] = checked(
-            name, self._devices, self._sampler.nvml_gpus, framework.get("cuda_build"), os.environ
+        self._facts["gpu_check"] = (
+            [NOT_GIVEN]
+            if self._withheld
+            else checked(name, self._devices, self._sampler.nvml_gpus, framework.get("cuda_build"), os.environ)
         )
         return self._facts
 

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.job import job_facts, ray_context, scheduler_facts, script_name, user_name
+from gpu_util_callback.job import job_facts, ray_context, ray_gives_no_gpu, scheduler_facts, script_name, user_name
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.intake import GpuSamples, Intake, PipelineReadings
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
@@ -130,7 +130,7 @@ class Recorder:
         self._started_ns = 0
         self._ended_ns = 0
         self._end_called = 0.0  # `time.monotonic` of the first `end`
-        self._gpus = GpuSamples(self.clock, self.fail)
+        self._gpus = GpuSamples(self.clock, self.fail, ray_gives_no_gpu())
         self.intake = Intake(self.timeline, self._gpus, self.fail, self._lose_rows)
         # A file of stacks holds the names of folders.
         self._keeps_stacks = self.settings.memory_stacks and not self.settings.redact

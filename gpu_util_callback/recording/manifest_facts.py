@@ -320,6 +320,7 @@ class Gpu(TypedDict, total=False):
     label: str
     used_by_framework: bool
     memory_total_bytes: Annotated[int, Within(0, 2**60)]
+    unified_memory: bool  # it has none of its own: the machine's is not counted as its
     compute_capability: str
     pci_bus_id: str
     mig: bool

@@ -495,9 +495,13 @@ def _gpu(kind: Sequence[Mapping]) -> str:
         text += f" ({gpu['mfu_yardstick']['text']})" if gpu["mfu_yardstick"] else ""
     if gpu["power_mw"]["mean"]:
         text += f" · {sum(member['power_mw']['mean'] or 0 for member in kind) / len(kind) / 1e3:,.0f} W"
+        text += " of the whole board" if gpu.get("mig") else ""
     peaks = [member["memory_used_bytes"]["max"] for member in kind]
     total = gpu.get("memory_total_bytes")
-    if None not in peaks:
+    process = [member["memory_process_bytes"]["max"] for member in kind]
+    if gpu.get("unified_memory") and None not in process:
+        text += f" · this process up to {max(process) / 2**30:.1f} GiB of the machine's memory"
+    elif None not in peaks:
         text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (f" of {total / 2**30:.0f} GiB" if total else " GiB")
     return text
 

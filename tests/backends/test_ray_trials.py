@@ -16,6 +16,7 @@ from programs import ran
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import total
+from gpu_util_callback.job import ray_gives_no_gpu
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,8 @@ def cluster():
     paths = os.pathsep.join(filter(None, [str(REPOSITORY), str(HERE), os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", paths)
-        yield ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error").address_info[
-            "gcs_address"
-        ]
+        started = ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield started.address_info["gcs_address"]
         ray.shutdown()
 
 
@@ -127,3 +127,27 @@ def test_the_demo_ends_with_its_trials_compared(tmp_path):
     assert all(float(row[1].replace(",", "")) > 0 and row[3:5] == ["no", "GPU"] for row in rows)
     assert any(line.startswith("The least time per sample: batch ") for line in lines)
     assert f"tensorboard --logdir {tmp_path / 'logs'}" in lines[-1]
+
+
+@pytest.mark.parametrize("setting", [None, "0"])
+def test_a_task_without_a_gpu_uses_none_though_it_sees_them(cluster, setting):
+    """Ray 2.60 leaves CUDA_VISIBLE_DEVICES as it was for those."""
+    import ray
+
+    variables = {} if setting is None else {"env_vars": {"CUDA_VISIBLE_DEVICES": setting}}
+
+    def ask():
+        from gpu_util_callback.job import ray_gives_no_gpu
+
+        return ray_gives_no_gpu(), os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    class Actor:
+        def ask(self):
+            return ask()
+
+    without = ray.remote(num_gpus=0, runtime_env=variables)(ask)
+    assert ray.get(without.remote()) == (True, setting)
+    assert ray.get(ray.remote(num_gpus=1)(ask).remote())[0] is False
+    actor = ray.remote(num_gpus=0, runtime_env=variables)(Actor).remote()
+    assert ray.get(actor.ask.remote()) == (True, setting)
+    assert ray_gives_no_gpu() is False, "the program that started the tasks"

@@ -163,3 +163,29 @@ def test_mig_measures_its_own_memory_and_gpm_and_no_utilization(step):
     np.testing.assert_allclose(rows["gpu0/gpm"]["sm_active_pct"], 66)
     assert "gpu0/utilization" not in rows
     assert stepped.reasons()["gpu0 utilization"].startswith("MIG")
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("NVIDIA GB10", 120 * GIB),
+        ("NVIDIA Thor", 122 * GIB),
+        ("NVIDIA GH200 480GB", "machine"),
+        ("Orin (nvgpu)", 60 * GIB),
+    ],
+)
+def test_the_memory_of_the_machine_is_not_a_gpus(step, name, total):
+    total = psutil.virtual_memory().total if total == "machine" else total
+    scenario = Scenario()
+    gpu = scenario.gpu("h100", name=name).curve("memory_total", total).curve("memory_used", total * 0.93)
+    gpu.process("self", GIB)
+    stepped = step(scenario)
+    row = stepped.at(0)["gpu0"]
+    assert np.isnan(row["memory_used_bytes"]).all() and row["memory_process_bytes"][0] == GIB
+    assert "shares the machine's memory" in stepped.reasons()["gpu0 memory"]
+
+
+def test_a_gpu_with_memory_of_its_own_has_it_counted(step):
+    scenario = Scenario()
+    scenario.gpu("h100", name="NVIDIA GH200 480GB").curve("memory_total", 96 * GIB).curve("memory_used", 9 * GIB)
+    assert step(scenario).at(0)["gpu0"]["memory_used_bytes"][0] == 9 * GIB

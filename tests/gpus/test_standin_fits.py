@@ -11,10 +11,39 @@ from nvml import Scenario, loaded  # noqa: E402
 from timed_fit import Timed, batches, fit, slowly  # noqa: E402
 
 from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
+from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
+from gpu_util_callback.recording import read_recordings  # noqa: E402
+from gpu_util_callback.report.terminal import render  # noqa: E402
 
 pytestmark = [pytest.mark.real_clock("a verdict on what a real fit spends"), pytest.mark.usefixtures("fresh_keras")]
 
 STEPS = 80
+GIB = 2**30
+
+
+def shown(folder) -> str:
+    """What `gpu-util report` prints of a fit."""
+    return " ".join(render(logdir_report(read_recordings(folder / "run"))).split())
+
+
+def test_memory_that_the_machine_shares_is_not_called_vram(tmp_path):
+    scenario = Scenario()
+    gpu = scenario.gpu("h100", name="NVIDIA GB10").curve("memory_total", 120 * GIB).curve("memory_used", 112 * GIB)
+    gpu.process("self", 0.3 * GIB)
+    with loaded(scenario, tmp_path / "standin"):
+        run = fit(tmp_path / "run", Timed(8), batches(STEPS).map(slowly(2)))
+    assert run["gpus"][0]["unified_memory"] and run["gpus"][0]["memory_total_bytes"] is None
+    assert "peak VRAM" not in shown(tmp_path) and "up to 0.3 GiB of the machine's memory" in shown(tmp_path)
+
+
+def test_a_mig_slice_does_not_draw_the_power_of_its_board(tmp_path, monkeypatch):
+    name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    monkeypatch.setattr(TensorFlowRuntime, "devices", lambda self: [{"index": 0, "name": name}])
+    scenario = Scenario()
+    scenario.mig(scenario.gpu("h100"))
+    with loaded(scenario, tmp_path / "standin"):
+        fit(tmp_path / "run", Timed(8), batches(STEPS).map(slowly(2)))
+    assert "500 W of the whole board" in shown(tmp_path)
 
 
 def fit_beside(folder, utilization: float, monkeypatch=None) -> dict:

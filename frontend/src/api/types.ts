@@ -219,6 +219,11 @@ export interface GpuReport {
   throttled_pct?: Record<string, number | null>;
   memory_used_bytes?: Highest;
   memory_total_bytes?: number | null;
+  memory_process_bytes?: Highest;
+  /** the GPU shares the machine's memory, which is not counted as its */
+  unified_memory?: boolean;
+  /** a MIG device: power and temperature are its board's */
+  mig?: boolean;
   power_mw?: MeanAndHighest;
   temperature_c?: Highest;
   samples?: number | null;
