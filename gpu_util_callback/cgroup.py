@@ -1,4 +1,4 @@
-"""The container of this process: its control groups' limits, what it holds, and what was killed."""
+"""The kernel's account of this process: its container's limits and memory, what was killed, waits for a core."""
 
 import os
 from pathlib import Path
@@ -18,6 +18,19 @@ def control_groups(root: Path) -> list[Path]:
         base, group_path = mount / controllers, Path(path.lstrip("/"))
         folders.update(dict.fromkeys(base / part for part in (group_path, *group_path.parents)))
     return list(folders)
+
+
+def queued_ns_of(task: str) -> int | None:
+    """Return how long a thread was ready to run and had no core, ns; None if not known.
+
+    Args:
+        task: "thread-self", or "self" for the main thread, whichever asks.
+    """
+    try:
+        with open(f"/proc/{task}/schedstat", "rb") as file:  # noqa: PTH123 (quicker)
+            return int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def cpu_quota(group: Path) -> float | None:

@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass
 from types import CodeType, GeneratorType, MethodType
 from typing import Any
 
+from gpu_util_callback.cgroup import queued_ns_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
 from gpu_util_callback.steps.dispatch import is_library, library_of, place_of
 from gpu_util_callback.steps.frames import stacks_in, uncounted
@@ -32,15 +33,6 @@ LONG, LEAST_LONG_NS, MOST_LONG, RARELY = 10, 50_000_000, 64, 0.05
 _Long = tuple[int, int, int | None]  # ns, number of the call, the index that was asked for: None if it was none
 _places = random.Random(56)
 TIMED = frozenset((first + _places.randrange(EVERY)) % _CYCLE for first in range(1, _CYCLE + 1, EVERY))
-
-
-def queued_ns() -> int | None:
-    """Return how long this thread was ready to run and had no core, ns; None if not known."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 (quicker)
-            return int(file.read().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 @dataclass
@@ -111,12 +103,12 @@ class CallTimer:
                     took_long.append((wall_ns, number, _index(args)))
                 return result
             look = number <= FIRST or (number - 1) % QUEUED_EVERY < EVERY
-            queued = queued_ns() if look else None
+            queued = queued_ns_of("thread-self") if look else None
             began, used = clock(), thread_clock()
             result = function(*args, **kwargs)
             cpu_ns, wall_ns = thread_clock() - used, clock() - began
             if queued is not None:
-                queued = (queued_ns() or queued) - queued
+                queued = (queued_ns_of("thread-self") or queued) - queued
             if wall_ns >= self._long_ns:
                 took_long.append((wall_ns, number, _index(args)))
             took.append((number, cpu_ns, wall_ns, queued))

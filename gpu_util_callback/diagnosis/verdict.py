@@ -138,6 +138,8 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     opening = rule.opening if run.used_gpus else rule.opening_without_gpu
     if run.used_gpus and lost_s >= A_FIFTH * wall_s:
         opening = rule.opening_if_large
+    if not lead["title"].startswith(rule.title):
+        opening = ""
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
     loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.from_process(run.manifest.get("process"))
@@ -218,7 +220,8 @@ def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | No
     for finding in sorted(findings, key=order):
         if finding["lost_s"]:
             rule = RULE_OF.get(finding["cause"])
-            title = "" if rule is not None and rule.opening else finding["title"]
+            shares = rule is not None and rule.opening and finding["title"].startswith(rule.title)
+            title = "" if shares else finding["title"]
             kinds.setdefault((finding["cause"], title), []).append(finding)
     if not kinds:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit
+from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit, queued_ns_of
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
@@ -31,7 +31,8 @@ class Host:
     """Rows of group "host": shares and rates over the time since the last row, NaN = unknown.
 
     process_cpu_pct and children_cpu_pct (its children, without it) are in percent of one core
-    (400 = four cores busy); cpu_pct of all cores.
+    (400 = four cores busy); cpu_pct of all cores. main_thread_queued_pct: of the time, in which the
+    main thread, which usually trains, was ready to run and had no core.
     Counters are kept here, since psutil's own are shared by the whole process.
     """
 
@@ -69,6 +70,7 @@ class Host:
             "workers",
             "workers_memory_bytes",
             "children_cpu_pct",
+            "main_thread_queued_pct",
             "container_memory_bytes",
             "cpu_pct",
             "cpu_max_pct",
@@ -143,6 +145,9 @@ class Host:
             row["process_memory_bytes"] = float(answer[1].rss)
             row["process_address_space_bytes"] = float(answer[1].vms)
             row["process_threads"] = float(answer[2])
+        queued_ns = queued_ns_of("self")  # `self` is the main thread, whichever asks
+        if queued_ns is not None:
+            row["main_thread_queued_pct"] = 100 * self._rate("queued", queued_ns / 1e9)
         io = self._try("process I/O", lambda: self._process.io_counters())
         if io is not None:
             row["process_read_bytes_per_s"] = self._rate("process_read", io.read_bytes)

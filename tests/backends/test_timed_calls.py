@@ -16,7 +16,7 @@ def clock(monkeypatch):
     clock = SimpleNamespace(ns=0)
     times = SimpleNamespace(perf_counter_ns=lambda: clock.ns, thread_time_ns=lambda: clock.ns)
     monkeypatch.setattr(input_calls, "time", times)
-    monkeypatch.setattr(input_calls, "queued_ns", lambda: 0)
+    monkeypatch.setattr(input_calls, "queued_ns_of", lambda task: 0)
     return clock
 
 

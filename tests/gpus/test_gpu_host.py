@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -85,6 +86,30 @@ def test_children_s_cpu_is_in_percent_of_one_core(host, monkeypatch):
     time.sleep(0.5)  # the kernel counts in steps of 10 ms
     sampled.read()
     assert not rows(store)["children_cpu_pct"][0] > 20, "what it used before does not count again"
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not account for it")
+@pytest.mark.real_clock("CPU time as a share of real time")
+def test_a_main_thread_that_shares_its_core_waits_for_it(host):
+    sampled, store, _ = host
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    rival = subprocess.Popen([sys.executable, "-c", SPIN, "30", "0"])  # on the same core
+    try:
+        sampled.read()
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+        sampled.read()
+        assert 25 < rows(store)["main_thread_queued_pct"][0] <= 100
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, before)
+    sampled.read()
+    time.sleep(0.5)
+    sampled.read()
+    assert rows(store)["main_thread_queued_pct"][-1] < 20, "it sleeps, and wants no core"
 
 
 def test_cores_make_the_machine_s_share(host):

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holdin
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, AGAIN, MOSTLY
-from gpu_util_callback.words import capitalized
+from gpu_util_callback.words import capitalized, percent
 
 # Words in the kind of an input of `fit`, and the table for it.
 _OF_FIT = (
@@ -67,6 +67,19 @@ def _at_line(wait: InputWait, advice: Advice) -> Advice:
     if not wait.call_line or wait.made_at_once:
         return advice
     return replace(advice, text=f"{advice.text} {wait.call_name} is mostly at {wait.call_line}.")
+
+
+def advise_cores(wait: InputWait) -> Advice:
+    """Return advice for an input that takes the cores from the steps: to make once what does not change."""
+    table = next((table for word, table in _OF_FIT if word in wait.kind), tf_data.REMEDIES)
+    kept = choose([entry for entry in table if entry.frees_cores], wait)
+    says = (
+        f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cpus} cores, and the main thread waits for a core "
+        f"for {percent(100 * (wait.queued_share or 0))} of the time: more workers would slow the steps further."
+    )
+    if kept is None:
+        return Advice(f"{says} Make a sample cheaper, or once before training.", saves=0.0, name="cores")
+    return replace(kept, text=f"{says} {kept.remedy}")
 
 
 AHEAD = """\

@@ -223,6 +223,28 @@ class InputWait:
         return max(self.own_cpus, min(self.cpus, max(self._free_of_others, share)))
 
     @property
+    def queued_share(self) -> float | None:
+        """Share (0-1) of the time in which the main thread was ready to run and had no core; None = not sampled."""
+        return self._host_share("main_thread_queued_pct")
+
+    @property
+    def input_cpus(self) -> float | None:
+        """Cores that the input keeps busy while steps run; None = not known, or it is made between the steps."""
+        if self.workers and (self.run.fit.get("input_processes") or "pydataset" not in self.kind):
+            return self._host_share("children_cpu_pct")
+        beside = self.works_ahead or (
+            "pydataset" in self.kind and (self.workers > 1 or self.run.framework == "tensorflow")
+        )
+        own_cpus, queued = self.own_cpus, self.queued_share
+        if not beside or own_cpus is None or queued is None:
+            return None
+        # A stage's time is that of its threads, which wait for a core as often as the main thread.
+        made_ms = (1 - queued) * sum(stage.work_ms_per_batch for stage in self.stages if not stage.passing)
+        if not self.stages:
+            made_ms = sum(call["calls"] * call["cpu_ms"] for call in self._timed_calls) / max(1, self.where.steps)
+        return min(own_cpus, made_ms / self.arrives_ms)
+
+    @property
     def _busy_cpus(self) -> float:
         """Cores that this process and its workers keep busy; 1 for a worker not measured."""
         processes = self.run.fit.get("input_processes") or "pydataset" not in self.kind

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.input import ahead_code
 from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait, brief
-from gpu_util_callback.diagnosis.advice.loaders import loader_line, spawned_text
+from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
 from gpu_util_callback.diagnosis.evidence.blocks import MAX_LONG_WAITS, StepBlocks
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.limits import LongFetches
@@ -203,7 +203,8 @@ def advise_long(wait: InputWait, long: LongFetches, advise: Callable[[InputWait]
     # What keeps all batches is all that spares the long ones.
     kept = advise(replace(wait, lost_ms=NO_MS))
     if kept.saves:
-        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * NO_MS / whole_ms))
+        also = saves if usual.name == kept.name else kept.saves * NO_MS / whole_ms
+        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, also))
     if _only_at_first(wait, long.largest):
         rest = "A local copy, or reading all of it in order once, before training, makes the first pass shorter."
     else:
@@ -227,7 +228,8 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     workers = max(2, wait.workers) if "dataloader" in kind or "pydataset" in kind else 1
     left = long.left(wait.usual_fetch_ms, wait.needed_ms, workers=workers, ahead=ready)
     whole_ms = wait.lost_ms + wait.rare_ms
-    saves = wait.rare_ms * (1 - left) / whole_ms
+    handing_ms = HANDING_OVER_MS if "dataloader" in kind and not wait.workers else 0.0
+    saves = max(0.0, wait.rare_ms * (1 - left) - handing_ms) / whole_ms
     if wait.gain(saves * whole_ms / wait.lost_ms) < LEAST_GAIN:
         return None
     says += (

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import CHEAPER, SET_UP, SetUp, advise, advise_kind
+from gpu_util_callback.diagnosis.advice.input import CHEAPER, SET_UP, SetUp, advise, advise_cores, advise_kind
 from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait
 from gpu_util_callback.diagnosis.advice.long_fetches import advise_long, long_fetches, places, which
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
@@ -292,6 +292,9 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
     return np.unique(steps, return_inverse=True)[1]
 
 
+CORES = "cores"  # detail of its findings about steps that wait for a core
+
+
 # -- the rule ----------------------------------------------------------------------------------
 
 
@@ -327,6 +330,9 @@ class InputBound(Rule):
         "throughout_pct": Threshold(
             90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
         ),
+        "main_thread_queued_pct": Threshold(
+            10, "with a core free a thread waits for it 0-3 % of the time; two threads on one core, 50 %"
+        ),
         "once_pct": MATTERS_PCT,
         "once_s": Threshold(1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"),
         **SIGNIFICANT,
@@ -346,7 +352,50 @@ class InputBound(Rule):
             return self._in_trace(run, limits, run.source)
         spans = self._spans(run, limits)
         set_ups = significant(input_setup(run, limits), run.present_ns, limits)
-        return [*spans, *set_ups, *(() if spans else self._few_fetches(run, limits))]
+        cores = significant(self._cores(run, limits), run.present_ns, limits)
+        return [*spans, *set_ups, *cores, *(() if spans else self._few_fetches(run, limits))]
+
+    def part_of(self, detail: str) -> str:
+        return "step" if detail == CORES else self.part
+
+    def _cores(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        """Return the time that the steps wait for a core because the input computes on it.
+
+        Of the cores that others take, the input takes its share; it costs no more than its own computation.
+        """
+        spent_ns = run.steps.total("duration_ns")
+        if run.steps.total_rows < limits["min_steps"]:
+            return
+        where = Range(run.first_step, run.end_step, *run.steps.extent_ns)
+        wait = InputWait(run, where, NO_MS, spent_ns / where.steps / 1e6, stages=run.pipeline.stages(*where.extent_ns))
+        queued, input_cpus, other_cpus = wait.queued_share, wait.input_cpus, wait.other_cpus
+        if queued is None or not input_cpus or 100 * queued < limits["main_thread_queued_pct"]:
+            return
+        if not wait.cores_full or input_cpus < other_cpus:
+            return
+        share = min(queued * input_cpus / (input_cpus + other_cpus), input_cpus / wait.cpus)
+        explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
+        lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
+        lost_ms = lost / where.steps / 1e6
+        stage = _to_blame(wait.stages, wait.later_passes)
+        priced = replace(wait, lost_ms=max(NO_MS, lost_ms), needed_ms=wait.needed_ms - lost_ms, stage=stage)
+        yield self.finding(
+            title="The input takes the cores from the steps",
+            where=where,
+            lost_ns=lost,
+            confidence=ESTIMATED,
+            evidence={
+                "main_thread_queued_pct": round(100 * queued, 1),
+                "input_cpus": round(input_cpus, 2),
+                "other_cpus": round(other_cpus, 2),
+                "held_up_by": wait.cores,
+            },
+            threshold=chosen(limits, "main_thread_queued_pct"),
+            advice=advise_cores(priced),
+            gpus=run.used_gpus,
+            state=True,
+            detail=CORES,
+        )
 
     def _few_fetches(self, run: Run, limits: Limits) -> Iterable[Finding]:
         """Return long fetches of a run that is over, too few for a span: they may not come again."""

@@ -1,0 +1,90 @@
+"""An input whose workers or threads take the cores from the steps is priced by what it computes."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated
+
+LOADER = {"input_kind": "torch DataLoader", "input_workers": 2, "input_class": "Items", "steps_per_epoch": 100}
+STAGES = ("map(decode)", "ParallelMapV2", 60.0, 2.0, ""), ("prefetch", "Prefetch", 0.0, 1.0, "")
+
+
+def full(fit=LOADER, cpus: int = 2, stages=(), gpus=(), wait_ms: float = 2.0, gpu_share: float = 0.3) -> Generated:
+    """Steps of 28 ms in place of 8, which hardly wait for their batches."""
+    run = Generated(
+        seed=5,
+        gpus=list(gpus),
+        framework={"name": "torch", "backend": "torch"},
+        fit={"loop": "custom", "batch_size": 128} | fit,
+        machine={"cpus": cpus, "cpus_allowed": cpus, "memory_total_bytes": 64 * 2**30},
+    )
+    for _ in range(4):
+        with run.epoch():
+            run.steps(100, step_ms=28, wait_ms=wait_ms, gpu_share=gpu_share)
+            if stages:
+                run.reading(*stages, batches=100)
+    return run
+
+
+def cores(run: Generated, observed: dict[str, float]) -> list[dict]:
+    """The findings about cores, with the host's samples of the whole run."""
+    times = np.arange(run.facts["started_ns"], run.now, 500_000_000)
+    columns = {name: np.full(len(times), float(value)) for name, value in observed.items()}
+    findings = run.findings("input_bound", samples=run.samples() | {"host": {"time_ns": times} | columns})
+    return [finding for finding in findings if "cores" in finding["id"]]
+
+
+def host(own: float, children: float | None, all_pct: float, queued: float | None) -> dict[str, float]:
+    values = {
+        "process_cpu_pct": own,
+        "children_cpu_pct": children,
+        "cpu_pct": all_pct,
+        "main_thread_queued_pct": queued,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def test_workers_that_fill_the_cores_are_priced_by_their_own_cpu_time():
+    """Seen: a step takes 28 ms in place of 8, the wait is 7 %: "No bottleneck was established"."""
+    [finding] = cores(full(), host(own=95, children=100, all_pct=98, queued=45))
+    assert finding["title"] == "The input takes the cores from the steps"
+    assert finding["lost_s"] == pytest.approx(0.45 * 400 * 0.03, rel=0.1)
+    assert finding["evidence"]["input_cpus"] == 1.0
+    assert "1.0 of 2 cores" in finding["advice"]["text"] and "same item in every epoch" in finding["advice"]["text"]
+
+
+def test_it_costs_no_more_than_the_input_computes():
+    [finding] = cores(full(), host(own=170, children=25, all_pct=98, queued=60))
+    assert finding["lost_s"] == pytest.approx(0.125 * 400 * 0.03, rel=0.1)
+
+
+def test_the_threads_of_a_pipeline_are_its_own():
+    run = full({"input_kind": "tf.data", "loop": "fit"}, stages=STAGES)
+    [finding] = cores(run, host(own=190, children=0, all_pct=97, queued=40))
+    assert finding["evidence"]["input_cpus"] == pytest.approx(60 * 0.6 / 30, rel=0.05)
+    assert "cache()" in finding["advice"]["code"]
+
+
+def test_a_thread_that_launches_is_starved_as_well():
+    observed = host(own=110, children=690, all_pct=99, queued=30)
+    [finding] = cores(full(LOADER | {"input_workers": 8}, cpus=8, gpus=[GPU]), observed)
+    assert finding["gpus"] == [0] and finding["lost_s"] == pytest.approx(0.3 * 400 * 0.03, rel=0.1)
+    assert cores(full(LOADER | {"input_workers": 8}, cpus=8, gpus=[GPU], gpu_share=1.0), observed) == []
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        host(own=95, children=100, all_pct=98, queued=4),  # each thread has a core
+        host(own=60, children=30, all_pct=98, queued=60),  # other programs take them
+        host(own=95, children=100, all_pct=98, queued=None),  # no Linux
+        host(own=195, children=2, all_pct=99, queued=30),  # the model's own threads
+        host(own=95, children=None, all_pct=98, queued=45),
+    ],
+    ids=["a core each", "others", "not sampled", "own threads", "workers unknown"],
+)
+def test_nothing_is_found_where_the_input_takes_no_core_from_the_steps(observed):
+    assert cores(full(), observed) == []
+
+
+def test_batches_made_between_the_steps_take_nothing_from_them():
+    assert cores(full(LOADER | {"input_workers": 0}), host(own=195, children=0, all_pct=98, queued=45)) == []
