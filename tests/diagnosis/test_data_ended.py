@@ -55,6 +55,17 @@ def test_a_generator_for_validation_is_used_up_likewise():
     assert "validation_data=endless(), validation_steps=20" in finding["advice"]["code"]
 
 
+def test_a_validation_that_goes_on_is_not_judged_yet():
+    run = run_of(gpus=[], epochs=2, input_kind="numpy", validation_kind="generator")
+    for batches in (20, 2):
+        with run.epoch():
+            run.steps(50, step_ms=3)
+            run.validated(batches, 5 * MS, 0, share=0.0)
+    assert findings_of(run.diagnose(), "data_ended")
+    run._rows["phases"] = [row for row in run._rows["phases"] if row[0] != "validation" or row[4] == 50]
+    assert not findings_of(run.diagnose(ended=False), "data_ended")
+
+
 def test_passes_of_a_loop_that_find_nothing():
     result = judged([100, 0, 0], framework=KERAS_TORCH, **LOOP, **GENERATOR)
     assert result["verdict"] == "Epochs 2–3 had 0 of 100 steps: the generator is used up."

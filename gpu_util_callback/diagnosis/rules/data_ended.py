@@ -43,7 +43,10 @@ class DataEnded(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         first_epoch = int(run.fit.get("first_epoch") or 0) + 1
-        validations = np.array(list(run.validation_batches.values()))
+        ended = run.phases.of("validation", account="validation").get("")
+        validations = np.array(
+            list(run.validation_batches.values())[: ended.count if ended is not None else 0], np.int64
+        )
         # Of a given number of steps only an epoch that another one follows is known to have found no more.
         may_be_stopped = not run.custom_loop and bool(run.fit.get("input_one_iterator"))
         for name, kind, batches, first, cut in (
