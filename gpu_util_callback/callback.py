@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 try:
@@ -68,6 +69,11 @@ class GpuUtilCallback(keras.callbacks.Callback):
         memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
             JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
             stack of each allocation on a GPU while it trains. Not with `redact`.
+        on_stuck: A function that is called with a dictionary when no step has come for long
+            (`"over": False`), and when steps go on (`True`); `"text"` is the line that is printed.
+            On a thread of ours: it may take its time, and an error in it is only logged.
+        on_finding: A function that is called likewise, once for each cause that is established
+            while training continues; `"text"` is its line, `"finding"` that of the report.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -128,6 +134,8 @@ class GpuUtilCallback(keras.callbacks.Callback):
         flops_per_sample: float | None = None,
         ceilings: bool | float | Ceilings = False,
         memory_stacks: bool = False,
+        on_stuck: Callable[[dict], object] | None = None,
+        on_finding: Callable[[dict], object] | None = None,
     ):
         super().__init__()
         self._settings = checked_settings(
@@ -144,6 +152,8 @@ class GpuUtilCallback(keras.callbacks.Callback):
             flops_per_sample=flops_per_sample,
             ceilings=ceilings,
             memory_stacks=memory_stacks,
+            on_stuck=on_stuck,
+            on_finding=on_finding,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._newest: Recorder | None = None  # of the newest fit that is over, which the next one may continue

@@ -55,6 +55,11 @@ class GpuUtilMonitor:
         memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
             JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
             stack of each allocation on a GPU while it trains. Not with `redact`.
+        on_stuck: A function that is called with a dictionary when no step has come for long
+            (`"over": False`), and when steps go on (`True`); `"text"` is the line that is printed.
+            On a thread of ours: it may take its time, and an error in it is only logged.
+        on_finding: A function that is called likewise, once for each cause that is established
+            while training continues; `"text"` is its line, `"finding"` that of the report.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -88,6 +93,8 @@ class GpuUtilMonitor:
         flops_per_sample: float | None = None,
         ceilings: Ceilings | None = None,
         memory_stacks: bool = False,
+        on_stuck: Callable[[dict], object] | None = None,
+        on_finding: Callable[[dict], object] | None = None,
     ):
         self._settings = checked_settings(
             log_dir=log_dir,
@@ -102,6 +109,8 @@ class GpuUtilMonitor:
             flops_per_sample=flops_per_sample,
             ceilings=False if ceilings is None else ceilings,
             memory_stacks=memory_stacks,
+            on_stuck=on_stuck,
+            on_finding=on_finding,
         )
         if framework is not None and framework not in BACKENDS:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")

@@ -220,6 +220,12 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "slowest_stage_self_ms": ("its own time", "ms"),
     "slowdown": ("times slower than before", ""),
     "sm_active_pct": ("SM active", "%"),
+    "no_step_s": ("without a step", "s"),
+    "standstill_at": ("where", ""),
+    "standstill_stacks": ("stacks of all threads, in the recording's folder", ""),
+    "still_no_step": ("no step since then", ""),
+    "waits_for_ranks": ("waits for other workers", ""),
+    "worker_processes": ("worker processes", ""),
     "stage_flags": ("the stage is", ""),
     "stage_ms_per_batch": ("slowest stage, per batch", "ms"),
     "stage_parallelism": ("its threads", ""),
@@ -380,6 +386,42 @@ def what_to_do(advice: Mapping[str, str]) -> str:
     together = "; ".join(bare)
     nested = any(line.startswith(" ") or line.endswith(":") for line in bare)
     return advice["text"] if nested or not lines or len(together) > _ONE_LINE else together
+
+
+def stood_still(standstill: Mapping) -> str:
+    """Return what is known of a time without a step: "no step for 40 s (a step takes 6 ms): …"."""
+    goes_on = "end_ns" in standstill and standstill["thread"] != "lock"
+    what = "validation step" if standstill.get("validation") else "step"
+    usual_ms = standstill.get("step_ms")
+    usual = "" if usual_ms is None else f" (a {what} takes {duration(usual_ms / 1e3)})"
+    stood = duration(standstill["seconds"])
+    opening = f"steps go on, after {stood} without a {what}" if goes_on else f"no {what} for {stood}"
+    return f"{opening}{usual}: {waits_at(standstill)}{_meanwhile(standstill)}."
+
+
+def waits_at(standstill: Mapping) -> str:
+    """Return where a training without a step waits: "the training thread is in `f` at a.py:3 (`get`)"."""
+    ended, calls = "end_ns" in standstill, standstill.get("calls")
+    if standstill["thread"] == "lock":
+        after = (
+            f"; right after that the training thread was in {standstill['place']}" if standstill.get("place") else ""
+        )
+        return f"C code held Python's lock{after or (f', in `{calls}`' if calls else '')}"
+    place = standstill.get("place") or "code of a library"
+    place += f" (`{calls}`)" if calls else ""
+    if standstill["thread"] == "input":
+        return f"training {'waited' if ended else 'waits'} for its input, in {place}"
+    return f"the training thread {'was' if ended else 'is'} in {place}"
+
+
+def _meanwhile(standstill: Mapping) -> str:
+    gpu_pct, states = standstill.get("gpu_active_pct"), standstill.get("workers") or {}
+    parts = [] if gpu_pct is None else [f"GPU {percent(gpu_pct)} active"]
+    if states:
+        parts.append(f"worker processes: {', '.join(f'{count} {state}' for state, count in states.items())}")
+    if standstill.get("first_rank") is not None:
+        parts.append(f"worker {standstill['first_rank']} stopped first")
+    return f". Meanwhile: {'; '.join(parts)}" if parts else ""
 
 
 def label(name: str) -> str:

@@ -11,14 +11,18 @@ from pathlib import Path
 from gpu_util_callback.cli import trace
 from gpu_util_callback.cli.report import length, open_recordings
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.processes import STOPPED
 from gpu_util_callback.profiling.profiler_windows import MOST_LOOK_STEPS
+from gpu_util_callback.recording.manifest import writer_state
 from gpu_util_callback.recording.manifest_facts import WindowFacts
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, storage_for
 from gpu_util_callback.recording.writer import LOOK_FILE
-from gpu_util_callback.report.screen import UNFINISHED
+from gpu_util_callback.report.screen import UNFINISHED, strip_control
 from gpu_util_callback.traces import limits
+from gpu_util_callback.words import stood_still
 
+MOST_STACKS_BYTES = 4 << 20
 POLL_S, REMOTE_POLL_S = 0.25, 2.0  # between two reads of the recording; a store is asked less often
 
 
@@ -36,12 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Request a window, wait, and print what it shows; return 1 where none came."""
+    """Request a window, wait, and print what it shows, or where a training without steps waits; 1 = no window came."""
     if not 1 <= args.steps <= MOST_LOOK_STEPS:
         raise UnusableInput(f"--steps {args.steps}: give 1 to {MOST_LOOK_STEPS}")
     recording = _live(args)
     look = uuid.uuid4().hex
     storage, _ = storage_for(args.logdir)
+    if _stands_still(recording):  # no window can come
+        return _say_where(storage, recording)
     request = storage.join(recording.path, LOOK_FILE)
     try:
         storage.write(request, json.dumps({"look": look, "steps": args.steps}).encode())
@@ -52,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     finally:
         if storage.exists(request):  # nobody has taken it
             storage.remove(request)
+    if window is None and _stands_still(recording):
+        return _say_where(storage, recording)
     if window is None:
         print(f"no window: {refused}", file=sys.stderr)
         return 1
@@ -61,6 +69,22 @@ def run(args: argparse.Namespace) -> int:
         run_folder = Path(recording.path).parents[2].as_posix()
         return _explain(storage, storage.join(run_folder, "plugins", "profile", window["profile"]))
     return 0
+
+
+def _stands_still(recording: Recording) -> bool:
+    """Return whether no step has come for long, as the recorder says."""
+    stuck = recording.facts.get("stuck")
+    return stuck is not None and stuck["still"]
+
+
+def _say_where(storage: Storage, recording: Recording) -> int:
+    """Print where a training without steps waits, and the stacks of its threads."""
+    newest = recording.facts["stuck"]["standstills"][-1]
+    print(strip_control(stood_still(newest)))
+    stacks = storage.join(recording.path, newest.get("stacks") or "")
+    if newest.get("stacks") and storage.exists(stacks):
+        print(strip_control(f"\n{storage.read(stacks, MOST_STACKS_BYTES).decode(errors='replace')}"), end="")
+    return 1
 
 
 def _explain(storage: Storage, folder: str) -> int:
@@ -84,8 +108,19 @@ def _live(args: argparse.Namespace) -> Recording:
     ]
     if not live:
         states = ", ".join(sorted({UNFINISHED.get(recording.status, recording.status) for recording in recordings}))
-        raise UnusableInput(f"nothing in {args.logdir} trains now (its recordings: {states})")
+        silent = next(filter(None, map(_silent, recordings)), "")
+        raise UnusableInput(f"nothing in {args.logdir} trains now (its recordings: {states}{silent})")
     return min(live, key=lambda recording: (recording.rank or 0, -recording.start_ns))
+
+
+def _silent(recording: Recording) -> str:
+    """Return why a training whose process lives writes nothing; "" for others."""
+    state = writer_state(recording.facts) if recording.status == "lost" else ""
+    if not state:
+        return ""
+    if state in STOPPED:
+        return "; the process of one is there, and stopped: kill -CONT lets it go on"
+    return "; the process of one is there, and silent: C code holds Python's lock, or its storage hangs"
 
 
 def _answer(recording: Recording, look: str, timeout_s: float, poll_s: float) -> tuple[WindowFacts | None, str]:
@@ -100,6 +135,9 @@ def _answer(recording: Recording, look: str, timeout_s: float, poll_s: float) ->
         refused = recording.facts.get("look_refused")
         if refused and refused.get("look") == look:
             return None, refused["reason"]
+        if _stands_still(recording):
+            return None, "no step comes"
         if recording.status != "live":
-            return None, f"the training is over ({UNFINISHED.get(recording.status, recording.status)})"
+            over = f"the training is over ({UNFINISHED.get(recording.status, recording.status)})"
+            return None, _silent(recording).removeprefix("; ") or over
     return None, f"none came within {timeout_s:g} s; --timeout S waits longer"

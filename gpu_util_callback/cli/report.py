@@ -78,6 +78,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     limits.add_argument("--max-lost", type=_share, metavar="PCT", help="highest share of wall time lost in all")
     limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
+    limits.add_argument("--max-stuck", type=_time, metavar="TIME", help="longest time without a step: 90, 90s, 10m, 2h")
     limits.add_argument(
         "--forbid",
         action="append",
@@ -287,6 +288,12 @@ def _share(text: str) -> float:
     return number
 
 
+def _time(text: str) -> float:
+    """Parse seconds, or a time with its unit, for argparse."""
+    unit_s = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    return length(text[:-1]) * unit_s if unit_s else length(text)
+
+
 def length(text: str) -> float:
     """Parse a number from 0 on for argparse."""
     try:
@@ -311,6 +318,7 @@ def _check(args: argparse.Namespace) -> Check | None:
         max_stalls=args.max_stalls,
         max_lost=args.max_lost,
         max_step_ms=args.max_step_ms,
+        max_stuck_s=args.max_stuck,
         forbid=[cause_of[cause.casefold()] for cause in forbid],
         compared=args.baseline is not None,
     )

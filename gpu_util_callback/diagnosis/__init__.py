@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.regression import slowdowns
 from gpu_util_callback.diagnosis.rules import thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import meant
-from gpu_util_callback.diagnosis.verdict import Announcer
+from gpu_util_callback.diagnosis.verdict import Announcer, news
 
 __all__ = [
     "RULES",
@@ -29,6 +29,7 @@ __all__ = [
     "logdir_report",
     "meant",
     "new_causes",
+    "news",
     "run_report",
     "run_reports",
     "slowdowns",

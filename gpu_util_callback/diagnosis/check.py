@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.report_types import Failure, Slowdown
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import cause_beside
 from gpu_util_callback.diagnosis.verdict import together
-from gpu_util_callback.words import percent, steps
+from gpu_util_callback.words import duration, percent, steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,15 @@ class Check:
     max_stalls: float | None = None
     max_lost: float | None = None
     max_step_ms: float | None = None
+    max_stuck_s: float | None = None
     forbid: list[str] = field(default_factory=list)
     compared: bool = False  # with a baseline, see `regression`
 
     @property
     def limited(self) -> bool:
-        numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost, self.max_step_ms)
-        return any(number is not None for number in numbers) or bool(self.forbid or self.compared)
+        numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost)
+        times = (self.max_step_ms, self.max_stuck_s)
+        return any(number is not None for number in numbers + times) or bool(self.forbid or self.compared)
 
     def refuses(self, cause: str) -> bool:
         """Return whether this cause must not be found."""
@@ -87,7 +89,7 @@ def _unjudged(run: Mapping) -> str:
 
 
 def _reasons(run: Mapping, check: Check) -> Iterable[str]:
-    for broken in (_low_utilization, _high_shares, _lost, _slow_steps, _refused_causes):
+    for broken in (_low_utilization, _high_shares, _lost, _slow_steps, _stuck, _refused_causes):
         yield from broken(run, check)
 
 
@@ -139,6 +141,16 @@ def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
         yield "step time was not measured"
     elif half > check.max_step_ms:
         yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms allowed"
+
+
+def _stuck(run: Mapping, check: Check) -> Iterable[str]:
+    if check.max_stuck_s is None:
+        return
+    allowed = f"at most {duration(check.max_stuck_s)} allowed"
+    if run["stuck_s"] is None:
+        yield f"time without a step was not measured, {allowed}"
+    elif run["stuck_s"] > check.max_stuck_s:
+        yield f"no step for {duration(run['stuck_s'])}, {allowed}"
 
 
 def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:

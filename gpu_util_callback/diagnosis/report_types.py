@@ -266,6 +266,7 @@ class RunReport(AsRecorded, ShownRun):
     end_ns: Time | None
     between_fits_s: Number | None
     stopped_s: Number | None
+    stuck_s: Number | None  # without a step while one was due; null where it was not watched
     process: ProcessReport | None
     # Samples trained per second of steps and input waits, without validation and compiling.
     samples_per_s: Number | None

@@ -179,6 +179,8 @@ class Rule:
         unnamed: detail of its findings about time that nothing names, which are never a fix.
         unused: its GPUs do nothing all the time, and the training's own time is not lost by it.
         forecast: its title says all of a finding without a known cost, such as one that ends the run some day.
+        halts: nothing trains meanwhile, which the recorder says at once. Where that is most of the run, or goes
+            on, nothing else is worth fixing first. Its severity is the share of the run.
     """
 
     cause: ClassVar[str]
@@ -202,6 +204,7 @@ class Rule:
     unnamed: ClassVar[str] = ""
     unused: ClassVar[bool] = False
     forecast: ClassVar[bool] = False
+    halts: ClassVar[bool] = False
 
     def missing(self, run: Run) -> bool:
         """Return whether the sources without which nothing can be judged are missing."""

@@ -10,11 +10,13 @@ from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Confidence, Ev
 from gpu_util_callback.diagnosis.rules import part_of
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
+from gpu_util_callback.diagnosis.rules.stuck import Stuck
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, DOUBLE, LEAST_S, MOSTLY, THREE_QUARTERS, Constant
-from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of, is_unknown, promise
+from gpu_util_callback.diagnosis.verdict import BLOCKING, blocks, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
 
+STUCK = Stuck.cause
 SAME_PACE = Constant(
     THREE_QUARTERS, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
 )
@@ -35,6 +37,9 @@ def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
     ranked = [run for run in runs if run["rank"] is not None and run["steps"] and run["wall_s"]]
     if len({run["rank"] for run in ranked}) < len(ranked) or len(ranked) < 2:
         return []
+    stuck = _first_to_stop(ranked)
+    if stuck is not None:
+        return [stuck]
     pace = _pace(ranked)
     if pace is None:
         return []
@@ -43,6 +48,29 @@ def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
     findings = findings or list(_traced(ranked, limits["worker_wait_pct"]))
     findings = findings or list(_counters(ranked, limits["gap_pct"]))
     return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
+
+
+def _first_to_stop(runs: Sequence[Mapping]) -> Claim | None:
+    """Return the finding about the rank at which a job stands still; None where fewer than two ranks do.
+
+    It made fewest steps; of equal ones, it waits for no other rank, and stopped first.
+    """
+    newest = {
+        run["rank"]: spans[-1] for run in runs if (spans := [span for span in run["spans"] if span["cause"] == STUCK])
+    }
+    still = {rank: span for rank, span in newest.items() if blocks(span)}
+    if len(still) < 2:
+        return None
+
+    def when(rank: int) -> tuple:
+        span = still[rank]
+        return span["start_step"], bool(span["evidence"].get("waits_for_ranks")), span["start_ns"]
+
+    rank = min(still, key=when)
+    span = still[rank]
+    where = span["title"].partition(": ")[2]
+    title = f"No step for {duration(span['lost_s'] or 0.0)}: worker {rank} stopped first; there {where}"
+    return cast(Claim, {**span, "id": f"{STUCK}:worker{rank}", "title": title, "ranks": [rank]})
 
 
 def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
@@ -332,6 +360,8 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Claim]) -> JobVe
 
 def _holding(finding: Mapping, run: Mapping) -> str:
     """Return the verdict on a straggler: its title, and what it costs."""
+    if finding["cause"] == STUCK:
+        return f"{finding['title']}."
     if not finding["lost_s"]:
         return f"{finding['title']}; its cost is not known."
     lost = f"{duration(finding['lost_s'])} of {duration(run['wall_s'])}"

@@ -11,7 +11,16 @@ from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, A_TENTH, A_TWENTIETH, BUSY_PCT, FOUR_FIFTHS, SMALL_US
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    A_FIFTH,
+    A_TENTH,
+    A_TWENTIETH,
+    BUSY_PCT,
+    FOUR_FIFTHS,
+    MOSTLY,
+    SMALL_US,
+)
 from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, times_between, what_to_do
 
@@ -19,6 +28,7 @@ from gpu_util_callback.words import capitalized, duration, gpu_names, percent, t
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes whose titles say all of a finding without a known cost.
 _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
+_HALTS = frozenset(rule.cause for rule in RULES if rule.halts)
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
@@ -104,7 +114,7 @@ def of_script(findings: Sequence[Mapping], wall_s: float | None, script: Script 
     """
     of_this_fit = [finding for finding in findings if not finding.get("of_s")]
     whole = max((finding for finding in findings if finding.get("of_s")), key=_lost_s, default=None)
-    if whole is None or script is None or any(finding["cause"] in BLOCKING for finding in findings):
+    if whole is None or script is None or any(map(blocks, findings)):
         return None
     lead = headline(of_this_fit, None)
     lost_s = script.saves(wall_s or 0.0, lead["lost_s"]) if lead is not None else 0.0
@@ -116,11 +126,11 @@ def _lost_s(finding: Mapping) -> float:
 
 
 def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
-    if not len(run.steps):
+    blocking = next((finding for finding in findings if blocks(finding)), None)
+    if not len(run.steps) and (blocking is None or blocking["cause"] not in _HALTS):
         return NO_STEP
     if run.source is not None:
         return trace_sentence([run], findings)
-    blocking = next((finding for finding in findings if finding["cause"] in BLOCKING), None)
     if blocking is not None:
         return f"{blocking['title']}."
     wall_s = run.wall_ns / 1e9
@@ -189,6 +199,12 @@ def _of_unknown_cost(finding: Mapping) -> str:
     return f"{finding['title']}{unknown}."
 
 
+def blocks(finding: Mapping) -> bool:
+    """Return whether nothing else is worth fixing before this finding."""
+    stands = finding["cause"] in _HALTS and (finding["evidence"].get("still_no_step") or finding["severity"] >= MOSTLY)
+    return finding["cause"] in BLOCKING or bool(stands)
+
+
 def order(finding: Mapping) -> tuple:
     """Return the sort key of findings: what blocks first, then by the time that is saved.
 
@@ -199,7 +215,7 @@ def order(finding: Mapping) -> tuple:
     least_s, most_s = saves_range([finding])
     asks = not saves_s and most_s != 0.0
     return (
-        finding["cause"] not in BLOCKING,
+        not blocks(finding),
         is_unnamed(finding),
         lost_s is None,
         -(least_s if asks else saves_s or 0.0),
@@ -617,11 +633,11 @@ class Announcer:
         self._streaks: dict[str, int] = {}
         self._announced: set[str] = set()
 
-    def lines(self, result: Mapping) -> list[str]:
-        """Return the lines to print after one diagnosis; usually none."""
+    def new(self, result: Mapping) -> list[Mapping]:
+        """Return a finding of each cause that is established by one diagnosis; usually none."""
         costly: dict[str, Mapping] = {}
         for finding in together([*result["spans"], *result["findings"]]):
-            if finding.get("of_s"):  # said between fits
+            if finding.get("of_s") or finding["cause"] in _HALTS:  # said between fits, or at once
                 continue
             enough = (finding["lost_s"] or 0) >= self.LEAST_S
             if finding["lost_s"] is None or (enough and finding["severity"] >= self.LEAST_SEVERITY):
@@ -633,7 +649,7 @@ class Announcer:
             if streak >= self._results_needed(costly[cause]) and cause not in self._announced
         ]
         self._announced.update(new)
-        return [_line(costly[cause]) for cause in new]
+        return [costly[cause] for cause in new]
 
     def _results_needed(self, finding: Mapping) -> int:
         blocking = finding["cause"] in BLOCKING
@@ -644,7 +660,8 @@ class Announcer:
         return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW
 
 
-def _line(finding: Mapping) -> str:
+def news(finding: Mapping) -> str:
+    """Return the line about a finding that is established while training continues."""
     line = str(finding["title"])
     if finding["lost_s"]:
         line += f": {duration(finding['lost_s'])} lost so far"

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit, queued_ns_of
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
+from gpu_util_callback.processes import descendants
 from gpu_util_callback.recording.clock import Clock
 
 NAN = float("nan")
@@ -251,28 +252,11 @@ def _sum_of(path: str, names: Sequence[str]) -> int | None:
 
 
 def _children_cpu_s() -> float | None:
-    """Return the CPU seconds of this process' children so far, those that have ended included.
-
-    None where the kernel does not list them. Psutil would look at every process of the machine.
-    """
-    times = os.times()
-    spent = times.children_user + times.children_system
-    try:
-        threads = Path("/proc/self/task").iterdir()
-        lists = [(thread / "children").read_text() for thread in threads]
-        ticks = os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, AttributeError):
+    """Return the CPU seconds of this process' children so far, those that have ended included; None = unknown."""
+    children, times = descendants(), os.times()
+    if children is None:
         return None
-    waiting = [pid for text in lists for pid in text.split()]
-    while waiting:
-        folder = Path("/proc") / waiting.pop()
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            waiting += (folder / "task" / folder.name / "children").read_text().split()
-        except OSError:  # it has ended
-            continue
-        spent += sum(map(int, fields[11:15])) / ticks  # its own, and of its children that ended
-    return spent
+    return times.children_user + times.children_system + sum(child.cpu_s for child in children)
 
 
 def host_facts(root: str = "/") -> dict[str, object]:

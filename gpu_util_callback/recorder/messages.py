@@ -14,11 +14,11 @@ import select
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from gpu_util_callback.redaction import error_text, printable
+from gpu_util_callback.redaction import cleaned, error_text, printable
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import RunReport
@@ -40,9 +40,10 @@ _results_to: list[str] = ["stdout"]  # the stream of verdicts
 
 
 class _Printer:
-    """The thread that writes messages, begun with the first one."""
+    """A thread that writes messages, begun with the first one."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "gpu-util-messages") -> None:
+        self._name = name
         self._waiting: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._unreached: threading.Event | None = None  # what a `drain` waited for in vain
@@ -53,7 +54,7 @@ class _Printer:
             if self._waiting.qsize() < MOST_WAITING:
                 self._waiting.put(write)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="gpu-util-messages", daemon=True)
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
         except Exception:  # no more threads, or no memory
             self._thread = None
@@ -93,12 +94,13 @@ def _quietly(write: Callable[[], object]) -> None:
 
 
 _printer = _Printer()
+_caller = _Printer("gpu-util-calls")  # of the program's own functions: one that waits holds up no message
 
 
 def _in_child() -> None:
-    """Reset the printer in a forked process, which has no other threads."""
-    global _printer
-    _printer = _Printer()
+    """Reset the printers in a forked process, which has no other threads."""
+    global _printer, _caller
+    _printer, _caller = _Printer(), _Printer("gpu-util-calls")
 
 
 if hasattr(os, "register_at_fork"):
@@ -108,6 +110,30 @@ if hasattr(os, "register_at_fork"):
 def drain(deadline_s: float = DRAIN_S) -> None:
     """Wait until the messages so far are written, up to a deadline."""
     _printer.drain(deadline_s)
+
+
+def tell(argument: str, function: Callable[[dict[str, Any]], object] | None, event: Mapping[str, Any]) -> None:
+    """Call the program's own function with an event, on a thread that nobody waits for. Its first error is logged.
+
+    Args:
+        argument: by which it was given: `on_stuck`.
+    """
+    if function is None:
+        return
+    texts = {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+    def call() -> None:
+        try:
+            function(cleaned(texts))
+        except Exception as error:
+            warn(argument, f"raised {error_text(error)}")
+
+    _caller.put(call)
+
+
+def drain_calls(deadline_s: float) -> None:
+    """Wait until the program's own functions have been called, up to a deadline."""
+    _caller.drain(deadline_s)
 
 
 def note(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_util_callback.recorder.messages import reason_of, say
+from gpu_util_callback.recorder.messages import reason_of, say, tell
 from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
@@ -248,11 +248,24 @@ class Outputs:
                 pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 4e9), SELDOM_S)
                 pause_ns = max(1e9 * pause_s, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
                 self._next_diagnosis_ns = now_ns + int(pause_ns)
-            if self._settings.report and not last:
-                for line in self._diagnosis.news(result):
-                    say(line)
+            if not last:
+                self._announce(self._diagnosis.new(result))
         except Exception as error:
             self.distrust(error)
+
+    def _announce(self, findings: Iterable[Mapping]) -> None:
+        from gpu_util_callback.diagnosis import news
+
+        for finding in findings:
+            text = news(finding)
+            if self._settings.report:
+                say(text)
+            self.tell("on_finding", {"text": text, "finding": finding})
+
+    def tell(self, argument: str, event: Mapping[str, Any]) -> None:
+        """Call the program's own function of this argument with an event of this training."""
+        place = {"log_dir": self._settings.log_dir, "rank": self._writer and self._writer.facts.get("rank")}
+        tell(argument, getattr(self._settings, argument), {**event, **place})
 
     def distrust(self, error: Exception) -> None:
         """Switch the diagnosis off: it lacks rows, and an older one says nothing of the run."""
@@ -549,9 +562,9 @@ class RunningDiagnosis:
 
         return Recorded(parse(dumps({**facts, **self._result}))[0], self._summary.result(), path)
 
-    def news(self, result: Mapping[str, object]) -> list[str]:
-        """Return a line per cause, once, when it is established and has cost enough to matter."""
-        return self._announcer.lines(result)
+    def new(self, result: Mapping[str, object]) -> list[Mapping]:
+        """Return a finding per cause, once, when it is established and has cost enough to matter."""
+        return self._announcer.new(result)
 
 
 # Sampled columns behind the scalars of a GPU. The driver's own buffer has the first alone; where it

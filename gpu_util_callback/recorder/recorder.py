@@ -14,18 +14,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from gpu_util_callback import daemon
 from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, ray_context, ray_gives_no_gpu, scheduler_facts, script_name, user_name
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.intake import GpuSamples, Intake, PipelineReadings
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
-from gpu_util_callback.recorder.messages import debug, drain, note, off, say, verdict, warn
+from gpu_util_callback.recorder.messages import debug, drain, drain_calls, note, off, say, verdict, warn
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs, WritingEvents
-from gpu_util_callback.recorder.process_time import ProcessTime, reading, stop_between
+from gpu_util_callback.recorder.process_time import ProcessTime, Reading, reading, stop_between
 from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recorder.stuck_watch import StuckWatch, others_of_job
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.manifest_facts import Unavailable
+from gpu_util_callback.recording.manifest_facts import Facts, Standstill, Unavailable
 from gpu_util_callback.recording.schema import FIT_GAP, STOPPED
 from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.redaction import error_text, printable
@@ -33,6 +35,7 @@ from gpu_util_callback.steps.dispatch import DispatchWatch
 from gpu_util_callback.steps.frames import FitWatch
 from gpu_util_callback.steps.rows import seen_dims
 from gpu_util_callback.steps.timeline import Phase, Timeline
+from gpu_util_callback.words import stood_still
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import RunReport
@@ -46,6 +49,7 @@ KNOWN_S = 0.5  # the same where writing is known to fail or hang
 EXIT_S = 10.0
 ANSWER_S = 2.0
 LATE_S = 0.5  # a recorder that reaches the end this late writes its rows before all else
+OTHERS_S = 2.0  # how long the manifests of a job's other ranks are waited for
 LOOK_S = 0.25  # how often to check whether the fit was left by an exception
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
 # Fits of one callback up to this long share a recording with the next that begins this soon.
@@ -154,6 +158,7 @@ class Recorder:
         self._look = ""  # the request for a window that is not answered yet
         self._looks_at_input = True
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
+        self._stuck: StuckWatch | None = None  # from where the recording is open on
 
     # ---- the training thread -------------------------------------------------------------
 
@@ -518,12 +523,39 @@ class Recorder:
         """Wait for the end of the fit; return whether it has come."""
         before = reading()
         ended = self._wait_or_sample(pause_s)
-        stop = stop_between(before, reading(), pause_s, self.timeline.queue)
+        after = reading()
+        stop = stop_between(before, after, pause_s, self.timeline.queue)
+        self._look_for_steps(before, after, pause_s, stop is not None)
         if stop is not None:
             start, end = stop
             self.intake.assembler.stops.append(stop)
             self.timeline.phase(STOPPED, "", start, end, "")
         return ended
+
+    def _look_for_steps(self, before: Reading | None, after: Reading | None, pause_s: float, stopped: bool) -> None:
+        """Note where no step has come for long, or comes again, and say so at once."""
+        watch = self._stuck
+        if watch is None or self._stop.is_set():
+            return
+        try:
+            if self._ended_ns:
+                watch.pause()
+            elif (change := watch.look(before, after, pause_s, stopped)) is not None:
+                self._say_of_standstill(watch, change)
+                self._tick(judge=True)
+                self._outputs.flush(now=True)
+        except Exception as error:  # it uses CPython's internals
+            self._stuck = None
+            self.fail("the watch for steps that do not come", error)
+
+    def _say_of_standstill(self, watch: StuckWatch, change: Standstill | None) -> None:
+        """Say that one has begun or ended; None = none has."""
+        if change is None:
+            return
+        text = stood_still(change)
+        if self.settings.report and watch.worth_a_line:
+            say(text)
+        self._outputs.tell("on_stuck", {"text": text, "over": "end_ns" in change, **change})
 
     def _wait_or_sample(self, pause_s: float) -> bool:
         watch = self.dispatch
@@ -563,6 +595,35 @@ class Recorder:
         if self._is_late():
             self._save_rows()
         self._gpus.start(self.adapter, self.settings.sample_hz)
+        with self.guarded("the watch for steps that do not come"):
+            self._stuck = self._watch_for_steps()
+
+    def _watch_for_steps(self) -> StuckWatch:
+        from gpu_util_callback.diagnosis import thresholds_in_force
+
+        return StuckWatch(
+            self.timeline,
+            lambda: self.trained_by,
+            lambda: self.watch.code,
+            self.clock.offset_ns,
+            thresholds_in_force(self.settings.thresholds)["stuck"],
+            self._outputs.keep_file,
+            lambda: self.intake.steps,
+            lambda: [gpu["index"] for gpu in self.gpus if gpu.get("used_by_framework")],
+            lambda: int(self.facts.get("world_size") or 1),
+            self._others_of_job,
+        )
+
+    def _others_of_job(self) -> list[Facts]:
+        """Return the manifests of the other ranks, where their folder answers in time."""
+        if "://" in self.settings.log_dir:
+            return []
+        job, rank = self.facts.get("job"), int(self.facts.get("rank") or 0)
+        try:
+            log_dir = self.settings.log_dir
+            return daemon.begin(lambda: others_of_job(log_dir, job, rank), "gpu-util-job").result(OTHERS_S)
+        except (TimeoutError, OSError):
+            return []
 
     def _look_at_input(self) -> None:
         if not self._looks_at_input:
@@ -623,6 +684,11 @@ class Recorder:
         """
         tables, samples = self.intake.take(last, self._ended_ns)
         self._take_windows(tables, samples)
+        if self._stuck is not None:
+            self._stuck.add(tables, samples)
+            if last:
+                over = self._stuck.close(self._ended_ns, self._state is State.INTERRUPTED)
+                self._say_of_standstill(self._stuck, over)
         steps = self.intake.steps
         stages = self._stages.read(steps, last)
         if stages is not None:
@@ -732,6 +798,8 @@ class Recorder:
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes)}
+            if self._stuck is not None:
+                facts["stuck"] = self._stuck.facts()
             unavailable = [
                 *self.unavailable,
                 *self.adapter.problems(),
@@ -856,6 +924,7 @@ def _finish_at_exit(own_thread: bool = False) -> None:
             continue
         recorder.finish(until - time.monotonic())
     drain()
+    drain_calls(ANSWER_S)
 
 
 def _storage_hangs() -> bool:

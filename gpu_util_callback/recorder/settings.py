@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, get_type_hints
@@ -86,6 +87,12 @@ def _flag(name: str, value: object) -> bool:
     return value
 
 
+def _function(name: str, value: object) -> Callable[[dict], object] | None:
+    if value is None or callable(value):
+        return value
+    raise TypeError(f"{name} must be a function of one dictionary, got {value!r}")
+
+
 @dataclass
 class Settings:
     """The user's settings, each with its check; see `GpuUtilCallback` for their meaning."""
@@ -104,6 +111,8 @@ class Settings:
     ceilings_s: float = 0.0  # to measure for before training; 0 = not at all
     ceilings: dict | None = None  # what was measured
     memory_stacks: Annotated[bool, _flag] = False
+    on_stuck: Annotated[Callable[[dict], object] | None, _function] = None
+    on_finding: Annotated[Callable[[dict], object] | None, _function] = None
 
 
 def checked_settings(**arguments: Any) -> Settings:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.cgroup import kill_count
+from gpu_util_callback.processes import DEAD, stat_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR
 from gpu_util_callback.redaction import cleaned, without_secrets
@@ -165,35 +166,25 @@ def _pid_namespace() -> str | None:
         return None
 
 
-def _process_stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/<pid>/stat after the name: [0] is the state, [19] the start."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
 def _process_started(pid: int) -> int | None:
     """Return a process's start in ticks since boot: distinguishes a pid from its reuse."""
-    stat = _process_stat(pid)
+    stat = stat_of(pid)
     return int(stat[19]) if len(stat) > 19 and stat[19].isdigit() else None
 
 
-def _process_is_gone(manifest: Facts) -> bool:
-    """Return whether the writer is known to be dead: only where pids have the same meaning."""
+def writer_state(manifest: Facts) -> str | None:
+    """Return the letter of the writer's state in /proc, "" if it is dead; None where pids have another meaning."""
     pid, boot = manifest.get("pid"), manifest.get("boot_id")
     if pid is None or not boot or boot != _boot_id():
-        return False
+        return None
     if manifest.get("host") != socket.gethostname():
-        return False  # another container: its pids are not ours
+        return None  # another container: its pids are not ours
     if manifest.get("pid_namespace") != _pid_namespace():
-        return False
+        return None
     started = _process_started(pid)
-    if started is None:
-        return True
-    if manifest.get("process_started") not in (None, started):
-        return True
-    return _process_stat(pid)[:1] == [b"Z"]
+    if started is None or manifest.get("process_started") not in (None, started):
+        return ""
+    return (stat_of(pid)[:1] or [b""])[0].decode().strip(DEAD)
 
 
 def lost(manifest: Facts, age_s: float | None = None, now_s: float | None = None) -> bool:
@@ -206,7 +197,7 @@ def lost(manifest: Facts, age_s: float | None = None, now_s: float | None = None
             differ.
         now_s: the wall clock, for tests.
     """
-    if _process_is_gone(manifest):
+    if writer_state(manifest) == "":
         return True
     heartbeat = manifest.get("heartbeat_wall_ns")
     flush_s = manifest.get("flush_s")

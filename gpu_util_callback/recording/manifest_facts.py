@@ -472,6 +472,39 @@ class Refused(TypedDict):
     reason: str
 
 
+class Standstill(TypedDict, total=False):
+    """A time without a step, where steps were due."""
+
+    start_ns: Required[Time]  # when the training thread was last seen to go on
+    end_ns: Time  # when it went on; absent where it has not
+    seconds: Required[Number]  # without times in which the process was stopped
+    step: Required[Count]  # steps before it
+    validation: bool  # the steps of a validation stopped coming
+    limit_s: Number  # after how long it counts
+    step_ms: Number  # of the usual step
+    # Who waits: the training thread, a thread that makes its batches, or all of them for Python's lock.
+    thread: Required[Literal["training", "input", "lock"]]
+    place: str  # the line of the program, "" where none is on the stack
+    calls: str  # the function of a library that it calls
+    collective: bool  # it waits for other ranks
+    gpu_active_pct: Percent
+    workers: dict[str, Count]  # worker processes: alive, stopped, dead
+    first_rank: Count  # of a job: the rank that stopped first
+    stacks: str  # a file beside the manifest: all threads
+
+
+class StuckFacts(TypedDict, total=False):
+    """Times without a step, and where the training is now."""
+
+    seconds: Required[Number]  # of all of them
+    times: Required[Count]
+    standstills: Required[list[Standstill]]  # the first ones and the newest
+    still: Required[bool]  # no step has come since the last one
+    steps: Count
+    seen_ns: Time  # when the training thread was last seen to go on
+    doing: str  # for which steps have to wait: compiling, checkpoint, validation, computing
+
+
 class AccountFacts(TypedDict, total=False):
     """The host account: its categories sum to the wall time."""
 
@@ -830,6 +863,7 @@ class Facts(TypedDict, total=False):
     machine: Machine
     driver: Driver
     memory: MemoryFacts
+    stuck: Annotated[StuckFacts, Whole]
     gpu_check: list[GpuCheck]
     unavailable: list[Unavailable]
     overhead: Overhead

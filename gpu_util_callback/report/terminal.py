@@ -14,7 +14,15 @@ from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.rules import title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
-from gpu_util_callback.diagnosis.verdict import BLOCKING, SMALL, factors_text, is_unknown, is_unnamed, named_gpus
+from gpu_util_callback.diagnosis.verdict import (
+    BLOCKING,
+    SMALL,
+    blocks,
+    factors_text,
+    is_unknown,
+    is_unnamed,
+    named_gpus,
+)
 from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.ceilings import ceilings_sentence
@@ -283,7 +291,7 @@ def _can_be_followed(group: Group) -> bool:
     """Return whether a finding is a cause for alarm, or says something to do or to find out."""
     finding = group.first
     advice = finding["advice"]
-    return bool(finding["cause"] in BLOCKING or advice["code"] or advice.get("question") or group.total("saves_s"))
+    return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))
 
 
 def _lead_in(group: Group) -> str:

@@ -160,7 +160,7 @@ class DispatchWatch:
         elif not kind and (own or in_loop):
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
-            self._functions[_name(own[-1][1]) if own else ""] += 1
+            self._functions[name_of(own[-1][1]) if own else ""] += 1
 
     @staticmethod
     def _kind_of(meanings: list[str]) -> str:
@@ -177,7 +177,7 @@ class DispatchWatch:
             if code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user":
                 function = code if code.co_name != "<module>" else function
             in_iterator |= delivers(code)
-            if code.co_name == "predict" and "keras/src/" in _file(code):
+            if code.co_name == "predict" and "keras/src/" in path_of(code):
                 in_predict = True
                 set_up |= sets_up_call
             sets_up_call |= sets_up(code)
@@ -199,7 +199,7 @@ class DispatchWatch:
         return meaning
 
     def _of(self, code: CodeType) -> str:
-        name = _file(code)
+        name = path_of(code)
         if code.co_name in _TRACING:
             return COMPILING
         if code.co_name == "predict" and "keras/src/" in name:
@@ -246,23 +246,23 @@ class DispatchWatch:
             "between_predict": self._between_predict,
             "between_predict_set_up": self._between_set_up,
             "between_input": self._between_input,
-            "between_function": _name(between[0][0]) if between else None,
+            "between_function": name_of(between[0][0]) if between else None,
             "between_in_function": between[0][1] if between else 0,
         }
 
 
 def sets_up(code: CodeType) -> bool:
     """Return whether a function below `model.predict` makes what it needs for each call."""
-    name = _file(code)
+    name = path_of(code)
     return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
 
 
-def _file(code: CodeType) -> str:
+def path_of(code: CodeType) -> str:
     """Return the path of a function's file, with slashes on any system."""
     return code.co_filename.replace("\\", "/")
 
 
-def _name(code: CodeType) -> str:
+def name_of(code: CodeType) -> str:
     """Return a function's name; of a comprehension or a lambda that of the function around it, if there is one."""
     names = code.co_qualname.split(".<locals>.")
     return next((name for name in reversed(names) if not name.startswith("<")), names[-1])
@@ -270,7 +270,7 @@ def _name(code: CodeType) -> str:
 
 def place_of(code: CodeType, line: int) -> str:
     """Return a line of the program, by its function and file."""
-    return f"{_name(code)} ({_file(code).rpartition('/')[2]}, line {line})"
+    return f"{name_of(code)} ({path_of(code).rpartition('/')[2]}, line {line})"
 
 
 def is_library(file: str) -> bool:
@@ -280,19 +280,19 @@ def is_library(file: str) -> bool:
 
 def library_of(code: CodeType) -> str:
     """Return the installed package that a function is of; "" for the program's own, and for Python's."""
-    _, installed, inside = _file(code).rpartition("-packages/")
+    _, installed, inside = path_of(code).rpartition("-packages/")
     return inside.partition("/")[0].removesuffix(".py") if installed else ""
 
 
 def logs_to(code: CodeType) -> str:
     """Return what the user calls to write to the log that a library's function writes; "" for others."""
-    name = _file(code)
+    name = path_of(code)
     return next((log for part, log in _LOGS if part in name), "")
 
 
 def delivers(code: CodeType) -> bool:
     """Return whether a function is that of an iterator over batches, or makes one."""
-    name = _file(code)
+    name = path_of(code)
     return code.co_name in ("__next__", "__iter__") and any(part in name for part in _ITERATORS)
 
 

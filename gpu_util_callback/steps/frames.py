@@ -48,59 +48,59 @@ def _marked(code: CodeType) -> CodeType:
     return code.replace(co_filename=code.co_filename + _MARK, co_consts=constants)
 
 
-def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> list[tuple[int, CodeType, int]]:
-    """Return the stack of another thread as it runs, from the innermost frame on.
+# (id of the frame, its code, its line) of each frame of a thread, the innermost first.
+Stack = list[tuple[int, CodeType, int]]
+
+
+def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> Stack:
+    """Return the stack of another thread as it runs; no frame is kept. Empty: there is no such thread.
 
     Args:
         thread: its identifier.
         until: the stack ends after the first frame of this code.
         deepest: the most frames.
-
-    Returns: (id of the frame, its code, its line) of each; no frame is kept. Empty: there is no such
-        thread.
     """
+    return _stacks(thread, until, deepest).get(thread, [])
+
+
+def all_stacks(deepest: int = 200) -> dict[int, Stack]:
+    """Return the stacks of all threads of Python's, by their identifiers."""
+    return _stacks(None, None, deepest)
+
+
+def _stacks(only: int | None, until: CodeType | None, deepest: int) -> dict[int, Stack]:
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
     collects = gc.isenabled()
     gc.disable()
-    frames: list[tuple[int, CodeType, int]] = []
+    stacks: dict[int, Stack] = {}
     try:
-        frame: FrameType | None = sys._current_frames().get(thread)
-        while frame is not None and len(frames) < deepest:
-            frames.append((id(frame), frame.f_code, frame.f_lineno or 0))
-            if frame.f_code is until:
-                break
-            frame = frame.f_back
-        del frame
+        innermost = sys._current_frames()
+        for thread in innermost if only is None else [only]:
+            frame: FrameType | None = innermost.get(thread)
+            frames = stacks.setdefault(thread, [])
+            while frame is not None and len(frames) < deepest:
+                frames.append((id(frame), frame.f_code, frame.f_lineno or 0))
+                if frame.f_code is until:
+                    break
+                frame = frame.f_back
+        del innermost, frame
     finally:
         if collects:
             gc.enable()
-    return frames
+    return stacks
 
 
 def stacks_in(codes: Collection[CodeType], deepest: int = 200) -> list[list[tuple[CodeType, int]]]:
     """Return what the other threads run inside these functions: of each (code, line) from the innermost frame on.
 
-    The last one is that of the function itself; threads outside them are left out. See `stack_of` for the collector.
+    The last one is that of the function itself; threads outside them are left out.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    stacks: list[list[tuple[CodeType, int]]] = []
-    own = threading.get_ident()
-    try:
-        for thread, innermost in sys._current_frames().items():
-            frame: FrameType | None = innermost if thread != own else None
-            stack: list[tuple[CodeType, int]] = []
-            while frame is not None and len(stack) < deepest:
-                stack.append((frame.f_code, frame.f_lineno or 0))
-                if frame.f_code in codes:
-                    stacks.append(stack)
-                    break
-                frame = frame.f_back
-            del frame, innermost
-    finally:
-        if collects:
-            gc.enable()
+    stacks = []
+    for thread, stack in all_stacks(deepest).items():
+        depth = next((at for at, (_, code, _) in enumerate(stack) if code in codes), None)
+        if depth is not None and thread != threading.get_ident():
+            stacks.append([(code, line) for _, code, line in stack[: depth + 1]])
     return stacks
 
 
@@ -159,6 +159,11 @@ class FitWatch:
     def located(self) -> bool:
         """Return whether the fit could be found at all."""
         return self._id is not None
+
+    @property
+    def code(self) -> CodeType | None:
+        """Return the code of the fit; None where it could not be found."""
+        return self._code
 
     def over(self) -> bool:
         """Return whether the fit has been left. False where that cannot be known."""

@@ -238,6 +238,7 @@ class Loop:
             timeline.leave_steps()
             self._leave_own_code(now)
         self._phases.append(_OpenPhase(kind, name, now, counted))
+        timeline.inside = kind if kind != "callback" else timeline.inside
 
     def phase_end(self) -> None:
         """End the innermost phase."""
@@ -245,6 +246,7 @@ class Loop:
             return
         timeline = self.timeline
         phase = self._phases.pop()
+        timeline.inside = next((outer.kind for outer in self._phases if outer.kind != "callback"), "")
         if phase.account == "validation":
             self._end_work(_clock())
             timeline.test_end()

@@ -122,6 +122,7 @@ class Timeline:
         "flags",
         "handed",
         "in_test",
+        "inside",
         "open",
         "own_ns",
         "own_step_ns",
@@ -155,6 +156,7 @@ class Timeline:
         self.cursor = perf()
         self.first = True  # the next batch is the first of its epoch
         self.in_test = self._tested = False  # a validation is under way; was the last thing
+        self.inside = ""  # "checkpoint" or "validation" while a loop is in a phase of that kind
         self._test_start = 0
         self._input_ns = 0  # input set-up timed since `cursor`
         self.open = False  # a step has not ended yet

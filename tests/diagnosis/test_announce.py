@@ -2,7 +2,7 @@
 
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.diagnosis import Announcer, Evidence, Run, judge
+from gpu_util_callback.diagnosis import Announcer, Evidence, Run, judge, news
 
 
 def test_an_established_cause_is_said_once():
@@ -14,8 +14,8 @@ def test_an_established_cause_is_said_once():
         table = run.tables()["steps"]
         evidence.add({"steps": {name: column[seen:] for name, column in table.items()}})
         seen = run.step
-        lines = announcer.lines(judge(Run(run.facts, evidence, run.now)))
-        said += [(flush, line) for line in lines]
+        new = announcer.new(judge(Run(run.facts, evidence, run.now)))
+        said += [(flush, news(finding)) for finding in new]
     [(flush, line)] = said
     assert line.startswith("Input-bound: ") and "since step 60" in line
     assert 10 + 6 <= flush <= 10 + 12, "ten lost seconds take about seven flushes"
@@ -27,7 +27,7 @@ def test_nothing_is_said_of_a_healthy_run():
     run.steps(20, step_ms=8, wait_ms=1000)
     run.steps(5000, step_ms=8)
     for _ in range(5):
-        assert announcer.lines(run.diagnose(ended=False)) == []
+        assert announcer.new(run.diagnose(ended=False)) == []
 
 
 def test_a_cause_of_unknown_cost_is_said_when_it_stays():
@@ -44,7 +44,7 @@ def test_a_cause_of_unknown_cost_is_said_when_it_stays():
         }
         evidence.add({"steps": {name: column[seen:] for name, column in table.items()}}, samples)
         seen, sampled = run.step, sampled + len(samples["gpu0"]["time_ns"])
-        said += [(flush, line) for line in announcer.lines(judge(Run(run.facts, evidence, run.now)))]
+        said += [(flush, news(one)) for one in announcer.new(judge(Run(run.facts, evidence, run.now)))]
     [(flush, line)] = said
     assert line.startswith("1 of 2 GPUs does nothing. ") and "Train on both GPUs" in line
     assert flush == announcer.UNKNOWN_IN_A_ROW - 1

@@ -18,6 +18,7 @@ LIMITS = {
     "max_stalls": (50, 1, ""),
     "max_lost": (90, 10, "lost "),
     "max_step_ms": (100, 2, "2"),
+    "max_stuck_s": (600, 60, "no step for 90 s"),
     "forbid": (["throttled"], ["input_bound"], "Input-bound"),
 }
 
@@ -30,6 +31,7 @@ def logdir(tmp_path_factory):
         with run.epoch():
             run.steps(200, step_ms=10, wait_ms=12)
             run.phase("validation", 0.25)
+    run.facts["stuck"] = {"seconds": 90.0, "times": 4, "standstills": [], "still": False}
     folder = tmp_path_factory.mktemp("check") / "resnet"
     write(run, folder)
     return folder

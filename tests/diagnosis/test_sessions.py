@@ -137,3 +137,26 @@ def test_a_late_start_does_not_hide_the_straggler(tmp_path):
     (found,), _ = session(tmp_path, [early, late])
     assert found["ranks"] == [1]
     assert found["advice"]["code"] == "" and found["saves_s"] == 0, "its own finding has the cure"
+
+
+def stands_still(steps, collective, place):
+    def make(run):
+        run.steps(steps, step_ms=40)
+        start = run.now
+        run.now += 60_000_000_000
+        standstill = {"start_ns": start, "seconds": 60.0, "step": steps, "limit_s": 30.0, "step_ms": 40.0}
+        standstill |= {"thread": "training", "place": place, "calls": "", "collective": collective}
+        run.facts["stuck"] = {"seconds": 60.0, "times": 1, "standstills": [standstill], "still": True}
+
+    return make
+
+
+@pytest.mark.parametrize("steps", [400, 399])
+def test_of_a_job_that_stands_still_the_worker_that_stopped_first_is_named(tmp_path, steps):
+    waits = stands_still(400, collective=True, place="`main` at train.py:30")
+    first = stands_still(steps, collective=False, place="`read` at data.py:7")
+    findings, shown = session(tmp_path, [waits, first, waits])
+    (finding,) = findings
+    assert finding["cause"] == "stuck" and finding["ranks"] == [1] and finding["lost_s"] == 60
+    assert "worker 1 stopped first" in finding["title"] and "data.py:7" in finding["title"]
+    assert "worker 1 stopped first" in " ".join(shown.split())

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -14,6 +16,7 @@ from packages import need
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import look, main
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording import manifest
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.writer import RecordingWriter
 
@@ -105,7 +108,37 @@ def test_there_is_nothing_to_look_at_once_training_is_over(tmp_path, capsys, sta
     writer = RecordingWriter(tmp_path, {}, clock=Clock())
     writer.flush()
     writer.close("ended")
-    manifest = next(tmp_path.rglob("manifest.json"))
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"status": status}))
+    path = next(tmp_path.rglob("manifest.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": status}))
     assert main(["look", str(tmp_path)]) == 2
     assert f"trains now (its recordings: {word})" in capsys.readouterr().err
+
+
+def test_a_training_without_steps_shows_where_it_waits(tmp_path, capsys):
+    writer = RecordingWriter(tmp_path, {}, clock=Clock())
+    standstill = {"start_ns": 10**18, "seconds": 40.0, "step": 9, "thread": "input", "step_ms": 6.0}
+    standstill |= {"place": "`Data.__getitem__` at load.py:9", "calls": "Event.wait", "stacks": "stuck-1.txt"}
+    writer.files["stuck-1.txt"] = b"training thread (MainThread), the innermost call first:\n"
+    writer.update(stuck={"seconds": 40.0, "times": 1, "standstills": [standstill], "still": True})
+    writer.flush()
+    assert main(["look", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("no step for 40 s (a step takes 6 ms): training waits for its input, in `Data.__getitem__`")
+    assert "training thread (MainThread)" in shown
+    assert not [*tmp_path.rglob(look.LOOK_FILE)], "no window is asked for"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_training_whose_process_is_stopped(tmp_path, capsys):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        facts = manifest.process_facts() | {"pid": process.pid}
+        facts["process_started"] = manifest._process_started(process.pid)
+        writer = RecordingWriter(tmp_path, {}, clock=Clock())
+        writer.flush()
+        path = next(tmp_path.rglob("manifest.json"))
+        path.write_text(json.dumps(json.loads(path.read_text()) | facts | {"heartbeat_wall_ns": 1}))
+        os.utime(path, (1, 1))
+        assert main(["look", str(tmp_path)]) == 2
+        assert "kill -CONT lets it go on" in capsys.readouterr().err
+        process.kill()

@@ -30,6 +30,32 @@ def whole(cause: str | None, name: str, steps: int = N, values: dict | None = No
     return Case(name, make)
 
 
+def stood_still() -> Case:
+    """A lock that is held for two minutes between two steps."""
+
+    def make() -> tuple[Generated, Truth]:
+        run = Generated(seed=7, gpus=[H200])
+        run.steps(N, step_ms=30)
+        start = run.now
+        run.now += 120_000_000_000
+        standstill = {
+            "start_ns": start,
+            "end_ns": run.now,
+            "seconds": 120.0,
+            "step": N,
+            "limit_s": 30.0,
+            "step_ms": 30.0,
+            "thread": "training",
+            "place": "`Data.read` at data.py:12",
+            "calls": "Lock.acquire",
+        }
+        run.facts["stuck"] = {"seconds": 120.0, "times": 1, "standstills": [standstill], "still": False}
+        run.steps(N, step_ms=30)
+        return run, {"stuck": [(N, N + 1)]}
+
+    return Case("a lock that nobody gives back", make)
+
+
 def spilled(name: str, system: str, factor: float, watts_then: float, judged: bool = False) -> Case:
     """The memory is full in the middle, and steps take `factor` times as long; the driver moves it to the host?"""
 
@@ -78,6 +104,7 @@ def gpu_cases() -> Iterator[Case]:
     yield whole("cpu_fallback", "CPU build, four GPUs", gpus=unused)
     said = "the GPU is lost: it fell off the bus: no values from it since then"
     yield whole("gpu_lost", "GPU lost", unavailable=[{"source": "gpu0", "cure": "", "reason": said}])
+    yield stood_still()
     yield whole(None, "memory errors from before the run", values={"ecc_uncorrected": 2})
 
     on_cpu = {

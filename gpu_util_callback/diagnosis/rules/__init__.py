@@ -33,6 +33,7 @@ from gpu_util_callback.diagnosis.rules.out_of_memory import OutOfMemory
 from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
 from gpu_util_callback.diagnosis.rules.small_batch import SmallBatch
 from gpu_util_callback.diagnosis.rules.small_model import SmallModel
+from gpu_util_callback.diagnosis.rules.stuck import Stuck
 from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
 from gpu_util_callback.diagnosis.rules.throttled import Throttled
 from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
@@ -42,6 +43,7 @@ from gpu_util_callback.errors import UnusableInput
 RULES: tuple[Rule, ...] = (
     DataEnded(),
     DataWaste(),
+    Stuck(),
     InputBound(),
     HostStall(),
     HostCallback(),
