@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _stands_still(recording: Recording) -> bool:
     """Return whether no step has come for long, as the recorder says."""
-    stuck = recording.facts.get("stuck")
+    stuck = recording.facts.get("step_watch")
     return stuck is not None and stuck["still"]
 
 
 def _say_where(storage: Storage, recording: Recording) -> int:
     """Print where a training without steps waits, and the stacks of its threads."""
-    newest = recording.facts["stuck"]["standstills"][-1]
+    newest = recording.facts["step_watch"]["standstills"][-1]
     print(strip_control(stood_still(newest)))
     stacks = storage.join(recording.path, newest.get("stacks") or "")
     if newest.get("stacks") and storage.exists(stacks):

@@ -217,7 +217,7 @@ def run_report(
         "wall_s": wall_s,
         "between_fits_s": account.get("between_fits_s"),
         "stopped_s": account.get("stopped_s"),
-        "stuck_s": facts["stuck"]["seconds"] if facts.get("stuck") else None,
+        "stuck_s": facts["step_watch"]["seconds"] if facts.get("step_watch") else None,
         "process": _process(facts),
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),

@@ -799,7 +799,7 @@ class Recorder:
             }
             facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes)}
             if self._stuck is not None:
-                facts["stuck"] = self._stuck.facts()
+                facts["step_watch"] = self._stuck.facts()
             unavailable = [
                 *self.unavailable,
                 *self.adapter.problems(),

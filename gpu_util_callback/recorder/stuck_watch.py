@@ -125,13 +125,15 @@ def excused(stack: Stack) -> str:
 
 def _holds_up(other: Facts) -> bool:
     """Return whether a rank of the job does something for which the steps of the others have to wait."""
-    stuck = other.get("stuck")
+    stuck = other.get("step_watch")
     return stuck is not None and bool(stuck.get("doing")) and not stuck["still"]
 
 
 def first_to_stop(steps: int, others: Iterable[Facts]) -> int | None:
     """Return the rank that made fewest steps; None where that is this one, which made `steps`."""
-    behind = [(other["stuck"].get("steps", steps), other.get("rank") or 0) for other in others if other.get("stuck")]
+    behind = [
+        (other["step_watch"].get("steps", steps), other.get("rank") or 0) for other in others if other.get("step_watch")
+    ]
     return min(behind)[1] if behind and min(behind)[0] < steps else None
 
 

@@ -863,7 +863,7 @@ class Facts(TypedDict, total=False):
     machine: Machine
     driver: Driver
     memory: MemoryFacts
-    stuck: Annotated[StuckFacts, Whole]
+    step_watch: Annotated[StuckFacts, Whole]
     gpu_check: list[GpuCheck]
     unavailable: list[Unavailable]
     overhead: Overhead

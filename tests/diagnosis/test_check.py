@@ -31,7 +31,7 @@ def logdir(tmp_path_factory):
         with run.epoch():
             run.steps(200, step_ms=10, wait_ms=12)
             run.phase("validation", 0.25)
-    run.facts["stuck"] = {"seconds": 90.0, "times": 4, "standstills": [], "still": False}
+    run.facts["step_watch"] = {"seconds": 90.0, "times": 4, "standstills": [], "still": False}
     folder = tmp_path_factory.mktemp("check") / "resnet"
     write(run, folder)
     return folder

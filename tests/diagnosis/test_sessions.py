@@ -146,7 +146,7 @@ def stands_still(steps, collective, place):
         run.now += 60_000_000_000
         standstill = {"start_ns": start, "seconds": 60.0, "step": steps, "limit_s": 30.0, "step_ms": 40.0}
         standstill |= {"thread": "training", "place": place, "calls": "", "collective": collective}
-        run.facts["stuck"] = {"seconds": 60.0, "times": 1, "standstills": [standstill], "still": True}
+        run.facts["step_watch"] = {"seconds": 60.0, "times": 1, "standstills": [standstill], "still": True}
 
     return make
 

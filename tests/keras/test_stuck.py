@@ -79,7 +79,7 @@ def test_a_fit_whose_input_hangs_is_named_and_goes_on(tmp_path, monkeypatch, cap
     (recording,) = read_recordings(tmp_path)
     stacks = next(tmp_path.rglob("stuck-1.txt")).read_text()
     assert "training thread (MainThread), the innermost call first:" in stacks and "in batches" in stacks
-    assert recording.facts["stuck"]["standstills"][0]["stacks"] == "stuck-1.txt"
+    assert recording.facts["step_watch"]["standstills"][0]["stacks"] == "stuck-1.txt"
 
 
 def in_callback(monitor, told):
@@ -242,10 +242,10 @@ def test_python_s_lock_in_c_code(watch):
 
 
 def test_a_job_waits_for_a_rank_that_validates_and_names_the_one_that_stopped(watch):
-    others = [{"rank": 1, "stuck": {"doing": "validation", "still": False, "steps": 99}}]
+    others = [{"rank": 1, "step_watch": {"doing": "validation", "still": False, "steps": 99}}]
     watch.ranks, watch.others = lambda: 2, lambda: others
     assert until_named(watch, 100)[0] is None
-    others[0]["stuck"]["doing"] = ""
+    others[0]["step_watch"]["doing"] = ""
     _, found = until_named(watch, 100)
     assert found["first_rank"] == 1
     assert first_to_stop(99, others) is None

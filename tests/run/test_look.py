@@ -111,7 +111,7 @@ def test_there_is_nothing_to_look_at_once_training_is_over(tmp_path, capsys, sta
     path = next(tmp_path.rglob("manifest.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": status}))
     assert main(["look", str(tmp_path)]) == 2
-    assert f"trains now (its recordings: {word})" in capsys.readouterr().err
+    assert f"trains now (its recordings: {word}" in capsys.readouterr().err
 
 
 def test_a_training_without_steps_shows_where_it_waits(tmp_path, capsys):
@@ -119,7 +119,7 @@ def test_a_training_without_steps_shows_where_it_waits(tmp_path, capsys):
     standstill = {"start_ns": 10**18, "seconds": 40.0, "step": 9, "thread": "input", "step_ms": 6.0}
     standstill |= {"place": "`Data.__getitem__` at load.py:9", "calls": "Event.wait", "stacks": "stuck-1.txt"}
     writer.files["stuck-1.txt"] = b"training thread (MainThread), the innermost call first:\n"
-    writer.update(stuck={"seconds": 40.0, "times": 1, "standstills": [standstill], "still": True})
+    writer.update(step_watch={"seconds": 40.0, "times": 1, "standstills": [standstill], "still": True})
     writer.flush()
     assert main(["look", str(tmp_path)]) == 1
     shown = capsys.readouterr().out

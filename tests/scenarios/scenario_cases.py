@@ -49,7 +49,7 @@ def stood_still() -> Case:
             "place": "`Data.read` at data.py:12",
             "calls": "Lock.acquire",
         }
-        run.facts["stuck"] = {"seconds": 120.0, "times": 1, "standstills": [standstill], "still": False}
+        run.facts["step_watch"] = {"seconds": 120.0, "times": 1, "standstills": [standstill], "still": False}
         run.steps(N, step_ms=30)
         return run, {"stuck": [(N, N + 1)]}
 

@@ -30,10 +30,10 @@ class Stuck(Rule):
     halts = True
 
     def missing(self, run: Run) -> bool:
-        return not run.manifest.get("stuck")
+        return not run.manifest.get("step_watch")
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        facts = run.manifest["stuck"]
+        facts = run.manifest["step_watch"]
         for number, standstill in enumerate(facts["standstills"]):
             newest = number == len(facts["standstills"]) - 1
             yield self._finding(run, standstill, still=newest and facts["still"])
