@@ -36,7 +36,8 @@ DIAGNOSIS_SHARE = 0.003  # of a processor, for one with many spans
 # Between two, but the first: an input pipeline in Python needs their lock, too. The later, the less
 # changes: a quarter of the run so far, within these.
 DIAGNOSIS_S, SELDOM_S = 5.0, 10.0
-MOST_FLUSHES = 8  # whose rows wait for a diagnosis
+MOST_FLUSHES = 8  # whose rows wait for a diagnosis ...
+MOST_UNDIAGNOSED = 1 << 16  # ... or steps: a row takes some 200 bytes
 MOST_UNAPPENDED = 64  # tables and groups that wait for memory
 MOST_POINTS = 50_000  # of scalars that wait for storage: about 20 MB
 MOST_SHORTAGES, SHORTAGE_S = 50, 0.1  # how often writing waits for memory, and how long
@@ -234,7 +235,8 @@ class Outputs:
         try:
             self._undiagnosed.append((tables, samples))
             waits = now_ns < self._next_diagnosis_ns and not (last or judge)
-            if waits and len(self._undiagnosed) < MOST_FLUSHES:
+            steps = sum(len(part.get("steps", {}).get("step", ())) for part, _ in self._undiagnosed)
+            if waits and len(self._undiagnosed) < MOST_FLUSHES and steps < MOST_UNDIAGNOSED:
                 return
             new, self._undiagnosed = self._undiagnosed, []
             self._diagnosis.add(new)

@@ -8,7 +8,13 @@ import time
 import numpy as np
 from scripted_runs import MS, step_rows
 
-from gpu_util_callback.recorder.outputs import DIAGNOSIS_SHARE, MOST_FLUSHES, Outputs, RunningDiagnosis
+from gpu_util_callback.recorder.outputs import (
+    DIAGNOSIS_SHARE,
+    MOST_FLUSHES,
+    MOST_UNDIAGNOSED,
+    Outputs,
+    RunningDiagnosis,
+)
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.segments import SampleBlock, complete
@@ -24,7 +30,7 @@ class Slow:
         self.rows, self.sizes, self.done = [], [], []
 
     def add(self, parts):
-        self.rows += [tables["steps"] for tables, _ in parts]
+        self.rows += [step for tables, _ in parts for step in tables["steps"]["step"]]
         self.sizes.append(len(parts))
 
     def result(self, facts, now_ns, ended):
@@ -40,14 +46,24 @@ def test_a_diagnosis_that_takes_long_is_made_less_often(tmp_path):
     slow = outputs._diagnosis = Slow()
     flushes = 60
     for number in range(flushes):
-        outputs.diagnose({"steps": number}, [], {}, 0, number * FLUSH_NS, last=False)
+        outputs.diagnose({"steps": {"step": [number]}}, [], {}, 0, number * FLUSH_NS, last=False)
     assert max(slow.sizes) == MOST_FLUSHES  # no more rows wait, whatever is due
     assert slow.done[:2] == [0, FLUSH_NS]  # the first one may only have imported
     apart = [b - a for a, b in zip(slow.done[1:], slow.done[2:], strict=False)]
     assert len(apart) > 1 and min(apart) >= 0.1e9 / DIAGNOSIS_SHARE
-    outputs.diagnose({"steps": flushes}, [], {}, 0, flushes * FLUSH_NS, last=True)
+    outputs.diagnose({"steps": {"step": [flushes]}}, [], {}, 0, flushes * FLUSH_NS, last=True)
     assert slow.done[-1] == flushes * FLUSH_NS  # the last one is made in any case
     assert slow.rows == list(range(flushes + 1))
+
+
+def test_many_steps_do_not_wait_for_the_next_diagnosis(tmp_path):
+    """155,000 empty steps a second: eight flushes of 1.5 s would take half a gigabyte."""
+    outputs = Outputs(Settings(log_dir=str(tmp_path), report=False), Clock(), fail)
+    outputs._diagnosis = slow = Slow()
+    for number in range(9):
+        rows = range(number * MOST_UNDIAGNOSED, (number + 1) * MOST_UNDIAGNOSED)
+        outputs.diagnose({"steps": {"step": rows}}, [], {}, 0, number * FLUSH_NS // 100, last=False)
+    assert slow.sizes == [1] * 9 and len(slow.done) < 9
 
 
 def test_a_long_training_is_diagnosed_less_often(tmp_path, monkeypatch):
@@ -56,7 +72,7 @@ def test_a_long_training_is_diagnosed_less_often(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "thread_time", itertools.count(0, 0.2).__next__)
     monkeypatch.setattr(time, "thread_time_ns", lambda: 0)
     for number in range(400):
-        outputs.diagnose({"steps": number}, [], {}, 0, number * FLUSH_NS, last=False)
+        outputs.diagnose({"steps": {"step": [number]}}, [], {}, 0, number * FLUSH_NS, last=False)
     apart = [b - a for a, b in zip(quick.done[1:], quick.done[2:], strict=False)]
     assert apart[0] == 4 * FLUSH_NS and apart == sorted(apart)
     assert 10e9 <= apart[-1] < 10e9 + FLUSH_NS
