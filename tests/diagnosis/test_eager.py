@@ -153,6 +153,25 @@ def test_a_small_loss_does_not_hide_an_eager_step():
     assert "runs eagerly" in found["verdict"]
 
 
+@pytest.mark.parametrize(("others", "input_first"), [(True, False), (False, True)])
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_an_eager_step_is_named_alone_where_batches_in_memory_wait_for_a_core(framework, others, input_first):
+    """Seen: "12 s of 67 s: training waits for its input", whose stages hardly worked, and tf.function second."""
+    machine = {"cpus": 2, "cpus_allowed": 2}
+    run = Generated(seed=5, framework={"name": framework, "backend": framework}, machine=machine)
+    run.facts["fit"] = {"loop": "custom", "dispatch": SEEN, "input_kind": "tf.data"}
+    run.steps(300, step_ms=45.0, wait_ms=10.0)
+    stages = ("from_tensor_slices", "TensorSlice", 0.05, 1.0, ""), ("batch", "BatchV2", 0.1, 1.0, "")
+    run.reading(*stages, ("prefetch", "Prefetch", 0.01, 1.0, ""), batches=300)
+    times = np.arange(run.facts["started_ns"], run.now, 500_000_000)
+    host = {"process_cpu_pct": 60.0 if others else 110.0, "cpu_pct": 98.0 if others else 60.0}
+    samples = {"host": {"time_ns": times} | {name: np.full(len(times), pct) for name, pct in host.items()}}
+    result = run.diagnose(samples=samples)
+    assert ("input_bound" in {finding["cause"] for finding in findings_of(result)}) == input_first
+    assert result["verdict"].startswith("Training waits" if input_first else "The step runs eagerly")
+    assert len(eager(result)) == 1
+
+
 @pytest.mark.parametrize("gpus", [[], [GPU]])
 def test_where_no_gpu_is_in_use_none_is_said_to_wait(gpus):
     (finding,) = eager(run_of("jax", gpus=gpus, fit={"run_eagerly": True, "loop": "keras"}, gpu_share=0.1))

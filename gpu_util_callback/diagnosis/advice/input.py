@@ -69,10 +69,15 @@ def _at_line(wait: InputWait, advice: Advice) -> Advice:
     return replace(advice, text=f"{advice.text} {wait.call_name} is mostly at {wait.call_line}.")
 
 
+def made_once(wait: InputWait) -> Advice | None:
+    """Return the advice to make once what does not change; None if that gains little."""
+    table = next((table for word, table in _OF_FIT if word in wait.kind), tf_data.REMEDIES)
+    return choose([entry for entry in table if entry.frees_cores], wait)
+
+
 def advise_cores(wait: InputWait) -> Advice:
     """Return advice for an input that takes the cores from the steps: to make once what does not change."""
-    table = next((table for word, table in _OF_FIT if word in wait.kind), tf_data.REMEDIES)
-    kept = choose([entry for entry in table if entry.frees_cores], wait)
+    kept = made_once(wait)
     says = (
         f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cpus} cores, and the main thread waits for a core "
         f"for {percent(100 * (wait.queued_share or 0))} of the time: more workers would slow the steps further."

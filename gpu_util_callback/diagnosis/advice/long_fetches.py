@@ -1,12 +1,12 @@
 """The few long fetches that hold much of a wait: which batches they are, and what hides them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import ahead_code
-from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait, brief
+from gpu_util_callback.diagnosis.advice.input import advise, ahead_code, made_once
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait, brief
 from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
 from gpu_util_callback.diagnosis.evidence.blocks import MAX_LONG_WAITS, StepBlocks
 from gpu_util_callback.diagnosis.evidence.spans import Range
@@ -180,12 +180,8 @@ def observed(wait: InputWait, long: LongFetches) -> str:
 # -- advice ----------------------------------------------------------------------------------------
 
 
-def advise_long(wait: InputWait, long: LongFetches, advise: Callable[[InputWait], Advice]) -> Advice:
-    """Return advice where a few long fetches hold much of the wait: for them, or for the others if that gains more.
-
-    Args:
-        advise: gives the advice on the others.
-    """
+def advise_long(wait: InputWait, long: LongFetches) -> Advice:
+    """Return advice where a few long fetches hold much of the wait: for them, or for the others if that gains more."""
     says, whole_ms = observed(wait, long), wait.lost_ms + wait.rare_ms
     usual = advise(wait)
     share = wait.lost_ms / whole_ms
@@ -200,17 +196,15 @@ def advise_long(wait: InputWait, long: LongFetches, advise: Callable[[InputWait]
         return hiding
     if long.share < MOSTLY:
         return of_others
-    # What keeps all batches is all that spares the long ones.
-    kept = advise(replace(wait, lost_ms=NO_MS))
-    if kept.saves:
-        also = saves if usual.name == kept.name else kept.saves * NO_MS / whole_ms
-        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, also))
+    kept = made_once(wait)
+    if kept is not None:
+        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * share))
     if _only_at_first(wait, long.largest):
         rest = "A local copy, or reading all of it in order once, before training, makes the first pass shorter."
     else:
         rest = (
             f"Each batch made ahead hides {brief(wait.needed_ms)} of it. "
-            f"Look for what is special about {'it' if long.count == 1 else 'them'}."
+            f"Look for what is special about {'it' if long.largest.count == 1 else 'them'}."
         )
     return Advice(f"{says} {rest}", saves=0.0, name="long fetches")
 

@@ -413,7 +413,7 @@ class InputBound(Rule):
         if min(1e6 * longest_ms, lost) < least_ns:
             return
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
-        advice = advise_long(wait, wait.rare or long, advise)
+        advice = advise_long(wait, wait.rare or long)
         if long.count < AGAIN:
             advice = Advice(f"{advice.text} It may not come again.", saves=0.0)
         batches = "one batch" if long.count == 1 else f"{long.count} batches"
@@ -488,15 +488,14 @@ class InputBound(Rule):
         refill = advise_fills(wait, waiting.filling) if waiting.filling and run.source is None else None
         if refill is None and wait.rare is not waiting.long:
             wait = _input_wait(run, limits, waiting, waiting.long)
-        if wait.not_the_bottleneck and not wait.keeps_up and (waiting.lost_ns < A_TENTH * run.present_ns):
+        if _is_elsewhere(wait, waiting):
             return None
         advice = refill or _advise(run, waiting, wait)
         saved = 0.0 if advice.question else waiting.lost_ns * advice.saves
         evidence = _evidence(waiting, wait)
         evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
-            rare = wait.rare
-            evidence["held_up_by"] = which(wait, rare) if rare and rare.share >= MOSTLY else wait.limit
+            evidence["held_up_by"] = _limit(wait)
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
             where=waiting.where,
@@ -666,6 +665,22 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting, rare: LongFetches |
     return replace(wait, stage=slowest, overlaps=overlaps)
 
 
+def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
+    """Return whether a wait is not the input's: none of its stages works long."""
+    if not wait.not_the_bottleneck:
+        return False
+    # A thread that hands a batch over waits for a core as long as any other: no input is slow then.
+    if wait.cores_full and wait.others_compute and wait.rare is None:
+        return True
+    return not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns
+
+
+def _limit(wait: InputWait) -> str:
+    """Return what limits the input, for a headline without a remedy."""
+    rare = wait.rare
+    return which(wait, rare) if rare is not None and rare.share >= MOSTLY else wait.limit
+
+
 def _usual_stages(wait: InputWait, rare: LongFetches) -> tuple[Sequence[Stage], LongFetches]:
     """Return the stages without the time of the long fetches, which is the slowest one's, and these with its name."""
     slowest = _to_blame(wait.stages, wait.later_passes)
@@ -737,7 +752,7 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
             saves=0.0,
             name="first batches",
         )
-    return advise(wait) if wait.rare is None else advise_long(wait, wait.rare, advise)
+    return advise(wait) if wait.rare is None else advise_long(wait, wait.rare)
 
 
 def _one_remedy(findings: list[Finding]) -> None:
