@@ -77,5 +77,5 @@ def _advice(standstill: Standstill) -> str:
         text = f"Of its worker processes {listed(gone)}: look at why; training waits for what they were to do"
     stacks = standstill.get("stacks")
     return f"{capitalized(text)}." + (
-        f" {stacks}, beside the manifest, has the stacks of all threads." if stacks else ""
+        f" {stacks}, in the recording's folder, has the stacks of all threads." if stacks else ""
     )
