@@ -549,7 +549,7 @@ class Recorder:
             self.fail("the watch for steps that do not come", error)
 
     def _say_of_standstill(self, watch: StuckWatch, change: Standstill | None) -> None:
-        """Say that one has begun or ended; None = none has."""
+        """Print that a standstill has begun or ended; None = neither."""
         if change is None:
             return
         text = stood_still(change)

@@ -84,7 +84,7 @@ _AROUND = frozenset({"wrapper", "wrapped", "inner", "error_handler", "wrapped_fu
 
 
 class ThreadPlace(NamedTuple):
-    """Where a thread is: the innermost line of the program, and what that calls."""
+    """The place of a thread: the innermost line of the program, and the function that it calls."""
 
     line: str  # "`Data.__getitem__` at load.py:9"; "" = nothing of the program is on the stack
     calls: str  # "get"; "" = nothing of a library

@@ -13,6 +13,7 @@ HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 # versions of files.
 DECIDE_NOTHING = {
     "LOOK_BACK",
+    "MAX_BYTES",
     "MOST_RUNS",
     "ROW_VERSION",
     "TASK_RUNS",

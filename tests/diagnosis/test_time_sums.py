@@ -9,6 +9,12 @@ from gpu_util_callback.diagnosis.evidence.usage import TimeSums
 START = 1_700_000_000 * 10**9
 
 
+def test_what_lies_before_the_run_is_left_out():
+    sums = TimeSums(START)
+    sums.add(np.array([START - 5 * 10**9]), np.array([START - 4 * 10**9]), spent=np.array([7]))
+    assert sums.total("spent") == 0
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.integers(1, 10**9), min_size=1, max_size=60),

@@ -243,7 +243,7 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
 
 
 class Pauses:
-    """Where steps do not follow one another: between two epochs, or a phase outside the steps lies there.
+    """Pauses between steps that do not follow one another: an epoch ends, or a phase outside the steps lies there.
 
     Attributes:
         rows: float64 (n,), ascending: the number of rows before each pause.

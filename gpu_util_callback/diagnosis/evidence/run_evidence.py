@@ -406,7 +406,7 @@ class Run(Gauges):
     @property
     @cached
     def pauses(self) -> Pauses:
-        """Where the steps do not follow one another."""
+        """Pauses between steps that do not follow one another."""
         return Pauses(self.steps, self.phases)
 
     def _step_of(self, row: float) -> int:

@@ -46,6 +46,8 @@ class TimeSums:
         self._fold.add(np.array([start[is_spread].min(), end[is_spread].max() - 1]))  # bins widen first
         origin = (self._fold.first or 0) * self.bin_ns
         is_spread &= end > origin
+        if not is_spread.any():
+            return
         start, end, each = start[is_spread], end[is_spread], np.maximum(each[:, is_spread], 0)
         if (start[1:] >= end[:-1]).all():
             left, sums = self._in_turn(start, end, each, origin)
