@@ -15,6 +15,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.top import PIPELINE, STAGE
 from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.words import GPU_TIME, capitalized
+from tensorboard_plugin.gpu_time import time_lanes
 from tensorboard_plugin.reply_types import LaneInfo
 
 # Series of the step breakdown, from the bottom of the stack to its top: (name, column, title).
@@ -146,6 +147,7 @@ UNITS = (
 def lanes_of(recording: Recording) -> list[LaneInfo]:
     """Return the recording's lanes in drawing order; of a long run without reading its segments."""
     lanes: list[LaneInfo] = [
+        *time_lanes(recording),
         {
             "id": "steps",
             "group": "training",

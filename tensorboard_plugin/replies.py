@@ -24,6 +24,7 @@ from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
 from gpu_util_callback.report.total_screen import PARTS, fix_of, headline, name_of, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
+from tensorboard_plugin.gpu_time import budgets, part_of, savers_of
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
@@ -56,14 +57,15 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
     memory = report["memory"]
     summed = report["headline"]["ids"] if report["headline"] else []
     rows = rows_of([*report["spans"], *report["findings"]], summed)
+    savers = savers_of(recording)
     return {
         "id": recording.id,
         "revision": revision,
         "report": {
             **cast(ShownRun, report),  # all of it: the tab exports it
             "batch_size": (report["fit"] or {}).get("batch_size"),
-            "spans": [worded(span) for span in report["spans"]],
-            "findings": [worded(finding) for finding in report["findings"]],
+            "spans": [worded(span, savers) for span in report["spans"]],
+            "findings": [worded(finding, savers) for finding in report["findings"]],
             "rows": rows,
             "lead": _lead(report, rows, summed),
             "calm": None if rows else calm(report["verdict"]),
@@ -72,15 +74,22 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
         },
         "extent": {"start_ns": recording.start_ns, "end_ns": recording.end_ns, "first_step": first, "last_step": last},
         "lanes": add_trends(lanes_of(recording), memory["growth"] if memory else ()),
+        "budgets": budgets(recording),
         "phases": _phases(recording),
         "windows": windows_of(recording),
         "problems": reported(recording.problems),
     }
 
 
-def worded(finding: Claim) -> WordedFinding:
-    """Return a finding with its words."""
-    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding), "fix": same_fix(finding)}
+def worded(finding: Claim, savers: frozenset[str] = frozenset()) -> WordedFinding:
+    """Return a finding with its words; `savers`: as of `part_of`."""
+    return {
+        **finding,
+        "rows": evidence_rows(finding),
+        "culprit": culprit(finding),
+        "fix": same_fix(finding),
+        "part": part_of(finding, savers),
+    }
 
 
 def rows_of(findings: Sequence[Mapping], lead_ids: Collection[str] = ()) -> list[FindingRow]:

@@ -160,6 +160,7 @@ class WordedFinding(AnyFinding):
     rows: list[EvidenceRow]
     culprit: str  # what the evidence names: the slowest stage, the callback; "" where it names none
     fix: str  # findings that one change fixes have this in common
+    part: str  # of a GPU's time that it takes, as a series of its lane is named; "" where it has none of its own
 
 
 class Remedy(TypedDict):
@@ -233,13 +234,32 @@ class LaneInfo(TypedDict):
     group: str
     title: str
     unit: str
-    kind: Literal["stack", "band"]
+    kind: Literal["stack", "band", "time"]  # time: shares of each bucket, which add up to 100 %
     series: list[SeriesInfo]
     max: NotRequired[float | None]  # the end of its scale; null for that of its values
     note: NotRequired[str | None]
     minor: NotRequired[bool]  # another lane shows the same better: it stands among a GPU's lesser lanes
     trend: NotRequired[Trend | None]
     limit: NotRequired[LaneLimit | None]
+
+
+class BudgetPart(TypedDict):
+    """A part of a GPU's time, as a series of its lane is named."""
+
+    name: str
+    title: str
+    seconds: float
+
+
+class Budget(TypedDict):
+    """The sums of a lane of time; its parts add up to what is known of the training's time."""
+
+    lane: str
+    title: str
+    known_s: float
+    unknown_s: float  # of the training's time, in which nothing was sampled
+    is_estimate: bool  # the thread hands steps over in advance: its clocks say about when the GPU had nothing to do
+    parts: list[BudgetPart]  # from the bottom of the lane to its top
 
 
 class FinestLevels(TypedDict):
@@ -283,6 +303,7 @@ class RecordingReply(TypedDict):
     report: WordedReport
     extent: Extent
     lanes: list[LaneInfo]
+    budgets: list[Budget]  # of each lane of time
     finest: NotRequired[FinestLevels]  # absent where the server has every level
     phases: list[PhaseReply]  # the longest
     windows: list[WindowInfo]  # in the order of their steps

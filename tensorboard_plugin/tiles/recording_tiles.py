@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -144,6 +144,16 @@ class Fine:
         return self.other.nbytes + sum(values.nbytes for each in self.ranges.values() for values in each)
 
 
+class Sized(Protocol):
+    """What is kept by its size."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+M = TypeVar("M", bound=Sized)
+
+
 class TopTiles:
     """Views of a top: all that its cells are fine enough for.
 
@@ -254,7 +264,7 @@ class RecordingTiles:
         self._loading = threading.Lock()
         self._top: tuple[str, TopTiles] | None = None  # the recording's revision, and its top
 
-    def _source(self, revision: str) -> TopTiles:
+    def source(self, revision: str) -> TopTiles:
         """Return the recording's top as of a revision."""
         with self._loading:
             if self._top is None or self._top[0] != revision:
@@ -266,14 +276,14 @@ class RecordingTiles:
 
     def answer(self, revision: str, requested: Wanted, view: View) -> Answer:
         """Return a view of the requested columns that exist."""
-        source = self._source(revision)
+        source = self.source(revision)
         existing = {}
         for group, columns in requested.items():
             there = source.columns(group)
             if existing_columns := [column for column in columns if column in there]:
                 existing[group] = existing_columns
         narrow = {g: existing[g] for g in existing if view.level < source.level_of(g, view.axis)}
-        fine = self._fine(source, narrow, view) if narrow else None
+        fine = self._fine(source, narrow, view, self._made) if narrow else None
         answer = Answer(source.edges(view) if fine is None else fine.other, existing)
         if fine is not None:
             answer.ranges.update(fine.ranges)
@@ -288,17 +298,38 @@ class RecordingTiles:
         answer.coarse = set(narrow if fine is None else ())
         return answer
 
-    def _fine(self, source: TopTiles, requested: Wanted, view: View) -> Fine | None:
-        """Return a view made of rows, None where reading them takes longer than a request may."""
+    def rows(
+        self, revision: str, kind: str, requested: Wanted, view: View, make: Callable[[dict[str, Cells]], M]
+    ) -> M | None:
+        """Return what `make` makes of the rows in a view; None where reading them takes longer than a request may.
+
+        Args:
+            kind: what it makes, by which it is kept.
+        """
+
+        def made(top: Top, about: Wanted, view: View, infos: Sequence[SegmentInfo]) -> M:
+            return make(self._joined(top, about, view, infos))
+
+        return self._fine(self.source(revision), requested, view, made, kind)
+
+    def _fine(
+        self,
+        source: TopTiles,
+        requested: Wanted,
+        view: View,
+        make_of: Callable[[Top, Wanted, View, Sequence[SegmentInfo]], M],
+        kind: str = "",
+    ) -> M | None:
+        """Return what is made of the rows in a view, None where reading them takes longer than a request may."""
         infos = self._segments(source.top, view)
         about = {group: tuple(columns) for group, columns in requested.items()}
-        key = self, view, tuple(about.items()), tuple(info.name for info in infos)
+        key = self, kind, view, tuple(about.items()), tuple(info.name for info in infos)
         made = self._cached.get(key)
         if made is not None:
             return made
 
-        def make() -> Fine:
-            fine = self._made(source.top, about, view, infos)
+        def make() -> M:
+            fine = make_of(source.top, about, view, infos)
             self._cached.put(key, fine, fine.nbytes)
             return fine
 
@@ -331,13 +362,7 @@ class RecordingTiles:
     def _made(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
         """Return the buckets of the rows in some segments, and the other axis as the rows say."""
         requested = {"steps": (), **requested}
-        parts: dict[str, list[Cells]] = {
-            group: [TopTiles(Top(0), False).cells(group, columns)] for group, columns in requested.items()
-        }
-        for source in self._sources(top, infos, requested, view):
-            for group, rows in source.items():
-                parts[group].append(rows)
-        all_rows = {group: joined(rows) for group, rows in parts.items()}
+        all_rows = self._joined(top, requested, view, infos)
         steps = all_rows["steps"]
         other = _other_axis(top, view, steps)
         ends = view.edges if view.axis == "time" else self._begun(top, view.edges, other)
@@ -349,6 +374,16 @@ class RecordingTiles:
                 cuts = np.searchsorted(rows.since_ns, ends) if keys is None else np.searchsorted(keys, view.edges)
                 ranges[group] = view.reduced(rows, columns, cuts)
         return Fine(ranges, other[: view.count])
+
+    def _joined(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> dict[str, Cells]:
+        """Return the rows of some segments, or cells of them that are fine enough for a view, by group."""
+        parts: dict[str, list[Cells]] = {
+            group: [TopTiles(Top(0), False).cells(group, columns)] for group, columns in requested.items()
+        }
+        for source in self._sources(top, infos, requested, view):
+            for group, rows in source.items():
+                parts[group].append(rows)
+        return {group: joined(rows) for group, rows in parts.items()}
 
     def _sources(
         self, top: Top, infos: Sequence[SegmentInfo], requested: Wanted, view: View

@@ -1,0 +1,416 @@
+"""The time of a GPU, and who took the rest: in each bucket busy, and the shares of its hole by cause.
+
+What the training thread did is known by exact clocks, of steps and of phases; how busy a GPU was, by the driver's
+means over a fifth of a second or so. A cause takes at most what the GPU idled meanwhile; where several causes together
+took longer, they are scaled alike. What is left is split by profiler windows, which is an estimate, and else unexplained.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu_util_callback.recording.manifest_facts import Claim
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import PAUSES
+from tensorboard_plugin.reply_types import Budget, LaneInfo
+from tensorboard_plugin.tiles.recording_tiles import Cells, TopTiles
+
+# A part of the time -> what it is called beside its seconds; from the bottom of the lane to its top.
+PARTS = {
+    "busy": "GPU busy",
+    "copies": "copying",
+    "launch": "launches and syncs",
+    "input": "waiting for input",
+    "callbacks": "callbacks",
+    "compile": "compiling",
+    "validation": "validation",
+    "checkpoint": "checkpoint",
+    "rest": "unexplained",
+}
+THREAD_BUSY = "in steps"
+EXACT = ("input", "callbacks", "compile", "validation", "checkpoint")
+LANE = "time"
+THREAD, MEAN = "thread", "mean"
+MANY_GPUS = 8  # from so many on, one lane shows their mean
+STEP_COLUMNS = ("duration_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+CELLS = 4096
+# Two refreshes of the driver: over less, steps of 34 ms would alias with its readings.
+WINDOW_NS = 400_000_000
+# A reading holds for no longer: beyond, nothing is known, and no slope joins what is.
+HOLD_NS = 2_000_000_000
+# Of a run that stored no diagnosis, windows are looked for among so many steps.
+FEW_STEPS = 100_000
+# A cause -> the part of the time that it takes; those of stalls are told apart by name.
+PART_OF = {"input_bound": "input", "recompilation": "compile", "launch_bound": "launch", "sync_bound": "launch"}
+PART_OF |= {"transfer_bound": "copies", "host_stall": "callbacks", "host_callback": "callbacks"}
+
+
+class Curve(NamedTuple):
+    """A running total, linear between its points: float64[n] places in ns since the start, float64[n] ns."""
+
+    at: np.ndarray
+    total: np.ndarray
+
+    def until(self, places: np.ndarray) -> np.ndarray:
+        """Return the total up to places, float64 like these."""
+        return np.interp(places, self.at, self.total)
+
+
+NOTHING = Curve(np.zeros(1), np.zeros(1))
+
+
+def spread(start: np.ndarray, end: np.ndarray, ns: np.ndarray) -> Curve:
+    """Return the running total of stretches [start, end) over each of which `ns` is spread evenly; they may overlap."""
+    has_length = (end > start) & (ns > 0)
+    start, end, ns = (np.asarray(values[has_length], np.float64) for values in (start, end, ns))
+    if not len(start):
+        return NOTHING
+    rate = ns / (end - start)
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    at, slope = at[order], np.cumsum(np.concatenate([rate, -rate])[order])
+    return Curve(at, np.append(0.0, np.cumsum(slope[:-1] * np.diff(at))))
+
+
+@dataclass(frozen=True)
+class Thread:
+    """What the training thread did: a curve for each of `EXACT`, in `steps`, and in which it was `paused`."""
+
+    parts: Mapping[str, Curve]
+    steps: Curve
+    paused: Curve
+
+
+def thread_of(steps: Cells, phases: Mapping[str, np.ndarray], origin_ns: int) -> Thread:
+    """Return the thread's time.
+
+    Args:
+        steps: with the columns `STEP_COLUMNS`; the parts of a step follow each other in that order.
+        phases: rows of that table.
+    """
+    duration, *total = steps.parts["total"].astype(np.float64)
+    start = steps.since_ns.astype(np.float64)
+    end = start + duration
+    # A cell of one step has its parts in their order, one of several has them all along.
+    single = np.max(steps.parts["count"], axis=0, initial=0) <= 1
+    until = np.minimum(start + np.cumsum(total, axis=0), end)
+    of = {}
+    for row, column in enumerate(STEP_COLUMNS[1:]):
+        before = until[row - 1] if row else start
+        of[column] = spread(np.where(single, before, start), np.where(single, until[row], end), total[row])
+    kind, account = (np.asarray(phases[name], object) for name in ("kind", "account"))
+    begin, stop = (phases[name] - origin_ns for name in ("start_ns", "end_ns"))
+
+    def of_phases(rows: np.ndarray) -> Curve:
+        return spread(begin[rows], stop[rows], phases["self_ns"][rows])
+
+    saving = kind == "checkpoint"
+    parts = {
+        "input": joined(of["input_wait_ns"], of_phases((account == "input_wait") & ~saving)),
+        "callbacks": joined(of["callbacks_ns"], of_phases((account == "callbacks") & ~saving)),
+        "compile": joined(of["compile_ns"], of_phases((account == "compile") & ~saving)),
+        "validation": of_phases((account == "validation") & ~saving),
+        "checkpoint": of_phases(saving & (account != "")),
+    }
+    in_steps = joined(of["body_ns"], of["gpu_wait_ns"], of_phases((account == "step") & ~saving))
+    paused = np.isin(kind, PAUSES)
+    return Thread(parts, in_steps, spread(begin[paused], stop[paused], (stop - begin)[paused]))
+
+
+def joined(*curves: Curve) -> Curve:
+    """Return the sum of curves."""
+    at = np.unique(np.concatenate([curve.at for curve in curves]))
+    return Curve(at, np.sum([curve.until(at) for curve in curves], axis=0))
+
+
+def busy_curves(samples: Cells) -> tuple[Curve, Curve]:
+    """Return a GPU's busy time, and the time in which it is known, of its utilization: the one column of `samples`.
+
+    Each reading is the driver's mean over the time since the one before it. When the first one began is not known:
+    it counts for half of what is usual, as it does in the diagnosis.
+    """
+    count = samples.parts["count"][0].astype(np.float64)
+    has_values = count > 0
+    count, first = count[has_values], samples.since_ns[has_values].astype(np.float64)
+    share = samples.parts["total"][0][has_values] / count / 100
+    if not len(first):
+        return NOTHING, NOTHING
+    apart = np.diff(first, append=np.nan) / count
+    usual = float(np.nanmedian(apart)) if len(first) > 1 else HOLD_NS / 2
+    apart = np.where(np.isfinite(apart) & (apart < max(HOLD_NS, 4 * usual)), apart, usual)
+    begin = first - apart
+    begin[0] = max(0.0, first[0] - usual / 2)
+    end = np.minimum(np.append(begin[1:], np.inf), first + apart * (count - 1))
+    # A cell follows the one before it without a gap, unless readings were missed.
+    follows = np.append(begin[1:] - end[:-1] < max(HOLD_NS, 2 * usual), False)
+    end = np.where(follows, np.append(begin[1:], np.inf), end)
+    end = np.maximum(end, begin)
+    return spread(begin, end, np.clip(share, 0, 1) * (end - begin)), spread(begin, end, end - begin)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Seconds of cells by part.
+
+    Attributes:
+        edges: float64[n + 1], ns since the start.
+        ns: float64[len(PARTS), n].
+        known_ns: float64[n], of each cell's time; the parts add up to it.
+        unknown_ns: of the training's time without a measurement.
+    """
+
+    edges: np.ndarray
+    ns: np.ndarray
+    known_ns: np.ndarray
+    unknown_ns: float
+
+    @property
+    def nbytes(self) -> int:
+        return self.ns.nbytes + self.edges.nbytes + self.known_ns.nbytes
+
+    def shares(self, edges: np.ndarray) -> np.ndarray:
+        """Return float32[len(PARTS), n], percent of what is known of buckets; NaN where that is nothing."""
+        places = np.clip(edges, self.edges[0], self.edges[-1])
+        known = np.diff(self._until(self.known_ns[np.newaxis], places))[0]
+        ns = np.diff(self._until(self.ns, places), axis=1)
+        shares = np.full(ns.shape, np.nan, np.float32)
+        is_known = known > 1e-6 * np.maximum(np.diff(edges), 1)
+        shares[:, is_known] = 100 * ns[:, is_known] / known[is_known]
+        return shares
+
+    def _until(self, ns: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return np.stack([np.interp(places, self.edges, np.append(0.0, np.cumsum(row))) for row in ns])
+
+
+def split(
+    thread: Thread, gpus: Sequence[tuple[Curve, Curve]], launch_share: float, edges: np.ndarray, end_ns: float
+) -> Split:
+    """Return the parts of each cell.
+
+    Args:
+        gpus: busy and known time of each; their mean is shown. Without any it is the thread's time that is split.
+        launch_share: of the time in steps, in which a GPU waited for launches and syncs in profiler windows.
+        edges: float64[n + 1] of the cells, within the run.
+        end_ns: of the run, ns since its start.
+    """
+    middle, width = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+    half = np.maximum(width, WINDOW_NS) / 2
+    if not gpus:
+        half = width / 2  # one exact clock
+    low, high = np.clip(middle - half, 0, end_ns), np.clip(middle + half, 0, end_ns)
+    around = np.maximum(high - low, 1.0)
+
+    def share(curve: Curve) -> np.ndarray:
+        return (curve.until(high) - curve.until(low)) / around
+
+    ns = dict.fromkeys(PARTS, np.zeros(len(width)))
+    shares = np.stack([share(thread.parts[name]) for name in EXACT])
+    in_steps = np.clip(share(thread.steps), 0, 1)
+    running = width - np.minimum(width, thread.paused.until(edges[1:]) - thread.paused.until(edges[:-1]))
+    known = running
+    busy = in_steps
+    if gpus:
+        measured = np.stack([share(known_ns) for _, known_ns in gpus])
+        is_measured = measured > 0.5
+        each = np.stack([share(busy_ns) for busy_ns, _ in gpus]) / np.maximum(measured, 1e-9)
+        some = is_measured.sum(axis=0)
+        busy = np.clip(np.where(is_measured, each, 0).sum(axis=0) / np.maximum(some, 1), 0, 1)
+        known = np.where(some > 0, running, 0)
+    hole = 1 - busy
+    taken = shares.sum(axis=0)
+    shares = shares * np.minimum(1, hole / np.maximum(taken, 1e-12))
+    left = np.maximum(hole - shares.sum(axis=0), 0)
+    launch = np.minimum(left, in_steps * launch_share) if gpus else np.zeros(len(width))
+    parts = {**dict(zip(EXACT, shares, strict=True)), "busy": busy, "launch": launch, "rest": left - launch}
+    return Split(
+        edges,
+        np.stack([parts.get(name, ns[name]) * known for name in PARTS]),
+        known,
+        float((running - known).sum()),
+    )
+
+
+# Of a traced step: what a GPU did in it -> the part of its time.
+TRACED = {
+    "busy": ("kernel", "collective"),
+    "copies": ("copy_h2d", "copy_d2h", "copy_d2d"),
+    "input": ("idle_input",),
+    "launch": ("idle_launch", "idle_sync"),
+    "rest": ("idle_host", "other"),
+}
+
+
+def traced_split(rows: Mapping[str, np.ndarray], gpu: int, origin_ns: int, end_ns: float) -> Split:
+    """Return the exact parts of a GPU's traced steps, a cell each, and of the time between them nothing."""
+    own = rows["gpu"] == gpu
+    start, length = rows["start_ns"][own] - origin_ns, rows["duration_ns"][own]
+    order = np.argsort(start, kind="stable")
+    start, length = start[order].astype(np.float64), length[order].astype(np.float64)
+    begin = np.maximum(start, np.append(0.0, np.maximum.accumulate(start + length)[:-1]))
+    edges = np.stack([begin, np.maximum(begin, start + length)], axis=1).ravel()
+    edges = np.concatenate([[0.0], edges, [max(end_ns, float(edges[-1]) if len(edges) else 0.0)]])
+    ns, known = np.zeros((len(PARTS), len(edges) - 1)), np.zeros(len(edges) - 1)
+    inside = slice(1, -1, 2)
+    for row, name in enumerate(PARTS):
+        columns = [np.maximum(rows[f"{category}_ns"][own][order], 0) for category in TRACED.get(name, ())]
+        ns[row, inside] = np.sum(columns, axis=0) if columns else 0
+    known[inside] = ns[:, inside].sum(axis=0)
+    return Split(edges, ns, known, float(end_ns - known.sum()))
+
+
+def used_gpus(recording: Recording) -> list[int]:
+    """Return the framework's GPUs of which utilization, or a trace, is known."""
+    listed = [gpu["index"] for gpu in recording.facts.get("gpus") or () if gpu.get("used_by_framework", True)]
+    return [index for index in listed if is_traced(recording) or group_of(recording, index)]
+
+
+def is_traced(recording: Recording) -> bool:
+    """Return whether a recording is what a profiler's files show, without samples."""
+    return recording.facts.get("job_source") == "imported trace"
+
+
+def group_of(recording: Recording, gpu: int) -> str:
+    """Return the group of samples with a GPU's utilization, the finest one; "" where there is none."""
+    summary = recording.summary
+    groups = (f"gpu{gpu}/utilization", f"gpu{gpu}")
+    return next((g for g in groups if summary.get(g, {}).get("utilization_pct", {}).get("count")), "")
+
+
+def launch_share(recording: Recording, gpus: Iterable[int]) -> float:
+    """Return the share of traced steps in which GPUs waited for launches and syncs; 0 without windows."""
+    stored = (recording.stored or {}).get("traced")
+    if stored is not None:
+        of_gpus = [gpu["sums"] for gpu in stored if gpu["gpu"] in set(gpus)]
+        idle = sum(sums["ns"].get(name, 0) for sums in of_gpus for name in TRACED["launch"])
+        return idle / max(1, sum(sums["duration_ns"] for sums in of_gpus))
+    if not recording.facts.get("windows") or recording.step_count > FEW_STEPS:
+        return 0.0
+    rows = recording.traced_steps
+    own = np.isin(rows["gpu"], list(gpus))
+    return sum(int(rows[f"{name}_ns"][own].clip(0).sum()) for name in TRACED["launch"]) / max(
+        1, int(rows["duration_ns"][own].clip(0).sum())
+    )
+
+
+def which(recording: Recording) -> list[str]:
+    """Return whose time lanes are of: "gpu0" …, the "mean" of many GPUs, or the "thread" without a GPU."""
+    gpus = used_gpus(recording)
+    if len(gpus) >= MANY_GPUS:
+        return [MEAN]
+    return [f"gpu{index}" for index in gpus] or [THREAD]
+
+
+def groups_of(recording: Recording, whose: str) -> list[str]:
+    """Return the groups of samples that the time of a lane is made of."""
+    if whose == THREAD or is_traced(recording):
+        return []
+    gpus = used_gpus(recording) if whose == MEAN else [int(whose.removeprefix("gpu"))]
+    return [group for index in gpus if (group := group_of(recording, index))]
+
+
+def split_of(recording: Recording, whose: str, steps: Cells, samples: Sequence[Cells], edges: np.ndarray) -> Split:
+    """Return the time of one lane.
+
+    Args:
+        steps: as of `thread_of`.
+        samples: of `groups_of`, each with the one column of utilization.
+        edges: of the cells, float64[n + 1] within the run.
+    """
+    end_ns = float(max(recording.end_ns - recording.top.origin_ns, 1))
+    if is_traced(recording) and whose != THREAD:
+        return traced_split(recording.traced_steps, int(whose.removeprefix("gpu")), recording.top.origin_ns, end_ns)
+    thread = thread_of(steps, recording.top.phases, recording.top.origin_ns)
+    gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
+    curves = [busy_curves(cells) for cells in samples]
+    return split(thread, curves, launch_share(recording, gpus), edges, end_ns)
+
+
+def whole_split(recording: Recording, tiles: TopTiles, whose: str) -> Split:
+    """Return the time of one lane over the whole recording, of its top."""
+    end_ns = float(max(recording.end_ns - tiles.top.origin_ns, 1))
+    steps = tiles.cells("steps", STEP_COLUMNS)
+    samples = [tiles.cells(group, ("utilization_pct",)) for group in groups_of(recording, whose)]
+    edges = np.linspace(0.0, end_ns, CELLS + 1)
+    return split_of(recording, whose, steps, samples, edges)
+
+
+def time_lanes(recording: Recording) -> list[LaneInfo]:
+    """Return the lanes of the GPUs' time, or of the thread's."""
+    return [
+        {
+            "id": f"{LANE}:{whose}",
+            "group": LANE,
+            "title": title_of(whose, recording),
+            "unit": "%",
+            "kind": "time",
+            "max": 100.0,
+            "note": "under the edge a kernel or a copy ran; above it, what training did meanwhile"
+            if whose != THREAD
+            else "under the edge the steps; above it, what training did instead",
+            "series": [{"name": name, "title": title} for name, title in titles(whose).items()],
+        }
+        for whose in which(recording)
+    ]
+
+
+def titles(whose: str) -> dict[str, str]:
+    """Return what the parts of a lane are called."""
+    return {**PARTS, "busy": THREAD_BUSY} if whose == THREAD else PARTS
+
+
+def title_of(whose: str, recording: Recording) -> str:
+    """Return what a lane is called."""
+    if whose == MEAN:
+        return f"{len(used_gpus(recording))} GPUs, mean"
+    return "Training thread" if whose == THREAD else f"GPU {whose.removeprefix('gpu')}"
+
+
+def budgets(recording: Recording) -> list[Budget]:
+    """Return the sums of each lane of `time_lanes`: the bar above it."""
+    tiles = TopTiles(recording.top, recording.status == "live")
+    reply: list[Budget] = []
+    for whose in which(recording):
+        parts = whole_split(recording, tiles, whose)
+        seconds = parts.ns.sum(axis=1) / 1e9
+        reply.append(
+            {
+                "lane": f"{LANE}:{whose}",
+                "title": title_of(whose, recording),
+                "known_s": round(float(parts.known_ns.sum()) / 1e9, 6),
+                "unknown_s": round(parts.unknown_ns / 1e9, 6),
+                # Where steps are handed over in advance, as JAX does, the thread is ahead of the GPU.
+                "is_estimate": whose != THREAD
+                and not is_traced(recording)
+                and (recording.facts.get("framework") or {}).get("name") == "jax",
+                "parts": [
+                    {"name": name, "title": title, "seconds": round(float(part), 6)}
+                    for (name, title), part in zip(titles(whose).items(), seconds, strict=True)
+                    if part > 0
+                ],
+            }
+        )
+    return reply
+
+
+def part_of(finding: Claim, savers: frozenset[str]) -> str:
+    """Return the part of the GPU's time that a finding takes, "" where it takes none of its own.
+
+    Args:
+        savers: names of the recording's phases that save a checkpoint.
+    """
+    part = PART_OF.get(finding["cause"], "")
+    name = finding["id"].partition(":")[2].partition("@")[0].partition(".")[0]
+    if finding["cause"] == "host_stall" and name == "validation":
+        return name
+    if finding["cause"] == "host_stall" and name in savers:
+        return "checkpoint"
+    return part
+
+
+def savers_of(recording: Recording) -> frozenset[str]:
+    """Return the names of what saved checkpoints."""
+    phases = recording.top.phases
+    saving = np.asarray(phases["kind"], object) == "checkpoint"
+    return frozenset(str(name).partition(".")[0] for name in np.asarray(phases["name"], object)[saving])
