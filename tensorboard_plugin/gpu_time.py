@@ -40,6 +40,8 @@ CELLS = 4096
 WINDOW_NS = 400_000_000
 # A reading holds for no longer: beyond, nothing is known, and no slope joins what is.
 HOLD_NS = 2_000_000_000
+# The sampler begins a little later than training, and ends a little earlier: so long, a GPU's mean stands for it.
+EDGE_NS = 1_000_000_000
 # Of a run that stored no diagnosis, windows are looked for among so many steps.
 FEW_STEPS = 100_000
 # A cause -> the part of the time that it takes; those of stalls are told apart by name.
@@ -125,11 +127,15 @@ def joined(*curves: Curve) -> Curve:
     return Curve(at, np.sum([curve.until(at) for curve in curves], axis=0))
 
 
-def busy_curves(samples: Cells) -> tuple[Curve, Curve]:
+def busy_curves(samples: Cells, end_ns: float = 0.0) -> tuple[Curve, Curve]:
     """Return a GPU's busy time, and the time in which it is known, of its utilization: the one column of `samples`.
 
     Each reading is the driver's mean over the time since the one before it. When the first one began is not known:
-    it counts for half of what is usual, as it does in the diagnosis.
+    it counts for half of what is usual, as it does in the diagnosis. Up to the ends of the run, if they are near, the
+    mean of all readings stands for what nobody read.
+
+    Args:
+        end_ns: of the run, ns since its start.
     """
     count = samples.parts["count"][0].astype(np.float64)
     has_values = count > 0
@@ -147,7 +153,20 @@ def busy_curves(samples: Cells) -> tuple[Curve, Curve]:
     follows = np.append(begin[1:] - end[:-1] < max(HOLD_NS, 2 * usual), False)
     end = np.where(follows, np.append(begin[1:], np.inf), end)
     end = np.maximum(end, begin)
-    return spread(begin, end, np.clip(share, 0, 1) * (end - begin)), spread(begin, end, end - begin)
+    lengths, share = end - begin, np.clip(share, 0, 1)
+    mean = float(share @ lengths / max(1.0, lengths.sum()))
+    if begin[0] <= EDGE_NS:
+        begin, end, share = np.append(0.0, begin), np.append(begin[0], end), np.append(mean, share)
+    if 0 < end_ns - end[-1] <= EDGE_NS:
+        begin, end, share = np.append(begin, end[-1]), np.append(end, end_ns), np.append(share, mean)
+    return spread(begin, end, share * (end - begin)), spread(begin, end, end - begin)
+
+
+def sampled_range(samples: Sequence[Cells]) -> tuple[float, float]:
+    """Return between which times some GPU was read, ns since the start; (0, 0) where none was."""
+    read = [cells.since_ns[cells.parts["count"][0] > 0] for cells in samples]
+    times = [times for times in read if len(times)]
+    return (float(min(each[0] for each in times)), float(max(each[-1] for each in times))) if times else (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -323,7 +342,7 @@ def split_of(recording: Recording, whose: str, steps: Cells, samples: Sequence[C
         return traced_split(recording.traced_steps, int(whose.removeprefix("gpu")), recording.top.origin_ns, end_ns)
     thread = thread_of(steps, recording.top.phases, recording.top.origin_ns)
     gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
-    curves = [busy_curves(cells) for cells in samples]
+    curves = [busy_curves(cells, end_ns) for cells in samples]
     return split(thread, curves, launch_share(recording, gpus), edges, end_ns)
 
 
@@ -373,6 +392,7 @@ def budgets(recording: Recording) -> list[Budget]:
     reply: list[Budget] = []
     for whose in which(recording):
         parts = whole_split(recording, tiles, whose)
+        sampled = sampled_range([tiles.cells(group, ("utilization_pct",)) for group in groups_of(recording, whose)])
         seconds = parts.ns.sum(axis=1) / 1e9
         reply.append(
             {
@@ -380,6 +400,7 @@ def budgets(recording: Recording) -> list[Budget]:
                 "title": title_of(whose, recording),
                 "known_s": round(float(parts.known_ns.sum()) / 1e9, 6),
                 "unknown_s": round(parts.unknown_ns / 1e9, 6),
+                "sampled_ns": sampled,
                 # Where steps are handed over in advance, as JAX does, the thread is ahead of the GPU.
                 "is_estimate": whose != THREAD
                 and not is_traced(recording)

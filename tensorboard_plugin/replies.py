@@ -24,7 +24,7 @@ from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
 from gpu_util_callback.report.total_screen import PARTS, fix_of, headline, name_of, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
-from tensorboard_plugin.gpu_time import budgets, part_of, savers_of
+from tensorboard_plugin.gpu_time import PART_OF, budgets, part_of, savers_of
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
@@ -138,14 +138,16 @@ def _lead(report: RunReport, rows: list[FindingRow], summed: Collection[str]) ->
 
 def vocabulary() -> Words:
     """Return the words of the tab."""
-    causes = {REPEATED: _cause(REPEATED_TITLE, REPEATED_LOOK)}
+    causes = {REPEATED: _cause(REPEATED, REPEATED_TITLE, REPEATED_LOOK)}
     for rule in RULES:
-        causes[rule.cause] = _cause(rule.title, rule.look, rule.between_steps, rule.part)
+        causes[rule.cause] = _cause(rule.cause, rule.title, rule.look, rule.between_steps, rule.part)
     return {"causes": causes, "host": HOST_TIME, "gpu": GPU_TIME, "host_step": HOST_STEP}
 
 
-def _cause(title: str, look: tuple[str, str], between_steps: bool = False, part: str = "") -> CauseWords:
-    return {"title": title, "glyph": look[0], "colour": look[1], "between_steps": between_steps, "part": part}
+def _cause(cause: str, title: str, look: tuple[str, str], between_steps: bool = False, part: str = "") -> CauseWords:
+    # A colour means a part of the time: a cause that takes none of its own is neutral.
+    colour = PART_OF.get(cause, "slate")
+    return {"title": title, "glyph": look[0], "colour": colour, "between_steps": between_steps, "part": part}
 
 
 def runs_head(directory: LogDirectory, names: list[str], problems: list[ReportedProblem]) -> RunsHead:

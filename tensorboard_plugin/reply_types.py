@@ -258,6 +258,8 @@ class Budget(TypedDict):
     title: str
     known_s: float
     unknown_s: float  # of the training's time, in which nothing was sampled
+    # From when to when a GPU was read, since the recording's start: at the ends its mean stands for what nobody read.
+    sampled_ns: tuple[float, float]  # (0, 0) where the time is exact
     is_estimate: bool  # the thread hands steps over in advance: its clocks say about when the GPU had nothing to do
     parts: list[BudgetPart]  # from the bottom of the lane to its top
 

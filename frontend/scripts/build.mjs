@@ -15,14 +15,14 @@ const noticePath = join(root, '..', 'NOTICE');
 const LIMIT = 90 * 1024;
 
 // Fields and methods that stand neither in a reply, nor in the DOM, nor in a link.
-const OURS = `again ahead announce announced announcing area arrived askLater axisSaid bars best buckets bullet busy byKeyboard
+const OURS = `again ahead announce announced announcing area arrived askLater bars best buckets bullet busy byKeyboard
 canUndo choose coarse colours compareWith cursorAt descending drag drawAll drawn drawOver evict excess
 explanation extra failed fetcher fetchEverything generation groupTitles grown heads help inFlight inHead
-invalidate invalidateFrom lacks laneKey lastMove later layout layoutKey loadOne look marked markHint
-measureRange moved movePin moveRow neighbour notice nsWidth onData onGrown onInverse openOn openWindow openWindowAt
-overlayClear overviewLevel palette parts past patience phasesTop pixel placedSpans pump recordingError relayout
+invalidate invalidateFrom lacks laneKey lastMove later layout layoutKey loadOne look marked
+measureRange moved movePin moveRow neighbour notice nsWidth onData onGrown onInverse openWindow openWindowAt
+overlayClear overviewLevel palette past patience phasesTop pixel pump recordingError relayout
 resting runsError scales schedule scrolled scroller seen selection setAxis showHidden showSpan showWindow slices
-sources spanRows stale stepAt stores strongLine surface surfaces themeChanged tick tilesError timeAt timer togglePin
+sources stale stepAt stores strongLine surface surfaces themeChanged tick tilesError timeAt timer togglePin
 touched undo used viewNow wake want wanted wantTiles windowsTop`.split(/\s+/);
 const replies = await readFile(join(root, 'src', 'api', 'types.ts'), 'utf8');
 const foreign = OURS.filter((name) => new RegExp(`\\b${name}\\b`).test(replies));

@@ -3,5 +3,4 @@
 import '../src/views/announcer.tsx';
 import '../src/timeline/timeline.ts';
 import '../src/timeline/png.ts';
-import '../src/views/account.tsx';
 export { render } from '../src/index.ts';

@@ -9,7 +9,7 @@ import { handleKey } from './timeline/keys.ts';
 import { Timeline } from './timeline/timeline.ts';
 import { Root } from './views/app.tsx';
 import { provideTab } from './views/hooks.ts';
-import { headline } from './views/verdict.tsx';
+
 
 export function render(): void {
   const address = addressWindow();
@@ -33,8 +33,6 @@ export function render(): void {
   if (isOffline) begin();
   else loadStyle(begin);
 
-  app.state.subscribe(() => chooseFirst(app));
-  app.state.subscribe(openAxis(app));
   app.state.subscribe(writeLink(app, address));
   address.addEventListener('hashchange', () => readLink(app, address, () => void loader.refresh()));
   addEventListener('keydown', (event) => {
@@ -65,26 +63,6 @@ function takeKeys(): void {
     // another origin around us: it decides
   }
   if (!typing && !document.hasFocus()) window.focus();
-}
-
-/** Until a person chooses, the headline's evidence is open: it is there without a click. */
-function chooseFirst(app: App): void {
-  const { touched, selected, job } = app.state.get();
-  const report = app.recording?.report;
-  if (touched || !report) return;
-  const first = headline(report, job).fix ?? app.rows[0];
-  if (first && first.first.id !== selected) app.state.set({ selected: first.first.id });
-}
-
-/** Once a recording opens, its axis is the one on which its costliest or linked finding has a width. */
-function openAxis(app: App): () => void {
-  let opened: string | null = null;
-  return () => {
-    const { id } = app.state.get();
-    if (!app.recording || id === opened) return;
-    opened = id;
-    app.openOn(app.selection?.cause ?? null);
-  };
 }
 
 /**
@@ -138,7 +116,7 @@ function readLink(app: App, address: Window, refresh: () => void): void {
   const link = decodeHash(hash);
   if (link.id) app.choose(link.id);
   const { sort, search, cause } = app.state.get();
-  app.state.set({ ...link, ...(link.list ? {} : { sort, search, cause }), idSaid: true, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
+  app.state.set({ ...link, ...(link.list ? {} : { sort, search, cause }), idSaid: true, panel: link.selected !== null, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
   refresh();
 }
 

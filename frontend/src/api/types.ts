@@ -364,6 +364,8 @@ export interface WordedFinding {
   culprit?: string;
   /** findings that one change fixes have this in common */
   fix?: string;
+  /** of a GPU's time that it takes, as a series of its lane is named; "" where it has none of its own */
+  part?: string;
 }
 
 /** The change that mends some findings of a row. */
@@ -496,7 +498,8 @@ export interface LaneInfo {
   group: string;
   title: string;
   unit: string;
-  kind: 'stack' | 'band';
+  /** time: shares of each bucket, which add up to 100 % */
+  kind: 'stack' | 'band' | 'time';
   series: SeriesInfo[];
   /** the end of its scale; null for that of its values */
   max?: number | null;
@@ -505,6 +508,28 @@ export interface LaneInfo {
   minor?: boolean;
   trend?: Trend | null;
   limit?: LaneLimit | null;
+}
+
+/** A part of a GPU's time, as a series of its lane is named. */
+export interface BudgetPart {
+  name: string;
+  title: string;
+  seconds: number;
+}
+
+/** The sums of a lane of time; its parts add up to what is known of the training's time. */
+export interface Budget {
+  lane: string;
+  title: string;
+  known_s: number;
+  /** of the training's time, in which nothing was sampled */
+  unknown_s: number;
+  /** From when to when a GPU was read, since the recording's start: at the ends its mean stands for what nobody read */
+  sampled_ns: [number, number];
+  /** the thread hands steps over in advance: its clocks say about when the GPU had nothing to do */
+  is_estimate: boolean;
+  /** from the bottom of the lane to its top */
+  parts: BudgetPart[];
 }
 
 /** The finest level of an offline page's tiles, by axis. */
@@ -546,6 +571,8 @@ export interface RecordingReply {
   report: WordedReport;
   extent: Extent;
   lanes: LaneInfo[];
+  /** of each lane of time */
+  budgets: Budget[];
   /** absent where the server has every level */
   finest?: FinestLevels;
   /** the longest */

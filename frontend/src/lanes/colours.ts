@@ -2,8 +2,8 @@
 import type { LaneInfo } from '../api/types.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
 
-/** Colours of a band lane's further series. */
-export const EXTRA = ['olive', 'violet', 'orange', 'teal', 'grey'];
+/** Of a band lane's further series: neutral, since a colour means a cause. */
+export const EXTRA = ['ink', 'grey', 'steel'];
 
 /** `lane` with all of its series, also those that are not shown: hiding one leaves the others' colours. */
 export function colourOf(lane: Pick<LaneInfo, 'id' | 'kind' | 'series'>, series: string): string {

@@ -8,7 +8,12 @@ const source = (id: string): LaneSource => ({
   id, label: id, groupTitles: { gpu0: 'gpu0 · H200' },
   lanes: [lane('host:cpu', 'host'), lane('gpu10:power_mw', 'gpu10'), lane('gpu2:power_mw', 'gpu2'), lane('gpu0:power_mw', 'gpu0'), lane('gpu0:temperature_c', 'gpu0'), { ...lane('steps', 'training'), kind: 'stack' }],
 });
-const NONE = { collapsed: new Set<string>(), pinned: [], hidden: new Set<string>() };
+const CLOSED = { collapsed: new Set<string>(), pinned: [], hidden: new Set<string>() };
+/** Every group is open, however it begins. */
+const groups = ['host', 'model', ...Array.from({ length: 64 }, (_, i) => `gpu${i}`)];
+const NONE = { ...CLOSED, collapsed: new Set(['a', 'b'].flatMap((id) => groups.map((group) => groupKey(id, group)))) };
+const without = (...keys: string[]): Set<string> => new Set([...NONE.collapsed].filter((key) => !keys.includes(key)));
+const and = (...keys: string[]): Set<string> => new Set([...NONE.collapsed, ...keys]);
 
 test('training first, GPUs by number, the host last', () => {
   const { rows } = layOut([source('a')], NONE, false);
@@ -29,7 +34,7 @@ test('rows follow each other without gaps, and are found by their place', () => 
 });
 
 test('a collapsed group keeps its header only', () => {
-  const { rows } = layOut([source('a')], { ...NONE, collapsed: new Set([groupKey('a', 'gpu0')]) }, false);
+  const { rows } = layOut([source('a')], { ...NONE, collapsed: without('a#gpu0') }, false);
   assert.ok(!rows.some((row) => row.type === 'lane' && row.lane.group === 'gpu0'));
   assert.ok(rows.some((row) => row.type === 'group' && row.title === 'gpu0 · H200' && row.collapsed && row.lanes === 2));
 });
@@ -38,25 +43,26 @@ test("a GPU's lesser lanes stand in a closed group below it", () => {
   const lanes = ['utilization_pct', 'memory_used_bytes', 'fp64_active_pct', 'pcie_width'].map((name) => lane(`gpu0:${name}`, 'gpu0'));
   const gpus = { ...source('a'), lanes: [...lanes, lane('gpu1:utilization_pct', 'gpu1')] };
   const keys = layOut([gpus], NONE, false).rows.map(({ key }) => key);
-  assert.deepEqual(keys, ['a#gpu0:utilization_pct', 'a#gpu0', 'a#gpu0:memory_used_bytes', 'a#gpu0 more', 'a#gpu1', 'a#gpu1:utilization_pct']);
-  const open = layOut([gpus], { ...NONE, collapsed: new Set(['a#gpu0 more']) }, false).rows.map(({ key }) => key);
+  assert.deepEqual(keys, ['a#gpu0', 'a#gpu0:utilization_pct', 'a#gpu0:memory_used_bytes', 'a#gpu0 more', 'a#gpu1', 'a#gpu1:utilization_pct']);
+  const open = layOut([gpus], { ...NONE, collapsed: and('a#gpu0 more') }, false).rows.map(({ key }) => key);
   assert.deepEqual(open.slice(3, 6), ['a#gpu0 more', 'a#gpu0:fp64_active_pct', 'a#gpu0:pcie_width']);
 });
 
-test("a GPU's utilization is the first lane, of the GPU that a finding names", () => {
-  const lanes = [{ ...lane('steps', 'training'), kind: 'stack' as const }, ...[0, 1].map((gpu) => lane(`gpu${gpu}:utilization_pct`, `gpu${gpu}`))];
-  const first = (named: string[]) => layOut([{ ...source('a'), lanes, named: new Set(named) }], NONE, false).rows.slice(0, 2).map((row) => row.type === 'lane' && [row.lane.id, row.origin]);
-  assert.deepEqual(first([]), [['gpu0:utilization_pct', 'gpu0 · H200'], ['steps', '']]);
-  const traced = [lane('steps', 'training'), lane('gpu0:exposed_copy_pct', 'gpu0'), lane('gpu0/trace:kernel_busy_pct', 'gpu0')];
-  assert.equal(layOut([{ ...source('a'), lanes: traced }], NONE, false).rows[0]?.key, 'a#gpu0/trace:kernel_busy_pct', 'of a trace, its kernels');
-  assert.deepEqual(first(['gpu1']), [['gpu1:utilization_pct', 'gpu1'], ['steps', '']]);
+test('how a step went is open at first, everything else closed; the lane of time stands above them all', () => {
+  const { rows } = layOut([{ ...source('a'), lanes: [{ ...lane('time:gpu0', 'time'), kind: 'time' }, ...source('a').lanes] }], CLOSED, false);
+  assert.deepEqual(rows.map(({ key }) => key), ['a#steps', 'a#gpu0', 'a#gpu2', 'a#gpu10', 'a#host']);
+});
+
+test('lanes in which nothing ever happens stand apart', () => {
+  const idle = { ...source('a'), lanes: [lane('host:cpu_pct', 'host'), { ...lane('host:iowait_pct', 'host'), minor: true }] };
+  assert.deepEqual(layOut([idle], NONE, false).rows.map(({ key }) => key), ['a#host', 'a#host:cpu_pct', 'a#host more']);
 });
 
 test('hundreds of cores are one closed group until it is opened', () => {
   const many = { ...source('a'), lanes: [lane('host:cpu_pct', 'host'), ...Array.from({ length: 200 }, (_, i) => lane(`host:cpu${i}_pct`, 'host'))] };
   const closed = layOut([many], NONE, false).rows;
   assert.deepEqual(closed.map(({ key }) => key), ['a#host', 'a#host:cpu_pct', 'a#host cores']);
-  const open = layOut([many], { ...NONE, collapsed: new Set([groupKey('a', 'host cores')]) }, false).rows;
+  const open = layOut([many], { ...NONE, collapsed: and('a#host cores') }, false).rows;
   assert.equal(open.length, 203);
 });
 
@@ -70,7 +76,7 @@ test('compared recordings stand lane by lane, each with the name of its run', ()
   const { rows } = layOut([source('a'), source('b')], NONE, false);
   assert.deepEqual(rows.slice(0, 8).map(({ key }) => key), ['a#training', 'a#steps', 'b#steps', 'a#gpu0', 'a#gpu0:power_mw', 'b#gpu0:power_mw', 'a#gpu0:temperature_c', 'b#gpu0:temperature_c']);
   assert.deepEqual(rows.slice(1, 3).map((row) => row.type === 'lane' && row.origin), ['a', 'b']);
-  const folded = layOut([source('a'), source('b')], { ...NONE, collapsed: new Set(['a#gpu0']) }, false).rows;
+  const folded = layOut([source('a'), source('b')], { ...NONE, collapsed: without('a#gpu0') }, false).rows;
   assert.ok(!folded.some(({ key }) => key.includes('#gpu0:')), 'a group folds with all of its runs');
   const moved = layOut([source('a'), source('b')], { ...NONE, order: ['b#gpu0:temperature_c', 'b#gpu0:power_mw'] }, false);
   assert.deepEqual(moved.rows.slice(4, 6).map(({ key }) => key), ['a#gpu0:temperature_c', 'b#gpu0:temperature_c']);
@@ -89,14 +95,11 @@ test('what only a compared recording has stands in its own place', () => {
   assert.deepEqual(keys.slice(keys.indexOf('b#gpu2:power_mw') + 1).slice(0, 2), ['b#gpu3', 'b#gpu3:power_mw']);
 });
 
-test('of many GPUs those begin open that a finding names, else the first', () => {
+test('of many GPUs those stand first that a finding names', () => {
   const many = { ...source('a'), lanes: Array.from({ length: 64 }, (_, i) => lane(`gpu${i}:power_mw`, `gpu${i}`)) };
-  const open = (one: LaneSource): string[] => layOut([one], NONE, false).rows.flatMap((row) => (row.type === 'lane' ? row.key : []));
-  assert.deepEqual(open(many), ['a#gpu0:power_mw']);
-  assert.deepEqual(open({ ...many, named: new Set(['gpu37']) }), ['a#gpu37:power_mw']);
-  assert.deepEqual(open({ ...many, named: new Set(many.lanes.map(({ group }) => group)) }), ['a#gpu0:power_mw']);
-  const toggled = layOut([many], { ...NONE, collapsed: new Set(['a#gpu5']) }, false).rows;
-  assert.ok(toggled.some(({ key }) => key === 'a#gpu5:power_mw'));
+  const first = (one: LaneSource): string | undefined => layOut([one], CLOSED, false).rows[0]?.key;
+  assert.equal(first(many), 'a#gpu0');
+  assert.equal(first({ ...many, named: new Set(['gpu37']) }), 'a#gpu37');
 });
 
 test('a series that is hidden is not in its row, and the lane stays', () => {
@@ -125,7 +128,7 @@ test('a lane that is new since the order was made comes last in its group', () =
 
 test('a GPU with lesser lanes only shows them at once', () => {
   const traced = { ...source('a'), lanes: [lane('gpu1:kernel_busy_pct', 'gpu1'), lane('gpu1:any_busy_pct', 'gpu1')] };
-  assert.deepEqual(layOut([traced], NONE, false).rows.map(({ key }) => key), ['a#gpu1:kernel_busy_pct', 'a#gpu1', 'a#gpu1:any_busy_pct']);
+  assert.deepEqual(layOut([traced], NONE, false).rows.map(({ key }) => key), ['a#gpu1', 'a#gpu1:kernel_busy_pct', 'a#gpu1:any_busy_pct']);
 });
 
 test('the list of lanes has every one of them', () => {

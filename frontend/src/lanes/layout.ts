@@ -79,57 +79,43 @@ const CORES = 'host cores';
 const FIRST = /:(utilization|mfu|sm_active|tensor_active)_pct$|:throttle_|:(memory_used_bytes|power_mw|temperature_c|sm_clock_mhz)(\+|$)/;
 const MORE = ' more';
 
-const isFirst = (lane: LaneInfo): boolean => !lane.minor && FIRST.test(lane.id);
+const isFirst = (lane: LaneInfo): boolean => !lane.minor && (lane.group === 'host' || FIRST.test(lane.id));
 
 /** How busy a GPU was: by the driver's samples, or by a trace. */
 const UTILIZATION = /^gpu\d+(?:\/\w+)?:(utilization|kernel_busy)_pct$/;
 
-/** The utilization lane that stands above the steps: of the GPU that a finding names, else of the first one; null without GPUs. */
-function leadOf({ lanes, named }: Pick<LaneSource, 'lanes' | 'named'>): string | null {
-  const by = (kind: string): LaneInfo[] => lanes.filter(({ id }) => UTILIZATION.exec(id)?.[1] === kind);
-  const all = [...by('utilization'), ...by('kernel_busy')];
-  return (all.find(({ group }) => named?.has(group)) ?? all[0])?.id ?? null;
-}
-
-/** `split`: groups that have first lanes, so that the others stand apart; `leads`: lanes that stand with the steps. */
-function groupOf(lane: LaneInfo, split: ReadonlySet<string>, leads: ReadonlySet<string | null>): string {
-  if (leads.has(lane.id)) return 'training';
+/** `split`: groups that have first lanes, so that the others stand apart. */
+function groupOf(lane: LaneInfo, split: ReadonlySet<string>): string {
   if (/^host:cpu\d+_/.test(lane.id)) return CORES;
   return split.has(lane.group) && !isFirst(lane) ? lane.group + MORE : lane.group;
 }
 
-/** From this many GPUs on, those that a finding names stand first and open, the others closed. */
+/** From this many GPUs on, those that a finding names stand first. */
 export const MANY_GPUS = 9;
 
-interface Many {
-  /** Says of a group whether it begins folded. */
-  closed: (group: string) => boolean;
-  /** The groups that stand first. */
-  named: ReadonlySet<string>;
+/** Of many GPUs, the groups of those that stand first: a finding names them. */
+function firstGpus({ lanes, named = new Set() }: Pick<LaneSource, 'lanes' | 'named'>): ReadonlySet<string> {
+  const gpus = new Set(lanes.map(({ group }) => group).filter((group) => /^gpu\d+$/.test(group)));
+  return gpus.size < MANY_GPUS ? new Set() : named;
 }
 
-function manyGpus({ lanes, named = new Set() }: Pick<LaneSource, 'lanes' | 'named'>): Many {
-  const gpus = new Set(lanes.map(({ group }) => group).filter((group) => /^gpu\d+$/.test(group)));
-  const few = gpus.size < MANY_GPUS;
-  const open = named.size > 0 && named.size < gpus.size ? named : new Set([...gpus].slice(0, 1));
-  return {
-    closed: (group) => group === CORES || group.endsWith(MORE) || (!few && gpus.has(group) && !open.has(group)),
-    named: few ? new Set() : named,
-  };
-}
+/** How a step went is open at first; everything else is a click away. */
+const beginsClosed = (group: string): boolean => group !== 'training';
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
-  if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
+  if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 112));
   if (lane.series.length > 1) return Math.round(room * (lane.series.length > 2 ? 70 : 62));
   if (UTILIZATION.test(lane.id)) return Math.round(room * (compact ? 56 : 64));
   return Math.round(room * (compact ? 36 : 44));
 }
 
-function byGroup(lanes: LaneInfo[], leads: ReadonlySet<string | null>): [string, LaneInfo[]][] {
+/** All but the lanes of time, which stand above these. */
+function byGroup(all: LaneInfo[]): [string, LaneInfo[]][] {
+  const lanes = all.filter(({ kind }) => kind !== 'time');
   const groups = new Map<string, LaneInfo[]>();
-  const split = new Set(lanes.filter((lane) => /^gpu\d+$/.test(lane.group) && isFirst(lane)).map(({ group }) => group));
-  for (const lane of [...lanes].sort((a, b) => Number(leads.has(b.id)) - Number(leads.has(a.id)))) {
-    const group = groupOf(lane, split, leads);
+  const split = new Set(lanes.filter((lane) => (/^gpu\d+$/.test(lane.group) ? isFirst(lane) : !lane.minor && lane.group === 'host')).map(({ group }) => group));
+  for (const lane of lanes) {
+    const group = groupOf(lane, split);
     const list = groups.get(group);
     if (list) list.push(lane);
     else groups.set(group, [lane]);
@@ -137,15 +123,14 @@ function byGroup(lanes: LaneInfo[], leads: ReadonlySet<string | null>): [string,
   const rank = (group: string): number => {
     if (group === 'training') return -1;
     const gpu = /^gpu(\d+)( more)?$/.exec(group);
-    return gpu ? Number(gpu[1]) + (gpu[2] ? 0.5 : 0) : group === 'host' ? 1e6 : group === CORES ? 1e7 : 1e5;
+    return gpu ? Number(gpu[1]) + (gpu[2] ? 0.5 : 0) : /^host( more)?$/.test(group) ? 1e6 + group.length : group === CORES ? 1e7 : 1e5;
   };
   return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
 }
 
 /** All lanes by group, as they stand at first; `closed`: the group begins folded. */
 export function lanesByGroup(source: Pick<LaneSource, 'lanes' | 'groupTitles' | 'named'>): { group: string; title: string; closed: boolean; lanes: LaneInfo[] }[] {
-  const { closed } = manyGpus(source);
-  return byGroup(source.lanes, new Set([leadOf(source)])).map(([group, lanes]) => ({ group, title: titleOf(group, source.groupTitles), closed: closed(group), lanes }));
+  return byGroup(source.lanes).map(([group, lanes]) => ({ group, title: titleOf(group, source.groupTitles), closed: beginsClosed(group), lanes }));
 }
 
 function titleOf(group: string, titles: Record<string, string>): string {
@@ -190,13 +175,12 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     };
     return places.size === 0 ? list : [...list].sort((a, b) => place(a) - place(b));
   };
-  const gpus = new Map(sources.map((source) => [source, manyGpus(source)]));
-  const own = new Map(sources.map((source) => [source, new Map(byGroup(source.lanes, new Set([leadOf(source)])))]));
-  const groups = byGroup(sources.flatMap((source) => source.lanes), new Set(sources.map(leadOf))).map(([group]) => {
+  const own = new Map(sources.map((source) => [source, new Map(byGroup(source.lanes))]));
+  const groups = byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => {
     const members = sources.filter((source) => own.get(source)?.has(group));
     return { group, members };
   });
-  const named = new Set([...gpus.values()].flatMap((one) => [...one.named]));
+  const named = new Set(sources.flatMap((source) => [...firstGpus(source)]));
   const rank = ({ group }: { group: string }): number => (group === 'training' ? 0 : named.has(group.replace(MORE, '')) ? 1 : 2);
   groups.sort((a, b) => rank(a) - rank(b));
   const folded = new Set<string>();
@@ -212,7 +196,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     if (shown.length === 0 && lanes.every(({ source, lane }) => pinned.includes(laneKey(source.id, lane.id)))) continue;
     // A GPU's lesser lanes go with its others.
     if (group.endsWith(MORE) && folded.has(group.slice(0, -MORE.length))) continue;
-    const collapsed = preferences.collapsed.has(key) !== (gpus.get(first) as Many).closed(group);
+    const collapsed = preferences.collapsed.has(key) !== beginsClosed(group);
     if (collapsed) folded.add(group);
     if (many || group !== 'training') {
       add({ type: 'group', key, title: titleOf(group, many ? {} : first.groupTitles), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length });
@@ -221,7 +205,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     const alike = new Map<string, typeof shown>();
     for (const one of shown) alike.set(one.lane.id, [...(alike.get(one.lane.id) ?? []), one]);
     for (const same of inOrder([...alike.values()], (list) => list.map(({ source, lane }) => laneKey(source.id, lane.id))))
-      for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, source.front, lane.group !== 'training' && group === 'training' && titleOf(lane.group, source.groupTitles)].filter(Boolean).join(' · '));
+      for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, source.front].filter(Boolean).join(' · '));
   }
   return { rows, height: top };
 }

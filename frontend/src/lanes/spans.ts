@@ -11,11 +11,6 @@ export interface Box<T> {
   row: number;
 }
 
-/** A finding on the axis; `whole`: it has no range of its own there. */
-export interface SpanBox extends Box<WordedFinding> {
-  whole: boolean;
-}
-
 /** Where a span lies on the axis, or null when it has no range there. */
 export function spanRange(span: Partial<WordedFinding>, axis: Axis, extent: Extent): Range | null {
   if (axis === 'step') {
@@ -29,17 +24,6 @@ export function spanRange(span: Partial<WordedFinding>, axis: Axis, extent: Exte
 /** Where the loss of a span lies on the axis: its pieces, or all of it. */
 export function spanPieces(span: WordedFinding, axis: Axis, extent: Extent): Range[] {
   return (span.pieces ?? [span]).flatMap((piece) => spanRange(piece, axis, extent) ?? []);
-}
-
-/** Boxes of groups of findings, a row a group; a finding without a range of its own spans the recording. */
-export function spanBoxes(groups: readonly { list: readonly WordedFinding[] }[], axis: Axis, extent: Extent): SpanBox[] {
-  const whole: Range = axis === 'step' ? { start: extent.first_step, end: extent.last_step + 1 } : { start: 0, end: extent.end_ns - extent.start_ns };
-  return groups.flatMap(({ list }, row) =>
-    list.flatMap((item) => {
-      const pieces = spanPieces(item, axis, extent);
-      return (pieces.length ? pieces : [whole]).map((range) => ({ item, range, row, whole: !pieces.length }));
-    }),
-  );
 }
 
 /** Spans in the order of the axis, for stepping from one to the next. */
@@ -66,12 +50,12 @@ export function epochRanges(epochs: readonly PhaseReply[], axis: Axis, extent: E
 }
 
 export const PHASE_COLOURS: Record<string, string> = {
-  validation: 'mauve',
-  callback: 'olive',
-  checkpoint: 'olive',
-  compilation: 'violet',
-  input_setup: 'amber',
-  profiler_window: 'teal',
+  validation: 'validation',
+  callback: 'callbacks',
+  checkpoint: 'checkpoint',
+  compilation: 'compile',
+  input_setup: 'input',
+  profiler_window: 'slate',
   gap: 'grey',
   between_fits: 'grey',
 };

@@ -38,7 +38,7 @@ export function throttledRanges(points: Points, series: number, limit: number): 
 /** A hatched strip along the lane's upper edge, and beside the last one the word for it: no colour alone. */
 export function drawThrottled(context: CanvasRenderingContext2D, ranges: [number, number][], y: number, width: number, palette: Palette): void {
   const seen = ranges.map(([from, to]) => [Math.max(0, from), Math.min(width, to)] as const).filter(([left, right]) => right > left);
-  context.fillStyle = palette.hue('red');
+  context.fillStyle = palette.text;
   context.strokeStyle = palette.text;
   context.lineWidth = 1;
   context.beginPath();

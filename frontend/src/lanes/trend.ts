@@ -31,7 +31,7 @@ export function drawTrend(context: CanvasRenderingContext2D, line: Line, title: 
   context.beginPath();
   context.rect(rect.x, rect.y - 2, rect.width, rect.height + 4);
   context.clip();
-  context.strokeStyle = palette.hue('red');
+  context.strokeStyle = palette.text;
   context.lineWidth = 1.5;
   context.setLineDash([5, 4]);
   context.beginPath();

@@ -3,15 +3,14 @@ import { test } from 'node:test';
 import type { RecordingReply } from '../api/types.ts';
 import { App } from './app.ts';
 import { defaultRecording } from './loader.ts';
-import { learn } from '../words/vocabulary.ts';
 
 const recording = {
   id: 'a', revision: 1, extent: { start_ns: 0, end_ns: 100e9, first_step: 0, last_step: 99 }, lanes: [], phases: [], problems: [],
   report: {
     run: 'a', status: 'ended',
-    spans: [{ id: 'late', cause: 'throttled', start_step: 50, end_step: 60 }, { id: 'early', cause: 'input_bound', start_step: 10, end_step: 20 }],
+    spans: [{ id: 'late', cause: 'input_bound', start_step: 50, end_step: 60 }, { id: 'early', cause: 'input_bound', start_step: 10, end_step: 20 }],
     findings: [{ id: 'whole', cause: 'small_batch' }],
-    rows: ['late', 'early', 'whole'].map((id) => ({ ids: [id], first: id, lost_s: null, remedies: {} })),
+    rows: [['late', 'early'], ['whole']].map((ids) => ({ ids, first: ids[0], lost_s: null, remedies: {} })),
   },
 } as unknown as RecordingReply;
 
@@ -41,12 +40,14 @@ test('each zoom can be undone, a held key as one', () => {
   assert.equal(tab.state.get().view, null);
 });
 
-test('spans follow each other in the order of the axis and wrap around', () => {
+test('the places of a cause follow each other in the order of the axis, causes in that of the list, and wrap around', () => {
   const { app: tab } = app();
   assert.equal(tab.neighbour(1), 'early');
   tab.select('early');
   assert.equal(tab.neighbour(1), 'late');
   assert.equal(tab.neighbour(-1), 'late');
+  assert.equal(tab.neighbourRow(1), 'whole');
+  assert.equal(tab.neighbourRow(-1), 'whole');
   tab.select('whole');
   assert.equal(tab.selection?.cause, 'small_batch');
 });
@@ -65,6 +66,7 @@ test('another recording starts at its whole, without the old undo', () => {
 test('the axis keeps the same part of the run in view', () => {
   const { app: tab } = app();
   tab.look({ start: 10, end: 20 });
+  tab.state.set({ axis: 'steps' });
   tab.setAxis('time', (range) => ({ start: range.start * 1e9, end: range.end * 1e9 }));
   assert.deepEqual(tab.state.get().view, { start: 10e9, end: 20e9 });
   tab.setAxis('clock', () => assert.fail('time and clock are one axis'));
@@ -73,6 +75,7 @@ test('the axis keeps the same part of the run in view', () => {
 
 test('zooms can be undone on the other axis, too', () => {
   const { app: tab } = app();
+  tab.state.set({ axis: 'steps' });
   tab.look({ start: 10, end: 20 });
   tab.look({ start: 12, end: 13 });
   tab.look({ start: 14, end: 15 });
@@ -118,21 +121,8 @@ test('the newest live recording is shown first', () => {
   assert.equal(defaultRecording([]), null);
 });
 
-test('stalls between steps open on the time axis, unless an axis was said or a range is shown', () => {
-  const look = { title: 'Training stalls', glyph: '◆', colour: 'mauve', between_steps: true, part: 'callbacks' };
-  learn({ causes: { host_stall: look }, host: {}, gpu: {}, host_step: {} });
-  const { app: tab } = app();
-  tab.openOn('host_stall');
-  assert.equal(tab.state.get().axis, 'time');
-  tab.openOn('input_bound');
-  assert.equal(tab.state.get().axis, 'steps');
-  tab.look({ start: 0, end: 50 });
-  tab.openOn('host_stall');
-  assert.equal(tab.state.get().axis, 'steps', 'a range of steps stays one');
-  tab.look(null);
-  tab.setAxis('steps', () => null);
-  tab.openOn('host_stall');
-  assert.equal(tab.state.get().axis, 'steps', 'steps were chosen');
+test('a run opens on the axis of time: what is lost between steps has no width on that of steps', () => {
+  assert.equal(app().app.state.get().axis, 'time');
 });
 
 test('a moved row keeps its neighbours together in the order', () => {

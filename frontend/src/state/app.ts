@@ -1,11 +1,10 @@
 /** All state of the tab, and the changes a person can make to it. */
 import type { JobReply, RecordingReply, RunsReply, TotalReply, WordedFinding } from '../api/types.ts';
 import { sameRange, type Range } from '../math/range.ts';
-import { rowsOf, type Group } from '../lanes/findings.ts';
+import { headline, rowsOf, type Group } from './findings.ts';
 import { inOrder } from '../lanes/spans.ts';
 import { EMPTY_LINK, type LinkState, type OpenWindow } from './hash.ts';
 import { createStore, type Store } from './store.ts';
-import { causeStyle } from '../words/causes.ts';
 
 export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   runs: RunsReply | null;
@@ -23,10 +22,16 @@ export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   collapsed: ReadonlySet<string>;
   hidden: ReadonlySet<string>;
   help: boolean;
-  /** Every finding has a row above the lanes, however many there are. */
-  allRows: boolean;
-  /** A step's number is being asked for. */
-  asking: boolean;
+  /** The panel is open without a finding: all findings, and what there is to know. */
+  panel: boolean;
+  /** The part of the GPU's time that is pointed at. */
+  lit: string | null;
+  /** Which lane of time a person chose, by recording. */
+  gpus: Readonly<Record<string, string>>;
+  /** The finding without which the run is shown. */
+  without: string | null;
+  /** Lanes, runs, steps and commands are searched. */
+  finding: boolean;
   notice: string | null;
 }
 
@@ -57,8 +62,11 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     job: null,
     idSaid: link.id !== null,
     help: false,
-    allRows: false,
-    asking: false,
+    panel: false,
+    lit: null,
+    gpus: {},
+    without: null,
+    finding: false,
     notice: null,
   };
 }
@@ -95,7 +103,7 @@ export class App {
     if (id === old) return;
     this.past = [];
     this.state.set({
-      id, idSaid: true, view: null, follow: false, measure: null, selected: null, window: null, touched: false, recordingError: null, tilesError: null,
+      id, idSaid: true, view: null, follow: false, measure: null, selected: null, window: null, touched: false, without: null, lit: null, recordingError: null, tilesError: null,
       // Workers of one job share what is known of it, but for the fit before.
       job: job?.workers.some((one) => one.id === id) ? { ...job, since: null } : null,
       // One that is compared changes places with it.
@@ -157,7 +165,6 @@ export class App {
   /** The axis changes under the same view: `convert` maps a range of the old axis to the new one. */
   setAxis(axis: LinkState['axis'], convert: (range: Range) => Range | null): void {
     const { axis: old, view, measure } = this.state.get();
-    this.state.set({ axisSaid: true });
     if (axis === old) return;
     if ((axis === 'steps') !== (old === 'steps')) {
       this.past = this.past.map((range) => range && convert(range)).filter((range, i) => range || !this.past[i]);
@@ -166,21 +173,18 @@ export class App {
     } else this.state.set({ axis });
   }
 
-  /**
-   * The axis a recording opens on, unless one was said or a range of the present one is shown:
-   * validation and callbacks between steps have a width on the time axis only.
-   */
-  openOn(cause: string | null): void {
-    const { axis: old, axisSaid, view, measure } = this.state.get();
-    const axis = cause && causeStyle(cause).between_steps ? 'time' : 'steps';
-    if (axisSaid || view || measure || axis === old) return;
-    this.past = [];
-    this.cursor.set({ at: null });
-    this.state.set({ axis });
+  select(id: string | null): void {
+    this.state.set({ selected: id, window: null, touched: true, panel: id !== null, without: null });
   }
 
-  select(id: string | null): void {
-    this.state.set({ selected: id, window: null, touched: true });
+  /** Opens the panel with all findings, or closes it. */
+  openPanel(panel: boolean): void {
+    this.state.set(panel ? { panel } : { panel, selected: null, window: null, measure: null, without: null });
+  }
+
+  get panelOpen(): boolean {
+    const { panel, selected, window, measure } = this.state.get();
+    return panel || selected !== null || window !== null || measure !== null;
   }
 
   /** Opens a profiler window at a traced step, or closes it; a selected span stays behind it. */
@@ -192,13 +196,22 @@ export class App {
     this.state.set({ measure });
   }
 
-  /** The span `by` places after the selected one in the order of the axis, wrapping around. */
+  /** The finding `by` places after the selected one among those of its row, in the order of the axis, wrapping around. */
   neighbour(by: number): string | null {
-    const spans = inOrder(this.recording?.report.spans ?? []);
-    if (spans.length === 0) return null;
-    const at = spans.findIndex((span) => span.id === this.state.get().selected);
-    const next = at < 0 ? (by > 0 ? 0 : spans.length - 1) : (at + by + spans.length) % spans.length;
-    return (spans[next] as WordedFinding).id;
+    const { selected } = this.state.get();
+    const row = this.rows.find(({ list }) => list.some(({ id }) => id === selected)) ?? this.rows[0];
+    const list = inOrder(row?.list ?? []);
+    const at = list.findIndex(({ id }) => id === selected);
+    const next = at < 0 ? (by > 0 ? 0 : list.length - 1) : (at + by + list.length) % list.length;
+    return list[next]?.id ?? null;
+  }
+
+  /** The first finding of the row `by` places after the selected one's, wrapping around. */
+  neighbourRow(by: number): string | null {
+    const { rows } = this;
+    const at = rows.findIndex(({ list }) => list.some(({ id }) => id === this.state.get().selected));
+    const next = at < 0 ? (by > 0 ? 0 : rows.length - 1) : (at + by + rows.length) % rows.length;
+    return rows[next]?.first.id ?? null;
   }
 
   /** The findings as they are listed, a row each; the same list until they change. */
@@ -208,6 +221,12 @@ export class App {
     if (recording !== this.listed.recording || job?.findings !== this.listed.job?.findings)
       this.listed = { recording, job, rows: recording ? rowsOf(recording.report, job) : [] };
     return this.listed.rows;
+  }
+
+  /** The row that the page's sentence is about. */
+  get headline(): Group | null {
+    const { recording } = this;
+    return recording && headline(recording.report, this.state.get().job).fix;
   }
 
   /** The selected span or finding. */

@@ -7,13 +7,11 @@ export interface LinkState {
   id: string | null;
   compare: string[];
   axis: AxisChoice;
-  /** The link or the person says the axis; until then the recording's diagnosis may. */
-  axisSaid: boolean;
   view: Range | null;
   /** The view moves on with the end of a live run. */
   follow: boolean;
   selected: string | null;
-  /** A span was chosen or closed: the costliest is then not shown by itself. */
+  /** A span was chosen or closed by a person. */
   touched: boolean;
   tables: boolean;
   /** The verdict's sentence alone, so that the lanes have its room. */
@@ -43,14 +41,12 @@ export interface OpenWindow {
 const NEWEST = '-start';
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, follow: false, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  id: null, compare: [], axis: 'time', view: null, follow: false, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
   list: false, sort: NEWEST, search: '', cause: '',
 };
 
 export const PLUGIN = 'gpu_utilization';
 const PREFIX = `p.${PLUGIN}.`;
-/** Where a span's id would stand: none is open. */
-const NONE = '-';
 
 const number = (value: number): string => String(Number(value.toPrecision(12)));
 
@@ -93,10 +89,10 @@ export function encodeHash(hash: string, state: Linked): string {
   const ours: Record<string, string> = {
     id: state.id ?? '',
     with: encodeList(state.compare),
-    axis: state.axisSaid || state.axis !== 'steps' ? state.axis : '',
+    axis: state.axis === 'time' ? '' : state.axis,
     view: encodeRange(state.view),
     follow: state.follow ? '1' : '',
-    span: state.selected ?? (state.touched ? NONE : ''),
+    span: state.selected ?? '',
     range: encodeRange(state.measure),
     window: encodeWindow(state.window),
     tables: state.tables ? '1' : '',
@@ -125,11 +121,10 @@ export function decodeHash(hash: string): LinkState {
   return {
     id: found.get('id') || null,
     compare: decodeList(found.get('with')),
-    axis: axis === 'time' || axis === 'clock' ? axis : 'steps',
-    axisSaid: axis === 'steps' || axis === 'time' || axis === 'clock',
+    axis: axis === 'steps' || axis === 'clock' ? axis : 'time',
     view: decodeRange(found.get('view')),
     follow: found.has('follow'),
-    selected: span && span !== NONE ? span : null,
+    selected: span || null,
     touched: !!(span || window),
     tables: found.has('tables'),
     measure: decodeRange(found.get('range')),

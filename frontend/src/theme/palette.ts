@@ -1,20 +1,7 @@
 /** Colours for the canvas, read from the stylesheet so that one place defines them. */
 
-export const HUES = [
-  'blue',
-  'sky',
-  'amber',
-  'orange',
-  'rust',
-  'sand',
-  'olive',
-  'mauve',
-  'violet',
-  'teal',
-  'red',
-  'grey',
-  'slate',
-] as const;
+/** The parts of a GPU's time, and the neutral tones of everything that is none. */
+export const HUES = ['busy', 'sky', 'copies', 'launch', 'input', 'callbacks', 'compile', 'validation', 'checkpoint', 'rest', 'slate', 'steel', 'grey', 'ink'] as const;
 
 const ROLES = ['bg', 'text', 'muted', 'line', 'strong-line', 'accent', 'inverse', 'on-inverse', 'stripe'] as const;
 

@@ -10,7 +10,6 @@ import { drawLimit, drawTrend, trendLine } from '../lanes/trend.ts';
 import { shift, span, toPixel, type Range } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
-import { causeStyle } from '../words/causes.ts';
 import { drawEnds } from './ends.ts';
 import type { Frame, Source } from './frame.ts';
 import { axisTicks } from './head.ts';
@@ -77,7 +76,7 @@ export function drawBody(
   }
   const scales = shareScales(prepared, tops);
   for (const row of visible) {
-    if (row.type === 'lane' && row.source === frame.sources[0]?.id) drawTints(context, frame, row, row.top - scroll);
+    if (row.type === 'lane' && row.source === frame.sources[0]?.id) drawSelected(context, frame, row, row.top - scroll);
   }
   context.fillStyle = palette.line;
   context.globalAlpha = palette.grid;
@@ -95,8 +94,6 @@ export function drawBody(
     if (lane.behind) continue;
     context.fillStyle = palette.line;
     context.fillRect(0, lane.row.top - scroll + lane.row.height - 1, width, 1);
-    const source = frame.sources.findIndex(({ id }) => id === lane.row.source);
-    if (source > 0 && lane.row.lane.kind === 'stack') drawStrips(context, frame, frame.sources[source] as Source, lane.row.top - scroll + 1);
   }
   drawEnds(context, frame, layout, scroll, height);
   if (frame.sources.some(({ tiles }) => tiles.refining)) drawRefining(context, frame);
@@ -151,43 +148,13 @@ export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
   return [...tops.values()].join() !== before;
 }
 
-/** Bottlenecks of a compared run, over its steps: all lanes are tinted by the first run's. */
-function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Source, top: number): void {
-  for (const item of source.recording.report.spans) {
-    const { colour, glyph } = causeStyle(item.cause);
-    for (const range of spanPieces(item, frame.axis, source.recording.extent)) {
-      const left = toPixel(frame.view, frame.width, range.start + source.shift);
-      const right = Math.max(toPixel(frame.view, frame.width, range.end + source.shift), left + 3);
-      context.fillStyle = frame.palette.hue(colour);
-      context.fillRect(left, top, right - left, 5);
-      context.font = `12px ${frame.palette.font}`;
-      context.fillStyle = frame.palette.text;
-      context.fillText(glyph, Math.max(2, left), top + 12);
-    }
-  }
-}
-
-/** Columns of colour behind the lanes: the selected span clearly, the others as a hint. */
-function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, height }: LaneRow, top: number): void {
-  const { palette, view, width, axis, selected } = frame;
-  const source = frame.sources[0];
-  if (!source) return;
-  const list = source.recording.report.spans;
-  for (const item of list) {
-    const own = item === selected;
-    // Not over the lanes of a GPU that it is not about.
-    if (item.gpus?.length && /#gpu\d/.test(key) && !isAbout(item.gpus, key)) continue;
-    context.fillStyle = palette.hue(causeStyle(item.cause).colour);
-    for (const { x, width: wide } of place(spanPieces(item, axis, source.recording.extent).map((range) => ({ range })), view, width, 2)) {
-      // A span over everything there is would only dim the lanes.
-      context.globalAlpha = (own && wide < 0.9 * width ? 0.14 : 0.05) * (palette.dark ? 1.8 : 1);
-      context.fillRect(x, top, wide, height);
-      if (!own) continue;
-      context.globalAlpha = 0.6;
-      context.fillRect(Math.round(x), top, 1, height);
-      context.fillRect(Math.round(x + wide) - 1, top, 1, height);
-    }
-  }
+/** The selected finding, over the lanes that it is about: the one thing that is tinted. */
+function drawSelected(context: CanvasRenderingContext2D, { palette, view, width, axis, selected, sources: [source] }: Frame, { key, height }: LaneRow, top: number): void {
+  if (!source || !selected || (selected.gpus?.length && /#gpu\d/.test(key) && !isAbout(selected.gpus, key))) return;
+  context.fillStyle = palette.hue('slate');
+  context.globalAlpha = palette.dark ? 0.25 : 0.14;
+  // One over everything there is would only dim the lanes.
+  for (const { x, width: wide } of place(spanPieces(selected, axis, source.recording.extent).map((range) => ({ range })), view, width, 2)) if (wide < 0.9 * width) context.fillRect(x, top, wide, height);
   context.globalAlpha = 1;
 }
 

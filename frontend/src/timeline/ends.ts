@@ -29,7 +29,7 @@ export function drawEnds(context: CanvasRenderingContext2D, frame: Frame, layout
     const lanes = layout.rows.filter((row) => row.type === 'lane' && row.source === source.on && row.top - scroll <= height && row.top + row.height - scroll >= 0);
     const first = lanes[0];
     if (!first) continue;
-    context.strokeStyle = palette.hue('red');
+    context.strokeStyle = palette.text;
     context.lineWidth = 2;
     context.setLineDash([5, 3]);
     context.beginPath();

@@ -1,7 +1,7 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
-import type { Extent, WordedFinding, RecordingReply, Waits } from '../api/types.ts';
+import type { Budget, Extent, LaneInfo, WordedFinding, RecordingReply, Waits } from '../api/types.ts';
 import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
-import { namedGpus, type Group } from '../lanes/findings.ts';
+import { namedGpus, type Group } from '../state/findings.ts';
 import type { LaneSource } from '../lanes/layout.ts';
 import type { Palette } from '../theme/palette.ts';
 import type { OpenWindow } from '../state/hash.ts';
@@ -34,14 +34,46 @@ export interface Frame {
   palette: Palette;
   sources: Source[];
   selected: WordedFinding | null;
-  /** The findings of the first source, a row each, and whether all of them are shown. */
+  /** The findings of the first source, a row each. */
   groups: Group[];
-  allRows: boolean;
+  /** Groups of lanes of the GPUs that a finding names. */
+  named: ReadonlySet<string>;
+  /** Which lane of time a person chose, by recording. */
+  gpus: Readonly<Record<string, string>>;
+  /** The part of the time that stays while the others fade. */
+  lit: string | null;
+  without: Without | null;
   waits: Waits | null;
   measure: Range | null;
   openWindow: OpenWindow | null;
   live: boolean;
 }
+
+/** The run as it would be without a loss: which share of a part goes, and of what is gone the least that is promised. */
+export interface Without {
+  part: string;
+  share: number;
+  least: number;
+  text: string;
+}
+
+const named = new WeakMap<RecordingReply, ReadonlySet<string>>();
+
+/** Groups of lanes of the GPUs that a finding names; the same set until the recording changes. */
+export function namedIn(recording: RecordingReply): ReadonlySet<string> {
+  const known = named.get(recording) ?? namedGpus(recording.report);
+  named.set(recording, known);
+  return known;
+}
+
+/** The lane of a recording's time: the one that was chosen, else of the GPU that a finding names, else of the first one. */
+export function timeLane(recording: RecordingReply, chosen?: string): LaneInfo | undefined {
+  const all = recording.lanes.filter(({ kind }) => kind === 'time');
+  const about = namedIn(recording);
+  return all.find(({ id }) => id === chosen) ?? all.find(({ id }) => about.has(id.slice(id.indexOf(':') + 1))) ?? all[0];
+}
+
+export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined): Budget | undefined => budgets.find((one) => one.lane === lane);
 
 /** What the layout needs to know of a recording. */
 export const lanesOf = ({ lanes, report }: RecordingReply): Omit<LaneSource, 'id' | 'label'> => ({ lanes, groupTitles: groupTitles(report), named: namedGpus(report) });

@@ -1,43 +1,48 @@
-/** The fixed part above the lanes: overview with its brush, axis, bottleneck spans, phases. */
-import type { PhaseReply, Waits, WindowInfo } from '../api/types.ts';
-import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
-import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
-import type { Group } from '../lanes/findings.ts';
-import { epochRanges, phaseRange, PHASE_COLOURS, phaseKind, place, spanBoxes, type Box, type PixelBox, type Placed, type SpanBox } from '../lanes/spans.ts';
-import { clockTick, count, elapsed } from '../math/format.ts';
-import { lastAtMost, span, toPixel, toValue } from '../math/range.ts';
+/** The fixed part above the lanes: where the view lies, the axis, the GPU's time, ranks or GPUs, phases, windows. */
+import type { LaneInfo, PhaseReply, Waits, WindowInfo } from '../api/types.ts';
+import type { Rect } from '../lanes/draw.ts';
+import { joinLimit, Points, resample } from '../lanes/resample.ts';
+import { epochRanges, phaseRange, PHASE_COLOURS, phaseKind, place, spanPieces, type Box, type PixelBox } from '../lanes/spans.ts';
+import { columnsOf, drawLabels, drawTime, holesOf, isDark, isEstimate, labelsOf, type Columns, type Hole } from '../lanes/time.ts';
+import { clockTick, count, duration, elapsed } from '../math/format.ts';
+import { lastAtMost, shift, span, toPixel, toValue } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
-import { laneColour, seriesColour } from '../words/accounts.ts';
 import { windowBoxes } from '../lanes/windows.ts';
-import { causeStyle } from '../words/causes.ts';
 import { stepsText } from '../words/labels.ts';
-import type { Frame, Source } from './frame.ts';
+import { budgetOf, timeLane, type Frame, type Source } from './frame.ts';
 
-export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 6, height: 24 };
-export const AXIS_TOP = 42;
-const AXIS_HEIGHT = 20;
-export const SPANS_TOP = AXIS_TOP + AXIS_HEIGHT + 2;
-/** Pixels of a finding's row: a name beside it is clicked, or touched. */
-export const spanRow = (): number => (matchMedia('(pointer: coarse)').matches ? 26 : 21);
-const PHASE_HEIGHT = 14;
+/** The whole run as a thin line over the axis, with the view as its brush. */
+export const BRUSH: Omit<Rect, 'x' | 'width'> = { y: 2, height: 6 };
+export const AXIS_TOP = 11;
+const AXIS_HEIGHT = 17;
+export const LANE_TOP = AXIS_TOP + AXIS_HEIGHT;
+const PHASE_HEIGHT = 15;
 export const WINDOW_ROW = 18;
-/** A row of findings for so many pixels of the page, and two in any case: lanes need the rest. */
-const PAGE_PER_ROW = 210;
-/** About what the rows of all workers take, however many there are. */
-const RANKS_HEIGHT = 40;
+/** About what the rows of all workers, or of all GPUs, take, however many there are. */
+const RANKS_HEIGHT = 104;
+const GPUS_HEIGHT = 128;
+
+/** One source's time. */
+export interface TimeRow {
+  source: Source;
+  lane: LaneInfo;
+  top: number;
+  height: number;
+}
 
 export interface Head {
-  /** The findings that have a row, the costliest first. */
-  groups: Group[];
-  spans: SpanBox[];
-  /** Findings without a row until all are asked for. */
-  more: number;
-  rowHeight: number;
-  /** Workers of a job that wait for one of them: a thin row each below the findings; no pixels where nobody waits. */
+  /** The first source's, and below it those of compared runs. */
+  times: TimeRow[];
+  /** Workers of a job that wait for one of them, the late one on top; no pixels where nobody waits. */
+  ranks: Waits['rows'];
   ranksTop: number;
   rankHeight: number;
+  /** Lanes of utilization of many GPUs, a thin row each, those that a finding names first. */
+  gpus: LaneInfo[];
+  gpusTop: number;
+  gpuHeight: number;
   phases: Box<PhaseReply>[];
   epochs: PhaseReply[];
   phasesTop: number;
@@ -47,20 +52,12 @@ export interface Head {
   height: number;
 }
 
-/** How many of the findings have a row: all that were asked for, else what leaves room for the lanes. */
-function rowsShown({ groups, allRows, selected }: Pick<Frame, 'groups' | 'allRows' | 'selected'>): number {
-  const most = Math.max(2, Math.floor(innerHeight / PAGE_PER_ROW));
-  const at = groups.findIndex(({ list }) => list.some(({ id }) => id === selected?.id));
-  return allRows || groups.length <= most + 1 || at >= most ? groups.length : most;
-}
+/** How high the lane of time is: a fifth of the tab, in every frame. */
+export const timeHeight = (width: number, height: number): number => (width < 560 ? 168 : height >= 980 ? 264 : height >= 760 ? 208 : 160);
 
-/** What stands in the head for the present axis; depends on the data and the zoom, not on pixels drawn. */
-export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' | 'allRows' | 'selected' | 'waits'>): Head {
+/** What stands in the head for the present axis; depends on the data and the frame, not on the zoom. */
+export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' | 'sources' | 'named' | 'gpus'>, wide = innerWidth, high = innerHeight): Head {
   const { extent, phases } = source.recording;
-  const groups = frame.groups.slice(0, rowsShown(frame));
-  const more = frame.groups.length - groups.length;
-  const spans = spanBoxes(groups, frame.axis, extent);
-  const rowHeight = spanRow();
   const boxes: Box<PhaseReply>[] = [];
   const epochs: PhaseReply[] = [];
   // In a series of short fits each of them is marked, instead of its first epoch again and again.
@@ -69,19 +66,40 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'groups' 
   phases.forEach((item) => {
     if (item.kind === 'profiler_window' && windows.length > 0) return;
     if (item.kind === marked) epochs.push(item);
-    else if (item.kind !== 'fit' && item.kind !== 'epoch' && !isSum(item))
-      boxes.push({ item, range: phaseRange(item, frame.axis, extent), row: 0 });
+    else if (item.kind !== 'fit' && item.kind !== 'epoch' && !isSum(item)) boxes.push({ item, range: phaseRange(item, frame.axis, extent), row: 0 });
   });
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
-  const ranksTop = SPANS_TOP + Math.max(1, groups.length + Number(more > 0)) * rowHeight + 2;
-  const ranks = frame.waits?.rows.length ?? 0;
-  const rankHeight = Math.min(8, RANKS_HEIGHT / ranks);
-  const phasesTop = ranksTop + (ranks > 0 ? ranks * rankHeight + 4 : 0);
+  const own = frame.sources.filter(({ id, on }) => id === on);
+  const full = timeHeight(wide, high);
+  const height = own.length > 1 ? Math.max(56, Math.round((1.4 * full) / own.length)) : full;
+  let top = LANE_TOP;
+  const times = own.flatMap((one) => {
+    const lane = timeLane(one.recording, frame.gpus[one.id]);
+    if (!lane) return [];
+    const row = { source: one, lane, top, height };
+    top += height + 2;
+    return [row];
+  });
+  const gpusTop = top + 1;
+  const gpus = times[0]?.lane.id.endsWith(':mean') ? gpuLanes(source, frame.named) : [];
+  const gpuHeight = Math.min(3, GPUS_HEIGHT / Math.max(1, gpus.length));
+  const ranksTop = gpusTop + Math.ceil(gpus.length * gpuHeight) + (gpus.length > 0 ? 3 : 0);
+  const late = frame.waits?.rank;
+  const ranks = [...(frame.waits?.rows ?? [])].sort((a, b) => Number(b.rank === late) - Number(a.rank === late));
+  const rankHeight = Math.min(14, RANKS_HEIGHT / Math.max(1, ranks.length));
+  const phasesTop = ranksTop + (ranks.length > 0 ? ranks.length * rankHeight + 4 : 0);
   // No row without anything in it.
   const windowsTop = phasesTop + (boxes.length + epochs.length > 0 ? PHASE_HEIGHT + 4 : 0);
-  const height = windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2;
-  return { groups, spans, more, rowHeight, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
+  return {
+    times, gpus, gpusTop, gpuHeight, ranks, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height: windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2,
+  };
+}
+
+function gpuLanes({ recording }: Source, named: ReadonlySet<string>): LaneInfo[] {
+  const lanes = new Map<string, LaneInfo>();
+  for (const lane of recording.lanes) if (/^gpu\d+(\/\w+)?:utilization_pct$/.test(lane.id) && !lane.minor) lanes.set(lane.group, lane);
+  return [...lanes.values()].sort((a, b) => Number(named.has(b.group)) - Number(named.has(a.group)));
 }
 
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
@@ -106,78 +124,141 @@ export function axisLabel(frame: Pick<Frame, 'axis' | 'clock' | 'sources'>, valu
   return frame.clock ? clockTick(start + value, resolution) : elapsed(value, resolution);
 }
 
+/** What the lanes of time show: what is under a pixel, and which holes there are, is asked of it. */
+export interface ShownTime {
+  row: TimeRow;
+  columns: Columns;
+  holes: Hole[];
+}
+
 const scratch = new Points();
 
-export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): PlacedSpan[] {
-  const { palette, width } = frame;
+export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): ShownTime[] {
+  const { width } = frame;
   context.clearRect(0, 0, width, head.height);
   context.textBaseline = 'middle';
-  drawOverview(context, frame, head);
+  drawBrush(context, frame);
   drawAxis(context, frame);
-  const placed = drawSpans(context, frame, head);
+  const shown = head.times.map((row) => drawRow(context, frame, { ...row, source: frame.sources.find(({ id }) => id === row.source.id) ?? row.source }));
+  drawGpus(context, frame, head);
   drawWaits(context, frame, head);
   drawPhases(context, frame, head);
   drawWindows(context, frame, head);
-  context.fillStyle = palette.line;
-  context.fillRect(0, AXIS_TOP - 5, width, 1);
-  return placed;
+  return shown;
 }
 
-function drawOverview(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
-  const { palette, bounds, width, overviewLevel } = frame;
-  const source = frame.sources[0];
-  if (!source) return;
-  const rect: Rect = { x: 0, width, ...OVERVIEW };
-  context.fillStyle = palette.stripe;
-  context.fillRect(rect.x, rect.y, rect.width, rect.height);
-  const lane = overviewLane(source);
-  if (lane) {
-    const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
-    const first = keys[0] as string;
-    const tiles = source.tiles.best(frame.axis, overviewLevel, bounds, first);
-    const shown = lane.kind === 'stack' ? keys : [first];
-    const points = resample(tiles, shown, bounds, width, scratch);
-    const nsWidth = frame.axis === 'time' ? width / span(bounds) : 0;
-    if (lane.kind === 'stack') {
-      const total = (i: number): number => lane.series.reduce((sum, { name }, s) => sum + (name === 'compile' ? 0 : (points.mean[s]?.[i] as number) || 0), 0);
-      const top = robustTop(points, total, 0.02) * 1.2 || 1;
-      const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
-      drawStack(context, points, rect, { colours, top, nsWidth });
-    } else {
-      const style = { colour: palette.hue(laneColour(lane.id)), area: true, top: lane.max || 100 };
-      drawBand(context, points, 0, rect, style, joinLimit(points, frame.axis, overviewLevel));
+/** The columns of a lane of time in a view, and how much of the selected part would be spared. */
+export function columnsIn(frame: Frame, { source, lane }: Pick<TimeRow, 'source' | 'lane'>): Columns {
+  const { axis, view, width, level } = frame;
+  const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
+  const own = shift(view, -source.shift);
+  const points = resample(source.tiles.best(axis, level, own, keys[0] as string), keys, own, width, scratch);
+  const { extent } = source.recording;
+  const last = extent.end_ns - extent.start_ns;
+  const { without } = frame;
+  const inside = without && source === frame.sources[0] ? without : null;
+  const nsPixel = axis === 'time' ? span(view) / width : 0;
+  return columnsOf(points, lane.series.map(({ name }) => name), last, nsPixel, inside ? { part: inside.part, share: inside.share } : undefined);
+}
+
+function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow): ShownTime {
+  const { palette, width, view, axis } = frame;
+  const rect: Rect = { x: 0, y: row.top, width, height: row.height };
+  drawUnsampled(context, rect, palette.strongLine);
+  const columns = columnsIn(frame, row);
+  const holes = holesOf(columns, row.lane.series);
+  const estimate = budgetOf(row.source.recording, row.lane.id)?.is_estimate ?? false;
+  drawTime(context, columns, row.lane.series, rect, { palette, lit: frame.lit, estimate });
+  const [from, to] = budgetOf(row.source.recording, row.lane.id)?.sampled_ns ?? [0, 0];
+  if (axis === 'time' && to > 0) {
+    const [left, right] = [from + row.source.shift, to + row.source.shift].map((at) => Math.min(width, Math.max(0, toPixel(view, width, at)))) as [number, number];
+    for (const [x, wide] of [[0, left], [right, width - right]] as const) {
+      if (wide < 1) continue;
+      context.fillStyle = palette.bg;
+      context.globalAlpha = 0.7;
+      context.fillRect(x, rect.y, wide, rect.height);
+      drawUnsampled(context, { ...rect, x, width: wide }, palette.strongLine);
     }
   }
-  for (const box of place(head.spans.filter(({ whole }) => !whole), bounds, width, 2)) {
-    context.fillStyle = palette.hue(causeStyle(box.item.cause).colour);
-    context.fillRect(box.x, rect.y + rect.height + 1, box.width, 4);
-  }
-  drawBrush(context, frame, rect);
-}
-
-function overviewLane(source: Source): Source['recording']['lanes'][number] | null {
-  const { lanes } = source.recording;
-  return lanes.find((lane) => lane.id.endsWith(':utilization_pct')) ?? lanes.find((lane) => lane.kind === 'stack') ?? lanes[0] ?? null;
-}
-
-function drawBrush(context: CanvasRenderingContext2D, frame: Frame, rect: Rect): void {
-  const { palette, bounds, view, width } = frame;
-  const left = toPixel(bounds, width, view.start);
-  const right = Math.max(toPixel(bounds, width, view.end), left + 2);
-  context.fillStyle = palette.bg;
-  context.globalAlpha = 0.62;
-  context.fillRect(rect.x, rect.y, left, rect.height + 5);
-  context.fillRect(right, rect.y, width - right, rect.height + 5);
+  context.fillStyle = palette.text;
+  context.globalAlpha = 0.08;
+  for (const quarter of [0.25, 0.5, 0.75]) context.fillRect(0, Math.round(rect.y + rect.height * quarter), width, 1);
   context.globalAlpha = 1;
+  const selected = frame.selected && !frame.without && row.source === frame.sources[0] ? spanPieces(frame.selected, axis, row.source.recording.extent) : [];
+  context.strokeStyle = palette.text;
+  context.lineWidth = 2;
+  for (const { x, width: wide } of place(selected.map((range) => ({ range })), view, width, 3)) context.strokeRect(x + 1, rect.y + 1, Math.max(2, wide - 2), rect.height - 2);
+  const measure = (words: string, strong: boolean): number => {
+    context.font = `${strong ? 600 : 400} 12px ${palette.font}`;
+    return context.measureText(words).width;
+  };
+  const text = ({ part, seconds }: Hole): string => `${estimate || isEstimate(part) ? '≈ ' : ''}−${duration(seconds)}`;
+  const named = holes.filter(({ part }) => part !== 'rest');
+  drawLabels(context, labelsOf(named, rect, axis === 'time' ? view : { start: 0, end: 0 }, measure, text), rect, { palette, lit: frame.lit });
+  if (frame.without && row.source === frame.sources[0]) drawGhost(context, frame, columns, rect);
+  return { row, columns, holes };
+}
+
+/** Where nothing was sampled the ground is dotted: neither busy nor idle. */
+function drawUnsampled(context: CanvasRenderingContext2D, rect: Rect, colour: string): void {
+  context.fillStyle = colour;
+  context.globalAlpha = 0.6;
+  for (let y = rect.y + 6; y < rect.y + rect.height; y += 8) for (let x = rect.x + 4; x < rect.x + rect.width; x += 8) context.fillRect(x, y, 1.5, 1.5);
+  context.globalAlpha = 1;
+}
+
+/** What the run would be shorter by: the end that is promised, and the range of it. */
+function drawGhost(context: CanvasRenderingContext2D, { palette, without }: Frame, columns: Columns, rect: Rect): void {
+  if (!without || columns.n === 0) return;
+  const end = columns.x1[columns.n - 1] as number;
+  const whole = rect.width - end;
+  const least = end + whole * (1 - without.least);
+  context.fillStyle = palette.stripe;
+  context.fillRect(end, rect.y, whole, rect.height);
+  context.fillStyle = palette.hue('rest');
+  context.fillRect(end, rect.y, least - end, rect.height);
+  context.strokeStyle = palette.text;
+  context.lineWidth = 1.5;
+  context.setLineDash([4, 4]);
+  context.strokeRect(end + 0.75, rect.y + 0.75, Math.max(1, least - end - 1.5), rect.height - 1.5);
+  context.setLineDash([]);
+  context.font = `600 12px ${palette.font}`;
+  context.fillStyle = palette.text;
+  context.textAlign = 'right';
+  const x = Math.max(context.measureText(without.text).width + 8, Math.min(rect.width - 6, Math.max(least, end) - 6));
+  context.fillText(without.text, x, rect.y + 16);
+  context.textAlign = 'left';
+}
+
+/** The whole run in the colours of what took most of the time, and which part of it is in view. */
+function drawBrush(context: CanvasRenderingContext2D, frame: Frame): void {
+  const { palette, bounds, view, width, overviewLevel, axis, sources } = frame;
+  const source = sources[0];
+  const { y, height } = BRUSH;
+  context.fillStyle = palette.line;
+  context.fillRect(0, y, width, height);
+  const left = Math.max(0, toPixel(bounds, width, view.start));
+  const right = Math.min(width, Math.max(toPixel(bounds, width, view.end), left + 6));
+  const lane = source && timeLane(source.recording, frame.gpus[source.id]);
+  if (source && lane && (left > 0.5 || right < width - 0.5)) {
+    const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
+    const points = resample(source.tiles.best(axis, overviewLevel, bounds, keys[0] as string), keys, bounds, width, scratch);
+    for (let i = 0; i < points.n; i++) {
+      let most = 0;
+      for (let s = 1; s < keys.length; s++) if ((points.mean[s]?.[i] as number) > (points.mean[most]?.[i] as number)) most = s;
+      context.fillStyle = palette.hue(lane.series[most]?.name ?? 'rest');
+      context.fillRect(points.x0[i] as number, y, Math.max(1, (points.x1[i] as number) - (points.x0[i] as number)), height);
+    }
+    context.fillStyle = palette.bg;
+    context.globalAlpha = 0.6;
+    context.fillRect(0, y, left, height);
+    context.fillRect(right, y, width - right, height);
+    context.globalAlpha = 1;
+  }
+  if (left <= 0.5 && right >= width - 0.5) return;
   context.strokeStyle = palette.accent;
   context.lineWidth = 1.5;
-  context.strokeRect(left + 0.75, rect.y - 2.25, Math.max(1, right - left - 1.5), rect.height + 9);
-  context.fillStyle = palette.accent;
-  for (const x of [left, right - 4]) {
-    context.beginPath();
-    context.roundRect(x, rect.y + rect.height / 2 - 7, 4, 18, 2);
-    context.fill();
-  }
+  context.strokeRect(left + 0.75, y - 0.75, Math.max(1, right - left - 1.5), height + 1.5);
 }
 
 function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
@@ -189,7 +270,7 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
     const x = Math.round(toPixel(view, width, value)) + 0.5;
     if (x < -1 || x > width + 1) continue;
     context.fillStyle = palette.strongLine;
-    context.fillRect(x - 0.5, AXIS_TOP + AXIS_HEIGHT - 4, 1, 4);
+    context.fillRect(x - 0.5, LANE_TOP - 4, 1, 4);
     const text = axisLabel(frame, value, ticks.step);
     const half = context.measureText(text).width / 2;
     const at = Math.min(Math.max(x, half), width - half);
@@ -202,44 +283,10 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   context.textAlign = 'left';
 }
 
-/** A span in the pixels of the view. */
-export type PlacedSpan = SpanBox & Placed;
-
-/** Bars without text: what a row is called stands at its left. One without a range of its own, or estimated, is hatched. */
-function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PlacedSpan[] {
-  const { palette, view, width, selected } = frame;
-  const placed = place(head.spans, view, width, 5);
-  const height = head.rowHeight - 5;
-  for (const box of placed) {
-    const hue = palette.hue(causeStyle(box.item.cause).colour);
-    const y = SPANS_TOP + box.row * head.rowHeight + 2;
-    const left = Math.max(-4, box.x);
-    const right = Math.min(width + 4, box.x + box.width);
-    const own = box.item.id === selected?.id;
-    context.fillStyle = hue;
-    context.strokeStyle = hue;
-    context.beginPath();
-    context.roundRect(left, y, right - left, height, 3);
-    const hatched = box.whole || box.item.confidence === 'estimated';
-    context.globalAlpha = hatched ? 0.12 : own ? 0.85 : 0.55;
-    context.fill();
-    context.globalAlpha = 1;
-    if (hatched) hatch(context, left, y, right - left, height);
-    if (own) {
-      context.strokeStyle = palette.text;
-      context.lineWidth = 1.5;
-      context.beginPath();
-      context.roundRect(left + 0.75, y + 0.75, Math.max(1, right - left - 1.5), height - 1.5, 3);
-      context.stroke();
-    }
-  }
-  return placed;
-}
-
 function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: number, height: number): void {
   context.save();
   context.beginPath();
-  context.roundRect(x, y, width, height, 3);
+  context.rect(x, y, width, height);
   context.clip();
   context.globalAlpha = 0.7;
   context.lineWidth = 1.5;
@@ -252,24 +299,56 @@ function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: n
   context.restore();
 }
 
-/** What a worker waits for another one is no work of its own. */
-export const waitColour = ({ rank: late, part, confidence }: Waits, rank: number | null): string => (rank !== late ? 'grey' : confidence === 'estimated' ? 'teal' : seriesColour(part));
+/** A thin row a GPU: the stronger the blue, the busier; those that a finding names are framed. */
+function drawGpus(context: CanvasRenderingContext2D, frame: Frame, { gpus, gpusTop, gpuHeight }: Head): void {
+  const { axis, level, view, width, palette, named, sources } = frame;
+  const source = sources[0];
+  if (!source || gpus.length === 0) return;
+  context.fillStyle = palette.hue('rest');
+  context.fillRect(0, gpusTop, width, gpus.length * gpuHeight);
+  context.fillStyle = palette.hue('busy');
+  gpus.forEach((lane, row) => {
+    const key = seriesKey(lane.id, lane.series[0]?.name ?? '');
+    const points = resample(source.tiles.best(axis, level, view, key), [key], view, width, scratch);
+    const limit = joinLimit(points, axis, level);
+    for (let i = 0; i < points.n; i++) {
+      const left = points.x0[i] as number;
+      const joins = i + 1 < points.n && (points.time[i + 1] as number) - (points.time[i] as number) <= limit;
+      context.globalAlpha = Math.min(1, (points.mean[0]?.[i] as number) / 100);
+      context.fillRect(left, gpusTop + row * gpuHeight, Math.max(1, (joins ? (points.x0[i + 1] as number) : (points.x1[i] as number)) - left), Math.max(1, gpuHeight - 0.5));
+    }
+  });
+  context.globalAlpha = 1;
+  const framed = gpus.filter(({ group }) => named.has(group)).length;
+  if (framed === 0) return;
+  context.strokeStyle = palette.text;
+  context.lineWidth = 1.5;
+  context.strokeRect(0.75, gpusTop - 0.75, width - 1.5, framed * gpuHeight + 1.5);
+}
 
-/** A row a worker: in each cell its own work, then what it waits for the late one, whose row is framed and shows what makes it late. */
-function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, axis, waits }: Frame, { ranksTop, rankHeight }: Head): void {
+/** What a worker waits for another one is no work of its own; what makes the late one late has the colour of its cause. */
+export const waitColour = ({ rank: late, part }: Waits, rank: number | null): string => (rank !== late ? 'rest' : part === 'input_wait' ? 'input' : part === 'callbacks' ? 'callbacks' : 'slate');
+
+/** A row a worker: in each cell its own work, and over it what it waits for the late one, whose row is framed and shows what makes it late. */
+function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, axis, waits }: Frame, { ranks, ranksTop, rankHeight }: Head): void {
   if (!waits) return;
   const at = (axis === 'step' ? waits.steps : waits.ns).map((edge) => toPixel(view, width, edge));
-  waits.rows.forEach(({ rank, shares }, row) => {
+  ranks.forEach(({ rank, shares }, row) => {
     const y = ranksTop + row * rankHeight;
     const high = Math.max(1, rankHeight - 1);
     for (const [i, share] of shares.entries()) {
       const [left, right] = [at[i] as number, at[i + 1] as number];
       if (share === null || right < 0 || left > width) continue;
-      const middle = right - (right - left) * share;
-      context.fillStyle = palette.hue('blue');
-      context.fillRect(left, y, middle - left, high);
+      context.fillStyle = palette.hue('busy');
+      context.fillRect(left, y, right - left + 0.5, high);
       context.fillStyle = palette.hue(waitColour(waits, rank));
-      context.fillRect(middle, y, right - middle, high);
+      // As in the lane above: waiting lies over the work; in a row too thin for that, they mix.
+      if (high >= 6) context.fillRect(left, y, right - left + 0.5, high * share);
+      else {
+        context.globalAlpha = share;
+        context.fillRect(left, y, right - left + 0.5, high);
+        context.globalAlpha = 1;
+      }
     }
     if (rank !== waits.rank) return;
     context.strokeStyle = palette.text;
@@ -278,15 +357,21 @@ function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, ax
   });
   if (waits.confidence !== 'estimated') return;
   context.strokeStyle = palette.bg;
-  hatch(context, Math.max(0, at[0] as number), ranksTop, Math.min(width, at[at.length - 1] as number), waits.rows.length * rankHeight);
+  hatch(context, Math.max(0, at[0] as number), ranksTop, Math.min(width, at[at.length - 1] as number), ranks.length * rankHeight);
 }
 
 /** The worker under pixel `x`, `y` of the head, and how much of the steps there it waits; null elsewhere. */
-export function waitAt({ view, width, axis, waits }: Frame, { ranksTop, rankHeight }: Head, x: number, y: number): { rank: number | null; share: number } | null {
-  const row = waits?.rows[Math.floor((y - ranksTop) / rankHeight)];
+export function waitAt({ view, width, axis, waits }: Frame, { ranks, ranksTop, rankHeight }: Head, x: number, y: number): { rank: number | null; share: number } | null {
+  const row = y < ranksTop ? undefined : ranks[Math.floor((y - ranksTop) / rankHeight)];
   const edges = axis === 'step' ? waits?.steps : waits?.ns;
   const share = row?.shares[lastAtMost(edges ?? [], toValue(view, width, x))];
   return row && typeof share === 'number' ? { rank: row.rank, share } : null;
+}
+
+/** "65 % working · 35 % waiting for 2": of a worker's row, over all of its cells. */
+export function meanWait({ shares }: Waits['rows'][number]): number | null {
+  const known = shares.filter((share) => share !== null);
+  return known.length > 0 ? known.reduce((sum, share) => sum + share, 0) / known.length : null;
 }
 
 /** The first of `texts` that fits into `room` pixels, else the last but one cut short; empty where nothing does. */
@@ -336,16 +421,14 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
   for (const box of boxes) {
     const colour = palette.hue(PHASE_COLOURS[box.item.kind] ?? 'grey');
     context.fillStyle = colour;
-    context.beginPath();
-    context.roundRect(box.x, y + 1, box.width, PHASE_HEIGHT - 2, Math.min(2, box.width / 2));
-    context.fill();
+    context.fillRect(box.x, y + 1, box.width, PHASE_HEIGHT - 3);
     const from = Math.max(0, box.x) + 5;
     const room = Math.min(width, box.x + box.width) - from - 4;
     if (room < 24) continue;
     const kind = phaseKind(box.item.kind);
     const text = fitting(context, [clean(box.item.name, 60) || kind, kind, ''], room);
-    context.fillStyle = palette.bg;
-    if (text) context.fillText(text, from, y + PHASE_HEIGHT / 2 + 0.5);
+    context.fillStyle = isDark(colour) ? '#ffffff' : '#16191d';
+    if (text) context.fillText(text, from, y + PHASE_HEIGHT / 2);
   }
 }
 
@@ -356,7 +439,7 @@ function drawWindows(context: CanvasRenderingContext2D, frame: Frame, head: Head
   context.font = `10.5px ${palette.font}`;
   for (const box of place(head.windows, view, width, WINDOW_WIDTH)) {
     const open = box.item.window === frame.openWindow?.number;
-    context.fillStyle = palette.hue('teal');
+    context.fillStyle = palette.hue('slate');
     context.beginPath();
     context.roundRect(box.x, y + 1, box.width, WINDOW_ROW - 6, 3);
     context.fill();

@@ -1,8 +1,9 @@
 /** Mouse, trackpad and touch on the timeline. Plain wheels scroll; Ctrl or Cmd zooms, Shift pans. */
 import type { WindowInfo } from '../api/types.ts';
-import { span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
+import { padded, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
+import { isLoss } from '../lanes/time.ts';
 import { rowAt } from '../lanes/layout.ts';
-import { AXIS_TOP, SPANS_TOP, windowAt } from './head.ts';
+import { AXIS_TOP, LANE_TOP, windowAt } from './head.ts';
 import type { Timeline } from './timeline.ts';
 
 const CLICK_PIXELS = 4;
@@ -40,18 +41,21 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
   const hover = (event: PointerEvent, x: number, y: number, inHead: boolean): void => {
     const { frame } = timeline;
     if (!frame) return;
-    if (inHead && y < AXIS_TOP - 4) {
+    if (inHead && y < AXIS_TOP - 1) {
       app.cursor.set({ at: null, laneKey: null });
+      app.state.set({ lit: null });
       head.style.cursor = brushMode(timeline, x) === 'brush' ? 'crosshair' : brushMode(timeline, x) === 'brush-move' ? 'grab' : 'ew-resize';
       return;
     }
-    if (inHead) head.style.cursor = spanAt(timeline, x, y) || windowUnder(timeline, x, y) ? 'pointer' : 'crosshair';
+    const time = inHead ? timeline.timeAt(x, y) : null;
+    app.state.set({ lit: time && isLoss(time.part) ? time.part : null });
+    if (inHead) head.style.cursor = (time && isLoss(time.part)) || windowUnder(timeline, x, y) ? 'pointer' : 'crosshair';
     const { layout } = timeline.shape.get();
     const scroll = surface.parentElement?.parentElement?.scrollTop ?? 0;
     const row = inHead ? null : rowAt(layout, y + scroll);
     app.cursor.set({
       at: toValue(frame.view, frame.width, x),
-      laneKey: inHead ? (y < SPANS_TOP ? 'axis' : `head ${Math.round(x)} ${Math.round(y)}`) : row?.type === 'lane' ? row.key : null,
+      laneKey: inHead ? (y < LANE_TOP ? 'axis' : `head ${Math.round(x)} ${Math.round(y)}`) : row?.type === 'lane' ? row.key : null,
       pixel: x,
       x: event.clientX,
       y: event.clientY,
@@ -76,8 +80,8 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     const target = event.currentTarget as HTMLElement;
     target.setPointerCapture(event.pointerId);
     let mode: Mode = event.shiftKey || event.button === 1 || event.pointerType === 'touch' ? 'pan' : 'measure';
-    if (inHead && y < AXIS_TOP - 4) mode = brushMode(timeline, x);
-    else if (inHead && y < SPANS_TOP && mode === 'measure') mode = 'zoom';
+    if (inHead && y < AXIS_TOP - 1) mode = brushMode(timeline, x);
+    else if (inHead && y < LANE_TOP && mode === 'measure') mode = 'zoom';
     const from = toValue(mode.startsWith('brush') ? frame.bounds : frame.view, frame.width, x);
     drag = { mode, id: event.pointerId, x, y, moved: false, view: frame.view, from };
     clearTimeout(hold);
@@ -137,7 +141,9 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
   };
 
   const leave = (): void => {
-    if (!drag) app.cursor.set({ at: null, laneKey: null });
+    if (drag) return;
+    app.cursor.set({ at: null, laneKey: null });
+    app.state.set({ lit: null });
   };
 
   const wheel = (event: WheelEvent): void => {
@@ -159,11 +165,11 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     const { frame } = timeline;
     if (!frame) return;
     const { x, y, inHead } = at(event);
-    const hit = inHead ? spanAt(timeline, x, y) : null;
+    const hole = inHead ? timeline.timeAt(x, y)?.hole : null;
     const window = inHead ? windowUnder(timeline, x, y) : null;
-    if (hit) timeline.showSpan(hit.item);
+    if (hole) timeline.show(padded({ start: toValue(frame.view, frame.width, hole.x0), end: toValue(frame.view, frame.width, hole.x1) }, 0.1));
     else if (window) timeline.showWindow(window);
-    else if (inHead && y < AXIS_TOP - 4) app.look(null);
+    else if (inHead && y < AXIS_TOP - 1) app.look(null);
     else timeline.zoom(1 / 3, toValue(frame.view, frame.width, x), 'jump');
   };
 
@@ -232,15 +238,6 @@ function dragTo(timeline: Timeline, drag: Drag, x: number): void {
   timeline.show(ranges[drag.mode] ?? view, `brush ${drag.x}`);
 }
 
-export function spanAt(timeline: Timeline, x: number, y: number): Timeline['placedSpans'][number] | null {
-  const hits = timeline.placedSpans.filter((box) => {
-    const top = SPANS_TOP + box.row * (timeline.head?.rowHeight ?? 0);
-    return y >= top && y < top + (timeline.head?.rowHeight ?? 0) && x >= box.x - 2 && x <= box.x + Math.max(box.width, 5) + 2;
-  });
-  hits.sort((a, b) => a.width - b.width);
-  return hits[0] ?? null;
-}
-
 /** The profiler window at a place of the head; null outside their row. */
 export function windowUnder(timeline: Timeline, x: number, y: number): WindowInfo | null {
   const { frame, head } = timeline;
@@ -250,7 +247,7 @@ export function windowUnder(timeline: Timeline, x: number, y: number): WindowInf
 function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boolean): void {
   const { app, frame } = timeline;
   if (!frame) return;
-  if (inHead && y < AXIS_TOP - 4) {
+  if (inHead && y < AXIS_TOP - 1) {
     if (drag.mode !== 'brush') return;
     const centre = toValue(frame.bounds, frame.width, x);
     const half = span(frame.view) / 2;
@@ -258,8 +255,9 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
     return;
   }
   if (inHead) {
-    const hit = spanAt(timeline, x, y);
-    if (hit) timeline.choose(hit.item.id);
+    const time = timeline.timeAt(x, y);
+    if (time && app.state.get().measure) app.measureRange(null);
+    else if (time && isLoss(time.part)) timeline.choosePart(time.part, toValue(frame.view, frame.width, x));
     else if (windowUnder(timeline, x, y)) timeline.openWindowAt(toValue(frame.view, frame.width, x));
     return;
   }
@@ -272,8 +270,4 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
     app.measureRange({ start: step, end: step + 1 });
     return;
   }
-  // In the lanes, the shortest span over this place is the one that is meant.
-  const over = timeline.placedSpans.filter((box) => !box.whole && x >= box.x && x <= box.x + box.width);
-  over.sort((a, b) => a.width - b.width);
-  if (over[0]) timeline.choose(over[0].item.id);
 }

@@ -20,12 +20,13 @@ export interface KeyTargets {
 export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: KeyTargets): boolean {
   const { app } = timeline;
   if (event.key === 'Escape') return escape(timeline);
+  if (event.code === 'KeyK' && (event.ctrlKey || event.metaKey)) return done(app.state.set({ finding: true }));
   if (typing(event) || event.ctrlKey || event.metaKey || event.altKey) return false;
   if (event.key === '?') {
     app.state.set({ help: !app.state.get().help });
     return true;
   }
-  if (app.state.get().help) return false;
+  if (app.state.get().help || app.state.get().finding) return false;
   if (event.code === 'KeyL') return done(app.openList(!app.state.get().list));
   if (app.state.get().list) return false;
   const onSurface = document.activeElement === targets.surface();
@@ -46,7 +47,7 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
     case 'KeyM':
       return mark(timeline);
     case 'KeyG':
-      return done(app.state.set({ asking: true }));
+      return done(app.state.set({ finding: true }));
     case 'KeyE':
       return done(timeline.toEnd());
     case 'KeyT':
@@ -71,6 +72,12 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
     case ']':
     case '.':
       return done(timeline.toSpan(1));
+    case '{':
+      return done(timeline.toSpan(-1, true));
+    case '}':
+      return done(timeline.toSpan(1, true));
+    case 'c':
+      return done(timeline.copyFix());
     case 'z':
     case 'Backspace':
       return done(app.undo());
@@ -91,7 +98,7 @@ function escape(timeline: Timeline): boolean {
   } else if (state.measure) app.measureRange(null);
   else if (state.window) app.openWindow(null);
   else if (app.cursor.get().byKeyboard && app.cursor.get().at !== null) app.cursor.set({ at: null });
-  else if (state.selected) app.select(null);
+  else if (app.panelOpen) app.openPanel(false);
   else return false;
   return true;
 }
@@ -144,9 +151,7 @@ function moveCursor(timeline: Timeline, event: KeyboardEvent, targets: KeyTarget
       at = frame.view.end - bucket / 2;
       break;
     case 'Enter': {
-      const hit = timeline.placedSpans.find(({ range, whole }) => !whole && current >= range.start && current < range.end);
-      if (hit) timeline.choose(hit.item.id);
-      else timeline.openWindowAt(current);
+      if (!timeline.openSpanAt(current)) timeline.openWindowAt(current);
       return true;
     }
     default:

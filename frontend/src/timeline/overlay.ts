@@ -3,7 +3,7 @@ import { elapsed, count, clock, plural, seconds } from '../math/format.ts';
 import { span, toPixel } from '../math/range.ts';
 import type { Frame } from './frame.ts';
 import { other } from './frame.ts';
-import { AXIS_TOP, SPANS_TOP } from './head.ts';
+import { AXIS_TOP, LANE_TOP } from './head.ts';
 
 /** "step 2,688 · 5:03", both coordinates of a place whatever the axis. */
 export function placeText(frame: Frame, at: number): string {
@@ -24,7 +24,6 @@ export function drawOverlay(
   context: CanvasRenderingContext2D,
   frame: Frame,
   height: number,
-  headHeight: number,
   cursor: number | null,
   drag: { start: number; end: number } | null,
 ): void {
@@ -41,7 +40,7 @@ export function drawOverlay(
     for (const x of [left, right - 1]) context.fillRect(Math.round(x), AXIS_TOP, 1, height);
     const size = Math.abs(measure.end - measure.start);
     const text = frame.axis === 'step' ? plural(Math.round(size), 'step') : seconds(size / 1e9);
-    flag(context, frame, (left + right) / 2, headHeight - 21, text, palette.accent, palette.bg);
+    flag(context, frame, (left + right) / 2, LANE_TOP + 3, text, palette.accent, palette.bg);
   }
   if (cursor === null) return;
   const x = toPixel(view, width, cursor);
@@ -51,7 +50,7 @@ export function drawOverlay(
   context.lineWidth = 1;
   context.setLineDash([3, 3]);
   context.beginPath();
-  context.moveTo(Math.round(x) + 0.5, SPANS_TOP - 4);
+  context.moveTo(Math.round(x) + 0.5, LANE_TOP);
   context.lineTo(Math.round(x) + 0.5, height);
   context.stroke();
   context.setLineDash([]);

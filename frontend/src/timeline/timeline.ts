@@ -3,6 +3,10 @@ import { fetchTiles } from '../api/client.ts';
 import type { WordedFinding, RecordingReply, WindowInfo } from '../api/types.ts';
 import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange } from '../lanes/spans.ts';
+import { partAt, type Hole } from '../lanes/time.ts';
+import { remedyOf } from '../state/findings.ts';
+import { copyText, pasted } from '../views/fix.tsx';
+import { cleanCode } from '../math/text.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
 import { plural } from '../math/format.ts';
@@ -15,8 +19,9 @@ import { TileStore } from '../tiles/store.ts';
 import { sourceLabel } from '../words/labels.ts';
 import { startsLater } from './workers.ts';
 import { drawBody, scaleAll, type LaneScale, type Tops } from './body.ts';
-import { boundsOf, convertRange, extentRange, lanesOf, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
-import { drawHead, layOutHead, windowAt, type Head, type PlacedSpan } from './head.ts';
+import { boundsOf, convertRange, extentRange, lanesOf, levelsOf, namedIn, NARROWEST, resolveView, timeLane, type Frame, type Source } from './frame.ts';
+import { drawHead, layOutHead, windowAt, type Head, type ShownTime } from './head.ts';
+import { withoutIt } from './without.ts';
 import { drawOverlay } from './overlay.ts';
 import { stepsIn } from './readout.ts';
 
@@ -54,7 +59,8 @@ export class Timeline {
   readonly shape: Store<Shape> = createStore<Shape>({ layout: EMPTY, head: null, width: 0, height: 0 });
   frame: Frame | null = null;
   head: Head | null = null;
-  placedSpans: PlacedSpan[] = [];
+  /** What the lanes of time show. */
+  times: ShownTime[] = [];
   scales = new Map<string, LaneScale>();
   /** The labels' elements that are written at each drawing, by row key. */
   readonly labels = new Map<string, { value: HTMLElement; scale: HTMLElement }>();
@@ -212,7 +218,7 @@ export class Timeline {
     const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
-      selected: this.app.selection, groups: this.app.rows, allRows: state.allRows, waits: state.job?.waits ?? null, measure: state.measure, openWindow: state.window, live,
+      selected: this.app.selection, groups: this.app.rows, named: namedIn(first.recording), gpus: state.gpus, lit: state.lit, without: withoutIt(this.app, state.without), waits: state.job?.waits ?? null, measure: state.measure, openWindow: state.window, live,
     };
     if (this.frame && !sameRange(this.frame.view, view)) this.moved();
     this.frame = frame;
@@ -224,7 +230,7 @@ export class Timeline {
     const scroll = Math.max(0, Math.min(scrolled, layout.height - height));
     this.wantTiles(frame, layout, scroll, height);
     const headContext = sized(surfaces.head, width, head.height, dpr);
-    this.placedSpans = drawHead(headContext, frame, head);
+    this.times = drawHead(headContext, frame, head);
     this.drawLanes(surfaces.body, frame, layout, scroll, height);
     if (sources.length > 1) this.scaleLater();
     const above = layout.rows.filter((row) => row.type === 'group' && row.top < scroll).pop();
@@ -235,7 +241,7 @@ export class Timeline {
 
   /** The head's layout, which stays while the view moves. */
   private headOf(first: Source, frame: Frame): Head {
-    const of = [first.recording, frame.axis, frame.groups, frame.allRows, frame.selected?.id, frame.waits, innerHeight];
+    const of = [frame.axis, frame.waits, frame.gpus, innerHeight, innerWidth, ...frame.sources.flatMap(({ recording, on }) => [recording, on])];
     if (!this.head || !alike(of, this.headFrom)) this.head = layOutHead(first, frame);
     this.headFrom = of;
     return this.head;
@@ -303,7 +309,7 @@ export class Timeline {
     if (nothing && this.overlayClear) return;
     this.overlayClear = nothing;
     const context = sized(surfaces.overlay, frame.width, height, frame.dpr);
-    drawOverlay(context, frame, height, this.head?.height ?? 0, at, this.drag);
+    drawOverlay(context, frame, height, at, this.drag);
   }
 
   /** Fetches what the view holds of every lane, also of those scrolled away; gives up after a while. */
@@ -333,8 +339,11 @@ export class Timeline {
         const throttled = throttleLane(source.recording, row.lane);
         if (throttled) wanted.add(throttled.id);
       }
+      const time = timeLane(source.recording, this.app.state.get().gpus[source.id]);
+      const overview = time ? [time.id] : [];
+      if (time && source.id === source.on) wanted.add(time.id);
+      if (source === frame.sources[0]) for (const { id } of this.head?.gpus ?? []) wanted.add(id);
       const lanes = [...wanted];
-      const overview = overviewLanes(source);
       const own = (range: Range): Range => shift(range, -source.shift);
       const requests: Parameters<TileStore['want']>[0] = [{ axis, level, range: own(view), lanes }];
       if (source === frame.sources[0]) requests.unshift({ axis, level: overviewLevel, range: bounds, lanes: overview });
@@ -400,6 +409,59 @@ export class Timeline {
     }
   }
 
+  /** The hole, and the part of the time, under a place of the head; null elsewhere. */
+  timeAt(x: number, y: number): { shown: ShownTime; part: string; hole: Hole | null } | null {
+    const shown = this.times.find(({ row }) => y >= row.top && y < row.top + row.height);
+    const hit = shown && partAt(shown.columns, shown.row.lane.series, x, 1 - (y - shown.row.top) / shown.row.height);
+    return shown && hit ? { shown, part: hit.part, hole: shown.holes.find(({ part, x0, x1 }) => part === hit.part && x >= x0 - 1 && x <= x1 + 1) ?? null } : null;
+  }
+
+  /** The finding that takes a part of the time at a place of the axis, else anywhere; null where none does. */
+  findingOf(part: string, at: number | null): WordedFinding | null {
+    const { frame } = this;
+    const extent = frame?.sources[0]?.recording.extent;
+    const all = this.app.rows.filter(({ list }) => list.some((one) => one.part === part));
+    const inside = (item: WordedFinding): boolean => {
+      const range = frame && extent ? spanRange(item, frame.axis, extent) : null;
+      return at !== null && !!range && at >= range.start && at < range.end;
+    };
+    return all.flatMap(({ list }) => list).find((item) => item.part === part && inside(item)) ?? all[0]?.first ?? null;
+  }
+
+  /** Opens the shortest span over a place of the axis; false where there is none. */
+  openSpanAt(at: number): boolean {
+    const { frame, app } = this;
+    const extent = frame?.sources[0]?.recording.extent;
+    if (!frame || !extent) return false;
+    const over = app.rows.flatMap(({ list }) => list).flatMap((item) => {
+      const range = spanRange(item, frame.axis, extent);
+      return range && at >= range.start && at < range.end ? [{ item, wide: span(range) }] : [];
+    });
+    const [hit] = over.sort((a, b) => a.wide - b.wide);
+    if (hit) this.choose(hit.item.id);
+    return !!hit;
+  }
+
+  chooseGpu(id: string, lane: string): void {
+    this.app.state.set({ gpus: { ...this.app.state.get().gpus, [id]: lane } });
+  }
+
+  /** `c`: what is to be pasted for the selected finding, else for the one to fix first. */
+  copyFix(): void {
+    const { app } = this;
+    const row = app.rows.find(({ list }) => list.some(({ id }) => id === app.state.get().selected)) ?? app.headline;
+    const code = row && cleanCode(remedyOf(row, row.first).item.advice?.code);
+    if (!code) app.notice('There is no code to copy');
+    else void copyText(pasted(code)).then((done) => app.notice(done ? 'Fix copied' : 'Copying is not allowed here'));
+  }
+
+  /** Selects what takes a part of the time; without a finding the part alone stays lit. */
+  choosePart(part: string, at: number | null): void {
+    const item = this.findingOf(part, at);
+    if (item) this.choose(item.id);
+    else this.app.notice(part === 'busy' ? 'The GPU was at work' : 'No finding is about this part of the time');
+  }
+
   /** Selects a span, and scrolls to the lanes of its GPU where it is about some of them only. */
   choose(id: string): void {
     const { app, surfaces } = this;
@@ -417,6 +479,20 @@ export class Timeline {
     if (hidden) requestAnimationFrame(() => requestAnimationFrame(scroll));
     // In a narrow frame the page scrolls.
     root.scrollIntoView({ block: 'nearest' });
+  }
+
+  /** Opens the group of a lane, shows the lane and scrolls to it. */
+  reveal(key: string, group: string): void {
+    const { app, surfaces } = this;
+    if (app.state.get().hidden.has(key)) app.toggle('hidden', key);
+    if (this.shape.get().layout.rows.some((row) => row.type === 'group' && row.key === group && row.collapsed)) app.toggle('collapsed', group);
+    requestAnimationFrame(() =>
+      requestAnimationFrame(() => {
+        const row = this.shape.get().layout.rows.find((one) => one.key === key);
+        if (row && surfaces) surfaces.scroller.scrollTop = row.top;
+        surfaces?.scroller.scrollIntoView({ block: 'nearest' });
+      }),
+    );
   }
 
   /** Hides a series of a lane or shows it again; the last one that is shown brings all of them back. */
@@ -445,10 +521,10 @@ export class Timeline {
     this.app.measureRange({ start: at, end: at + 1 });
   }
 
-  /** The next or the last span; where the view is zoomed in it follows. */
-  toSpan(by: number): void {
+  /** The next or the last span of a cause, or the next cause; where the view is zoomed in it follows. */
+  toSpan(by: number, row = false): void {
     const { app, frame } = this;
-    const id = app.neighbour(by);
+    const id = row ? app.neighbourRow(by) : app.neighbour(by);
     if (id === null) return;
     this.choose(id);
     if (app.selection && frame && span(frame.view) < span(frame.bounds)) this.showSpan(app.selection);
@@ -507,12 +583,7 @@ const clampTo = (range: Range, bounds: Range): Range => ({
   end: Math.min(range.end, bounds.end),
 });
 
-function overviewLanes(source: Source): string[] {
-  const { lanes } = source.recording;
-  const stack = lanes.find(({ kind }) => kind === 'stack');
-  const use = lanes.find(({ id }) => id.endsWith(':utilization_pct'));
-  return [use, stack].filter((lane) => lane !== undefined).map(({ id }) => id);
-}
+
 
 /** The 2-D context of `canvas`, resized only when needed, in CSS pixels. */
 function sized(canvas: HTMLCanvasElement, width: number, height: number, dpr: number): CanvasRenderingContext2D {

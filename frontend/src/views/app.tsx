@@ -16,13 +16,15 @@ import { Runs } from './runs.tsx';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
 import { TopBar } from './topbar.tsx';
-import { Accounts, Verdict } from './verdict.tsx';
+import { Budget, FixFirst, Verdict } from './verdict.tsx';
+import { Finder } from './finder.tsx';
 
 export function Root() {
   return (
     <>
       <Body />
       <Help />
+      <Finder />
       <Notice />
     </>
   );
@@ -61,7 +63,9 @@ function Body() {
       {trouble && <Trouble message={trouble} />}
       <Damaged problems={recording.problems} />
       <main class="content">
-        <Verdict report={recording.report} />
+        <Verdict recording={recording} />
+        <FixFirst recording={recording} />
+        <Budget recording={recording} />
         <Compare />
         <div class="columns">
           <div class="middle">
@@ -71,7 +75,6 @@ function Body() {
           </div>
           <Details recording={recording} />
         </div>
-        <Accounts report={recording.report} />
       </main>
       <Footer report={recording.report} version={runs.server_version ?? ''} />
     </div>

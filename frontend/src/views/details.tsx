@@ -1,48 +1,47 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
 import type { EvidenceRow, WordedFinding, RecordingReply } from '../api/types.ts';
-import { positionText, remedyOf } from '../lanes/findings.ts';
+import { positionText, remedyOf } from '../state/findings.ts';
 import { clock, duration, elapsed, nanoseconds, percent } from '../math/format.ts';
 import { capitalized, clean, held } from '../math/text.ts';
 import { causeBeside, causeStyle, culprit, titleOf } from '../words/causes.ts';
-import { Contrast } from './contrast.tsx';
-import { About } from './findings.tsx';
+import { About, Findings } from './findings.tsx';
+import { partColour } from './verdict.tsx';
 import { Fix, wallOf } from './fix.tsx';
+import { withoutIt } from '../timeline/without.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
 import { Heads } from './table.tsx';
 import { TracedWindow } from './window.tsx';
 
+/** So many numbers are shown at once. */
+const FIRST = 3;
 /** Longer values stand below their label. */
 const LONG = 22;
 
+/** Closed until something is asked for. */
 export function Details({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   useApp((state) => state.selected);
   const measured = useApp((state) => state.measure !== null);
   const window = useApp((state) => state.window);
+  useApp((state) => state.panel);
   const selection = app.selection;
+  if (!app.panelOpen) return null;
   return (
     <aside class="details" aria-label="Details">
       {measured && <Measure />}
-      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection} /> : !measured && <Hint />}
+      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection} /> : null}
+      <section class="all">
+        <header class="selected-nav">
+          <span>{app.rows.length > 0 ? `All findings` : 'This run'}</span>
+          <Small sign="✕" name="Close details" keys="Esc" onClick={() => app.openPanel(false)} />
+        </header>
+        <Findings recording={recording} />
+      </section>
       <About recording={recording} />
     </aside>
-  );
-}
-
-function Hint() {
-  const { app } = useTab();
-  useApp((state) => state.job);
-  return (
-    <div class="hint">
-      <p>{app.rows.length > 0 ? 'Choose a bottleneck to see its evidence.' : 'Drag over the lanes to measure a range.'}</p>
-      <p>
-        <kbd>[</kbd> <kbd>]</kbd> go from bottleneck to bottleneck, <kbd>W</kbd> <kbd>A</kbd> <kbd>S</kbd> <kbd>D</kbd> move about, <kbd>?</kbd> shows
-        all keys.
-      </p>
-    </div>
   );
 }
 
@@ -60,7 +59,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
   );
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
   return (
-    <article class="selected" style={{ '--cause': `var(--${style.colour})` }}>
+    <article class="selected" style={{ '--cause': partColour(item) }}>
       <header class="selected-nav">
         <span>{capitalized(positionText(groups, item.id))}</span>
         {spans > 1 && (
@@ -72,7 +71,6 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
         {placed && (
           <Small sign="zoom" name="Zoom to this span" keys="f" onClick={() => timeline.showSpan(item)} />
         )}
-        <Small sign="✕" name="Close details" keys="Esc" onClick={() => app.select(null)} />
       </header>
       <h2>
         <span class="glyph" aria-hidden="true">
@@ -93,57 +91,78 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
           .join(' · '))}
       </p>
       {remedy && <Fix item={remedy.item} saves={remedy.range} wall={wallOf(recording.report)} />}
-      <Contrast item={item} />
-      {rows.length > 0 && (
-        <table class="evidence">
-          <caption>Evidence</caption>
-          <Heads of={['what', 'seen', 'rule']} />
-          <tbody>
-            {rows.map((row) => {
-              const [name, value] = [clean(row.name), clean(row.value, 200)];
-              const label = (
-                <>
-                  {clean(row.label)}
-                  <Bullet bar={row.bar} />
-                </>
-              );
-              if (value.length <= LONG)
-                return (
-                  <tr key={name}>
-                    <th scope="row" title={name}>
-                      {label}
-                    </th>
-                    <td colSpan={row.rule ? 1 : 2}>
-                      <bdi>{value}</bdi>
-                    </td>
-                    {row.rule && <td>{clean(row.rule, 40)}</td>}
-                  </tr>
-                );
-              return (
-                <>
-                  <tr class="long">
-                    <th scope="rowgroup" colSpan={3} title={name}>
-                      {label}
-                    </th>
-                  </tr>
-                  <tr>
-                    <td class="long" colSpan={3}>
-                      <bdi>{value}</bdi>
-                    </td>
-                  </tr>
-                </>
-              );
-            })}
-            {item.confidence && (
-              <tr>
-                <th scope="row">confidence</th>
-                <td colSpan={2}>{clean(item.confidence, 40)}</td>
-              </tr>
-            )}
-          </tbody>
-        </table>
+      <WithoutIt id={item.id} />
+      <Evidence rows={rows.slice(0, FIRST)} caption="Evidence" />
+      {rows.length > FIRST && (
+        <details class="aside">
+          <summary>{rows.length - FIRST} more numbers</summary>
+          <Evidence rows={rows.slice(FIRST)} caption={`${clean(item.confidence, 40)}`} />
+        </details>
       )}
     </article>
+  );
+}
+
+/** Draws the run as it would be without this loss. */
+function WithoutIt({ id }: { id: string }) {
+  const { app } = useTab();
+  const shown = useApp((state) => state.without === id);
+  if (!withoutIt(app, id)) return null;
+  const show = (): void => {
+    app.look(null);
+    app.state.set({ without: shown ? null : id });
+  };
+  return (
+    <button type="button" class="pill without" aria-pressed={shown} title="The lane without this loss, and how long the run would take" onClick={show}>
+      {shown ? 'Show the run as it was' : 'Show without it'}
+    </button>
+  );
+}
+
+function Evidence({ rows, caption }: { rows: EvidenceRow[]; caption: string }) {
+  if (rows.length === 0) return null;
+  return (
+    <table class="evidence">
+      <caption>{caption}</caption>
+      <Heads of={['what', 'seen', 'threshold']} />
+      <tbody>
+        {rows.map((row) => {
+          const [name, value] = [clean(row.name), clean(row.value, 200)];
+          const label = (
+            <>
+              {clean(row.label)}
+              <Bullet bar={row.bar} />
+            </>
+          );
+          if (value.length <= LONG)
+            return (
+              <tr key={name}>
+                <th scope="row" title={name}>
+                  {label}
+                </th>
+                <td colSpan={row.rule ? 1 : 2}>
+                  <bdi>{value}</bdi>
+                </td>
+                {row.rule && <td>{clean(row.rule, 40)}</td>}
+              </tr>
+            );
+          return (
+            <>
+              <tr class="long">
+                <th scope="rowgroup" colSpan={3} title={name}>
+                  {label}
+                </th>
+              </tr>
+              <tr>
+                <td class="long" colSpan={3}>
+                  <bdi>{value}</bdi>
+                </td>
+              </tr>
+            </>
+          );
+        })}
+      </tbody>
+    </table>
   );
 }
 

@@ -1,26 +1,27 @@
 /** The findings as rows above the lanes; the workers of a job; what was not measured. */
 import type { JobReply, RecordingReply, WordedReport, WorkerReply } from '../api/types.ts';
-import { type Group } from '../lanes/findings.ts';
-import { count, duration, percent, plural, seconds } from '../math/format.ts';
+import { remedyOf, type Group } from '../state/findings.ts';
+import { type Bounds, count, duration, percent, plural, seconds } from '../math/format.ts';
 import { clean, held, ranges } from '../math/text.ts';
-import { SPANS_TOP, type Head } from '../timeline/head.ts';
 import { causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { statusOf, stepsText } from '../words/labels.ts';
-import { aboutGpus } from './gpus.tsx';
+import { aboutGpus, GpuCards } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
 import { Prose, Remedy } from './prose.tsx';
+import { partColour } from './verdict.tsx';
 
 /** Up to this many workers are listed one by one. */
 const FEW_WORKERS = 3;
 
-/** Names of the rows of bottlenecks, each beside its spans. */
-export function FindingRows({ head }: { head: Head }) {
+/** All findings, in the order of what a fix surely saves, with what was lost and what is saved. */
+export function Findings({ recording }: { recording: RecordingReply }) {
   const { app, timeline } = useTab();
   const selected = useApp((state) => (state.window ? null : state.selected));
-  const all = useApp((state) => state.allRows);
-  const gpus = app.recording?.report.gpus.length ?? 0;
-  const at = (row: number): Record<string, string> => ({ top: `${SPANS_TOP + row * head.rowHeight}px`, height: `${head.rowHeight}px` });
+  useApp((state) => state.job);
+  const gpus = recording.report.gpus.length;
+  const { rows } = app;
+  if (rows.length === 0) return <Calm recording={recording} />;
   const choose = (group: Group): void => {
     const place = group.list.findIndex(({ id }) => id === selected);
     // Of several spans, each further click goes to the next one.
@@ -28,58 +29,74 @@ export function FindingRows({ head }: { head: Head }) {
     timeline.choose(next.id);
     if (place >= 0) timeline.showSpan(next);
   };
-  if (head.groups.length === 0)
-    return (
-      <span class="dim" style={at(0)}>
-        no bottleneck found
-      </span>
-    );
   return (
-    <ul class="finding-list" aria-label="Bottlenecks">
-      {head.groups.map((group, row) => {
-        const item = group.first;
-        const style = causeStyle(item.cause);
-        return (
-          <li key={item.id} style={at(row)}>
-            <button
-              type="button"
-              class="finding"
-              aria-pressed={group.list.some((one) => one.id === selected)}
-              style={{ '--cause': `var(--${style.colour})` }}
-              title={held([titleOf(item), about(group, gpus), group.list.length > 1 ? 'Click again for the next span' : ''].filter(Boolean).join('\n'))}
-              onClick={() => choose(group)}
-            >
-              <span class="glyph" aria-hidden="true">
-                {style.glyph}
-              </span>
-              <bdi class="clip">{titleOf(item)}</bdi>
-              <span class="lost">{group.lost !== null ? duration(group.lost) : ''}</span>
-            </button>
-          </li>
-        );
-      })}
-      {(head.more > 0 || all) && (
-        <li style={at(head.groups.length)}>
-          {head.more > 0 && (
-            <button type="button" class="linklike" onClick={() => app.state.set({ allRows: true })}>
-              ▸ {count(head.more)} more
-            </button>
-          )}
-        </li>
-      )}
-    </ul>
+    <table class="finding-list">
+      <thead>
+        <tr>
+          <th scope="col">finding</th>
+          <th scope="col">lost</th>
+          <th scope="col" title="The least and the most that its fix saves">
+            a fix saves
+          </th>
+        </tr>
+      </thead>
+      <tbody>
+        {rows.map((group) => {
+          const item = group.first;
+          const saved = remedyOf(group, item);
+          return (
+            <tr key={item.id}>
+              <th scope="row">
+                <button
+                  type="button"
+                  class="finding"
+                  aria-pressed={group.list.some((one) => one.id === selected)}
+                  style={{ '--cause': partColour(item) }}
+                  title={held([titleOf(item), about(group, gpus), group.list.length > 1 ? 'Click again for the next span' : ''].filter(Boolean).join('\n'))}
+                  onClick={() => choose(group)}
+                >
+                  <i class="swatch" style={{ background: 'var(--cause)' }} />
+                  <span class="glyph" aria-hidden="true">
+                    {causeStyle(item.cause).glyph}
+                  </span>
+                  <bdi>{titleOf(item)}</bdi>
+                </button>
+              </th>
+              <td class="lost">{duration(group.lost)}</td>
+              <td>{savedText(saved.item.saves_s || saved.item.advice?.question ? saved.range : null, !!saved.item.advice?.question)}</td>
+            </tr>
+          );
+        })}
+      </tbody>
+    </table>
   );
+}
+
+/** "1.2 to 3.4 s", "up to 3.4 s", with a question mark where it depends on an answer; "–" where no fix is known. */
+function savedText(range: Bounds | null, asks: boolean): string {
+  const [low, most] = range ?? [null, null];
+  if (!range || (most === null && !low)) return '–';
+  const text = most === null ? `≥ ${duration(low)}` : !low || low < 0.05 * most ? `≤ ${duration(most)}` : duration(low) === duration(most) ? duration(most) : `${duration(low).replace(/ \S+$/, '')}–${duration(most)}`;
+  return asks ? `${text} ?` : text;
 }
 
 /** Beside the lanes, below the selected finding: workers, profiler windows, what is not known. */
 export function About({ recording }: { recording: RecordingReply }) {
-  const { app } = useTab();
   const job = useApp((state) => state.job);
   return (
     <section class="about" aria-label="About this recording">
-      {app.rows.length === 0 && <Calm recording={recording} />}
       {job && job.workers.length > 1 && <Workers job={job} />}
       <Windows recording={recording} />
+      {recording.report.au && (
+        <p class="au dim" title={clean(recording.report.au.text, 400)}>
+          {clean(recording.report.au.name, 20)} <b>{clean(recording.report.au.value, 20)}</b> {clean(recording.report.au.limits, 80)}
+        </p>
+      )}
+      {recording.report.ceilings && <p class="ceilings dim">Ceilings: {held(clean(recording.report.ceilings.text, 400))}</p>}
+      <details class="aside">
+        <summary>{recording.report.gpus.length > 1 ? `${recording.report.gpus.length} GPUs` : 'GPU'}</summary>
+        <GpuCards report={recording.report} />
+      </details>
       <Missing recording={recording} />
     </section>
   );
@@ -229,7 +246,7 @@ function Calm({ recording }: { recording: RecordingReply }) {
   if (says !== 'healthy') return <p class="dim">{CALM[says]}</p>;
   return (
     <p class="calm">
-      <span aria-hidden="true">✓ </span>No bottleneck was found in this run.
+      <span aria-hidden="true">✓ </span>Nothing to fix: no bottleneck found.
     </p>
   );
 }

@@ -3,7 +3,6 @@ import { useState } from 'preact/hooks';
 import type { WordedFinding, WordedReport } from '../api/types.ts';
 import { type Bounds, gain } from '../math/format.ts';
 import { asDiff, clean, cleanCode, held } from '../math/text.ts';
-import { causeStyle } from '../words/causes.ts';
 import { useTab } from './hooks.ts';
 
 interface Props {
@@ -19,15 +18,14 @@ export function Fix({ item, saves, wall }: Props) {
   const code = asDiff(cleanCode(item.advice?.before), cleanCode(item.advice?.code));
   if (!text && !code) return null;
   return (
-    <div class="advice" style={{ '--cause': `var(--${causeStyle(item.cause).colour})` }}>
-      <h3>{item.advice?.question ? 'What to find out' : code ? 'How to fix it' : 'Why, and what would help'}</h3>
+    <div class="advice">
+      <Saving item={item} saves={saves} wall={wall} />
+      {code && <Code code={code} />}
       {text && (
         <p>
           <bdi>{held(text)}</bdi>
         </p>
       )}
-      {code && <Code code={code} />}
-      <Saving item={item} saves={saves} wall={wall} />
     </div>
   );
 }
@@ -49,7 +47,8 @@ function Saving({ item, saves, wall }: Props) {
   return (
     <p class="saving">
       <b>
-        {item.advice?.question ? 'If so, this' : 'This'} {item.of_s ? 'script' : 'run'} gets {faster} faster
+        {item.advice?.question ? 'If yes: ' : ''}
+        {item.of_s ? 'The script: expected speedup' : 'Expected speedup'} {faster}
       </b>
       {basis ? <span class="dim"> (estimated from {clean(basis)})</span> : ''}
     </p>
@@ -88,11 +87,11 @@ function Code({ code }: { code: string }) {
                 const Line = kind as 'ins';
                 return (
                   <Line key={i} class="line">
-                    {breakable(line)}
+                    {shaded(line)}
                   </Line>
                 );
               })
-            : breakable(code)}
+            : shaded(code)}
         </code>
       </pre>
       <button type="button" class="small" onClick={() => void copy()}>
@@ -102,15 +101,8 @@ function Code({ code }: { code: string }) {
   );
 }
 
-/** Long lines break behind signs, not inside of names, and comments are dim; what is copied is the same. */
-function breakable(code: string) {
-  return code.split(/( *# .*)|(?<=[=,(.])(?=\S)/).map((part, i) => (
-    <>
-      {i > 0 && <wbr />}
-      {/^ *# /.test(part ?? '') ? <span class="dim">{part}</span> : part}
-    </>
-  ));
-}
+/** Comments are dim; what is copied is the same. */
+const shaded = (code: string) => code.split(/( *# .*)/).map((part) => (/^ *# /.test(part) ? <span class="dim">{part}</span> : part));
 
 /** Clipboard access needs a secure context and may be denied in a frame: an old way is tried then. */
 export async function copyText(text: string): Promise<boolean> {

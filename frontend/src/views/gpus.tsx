@@ -1,7 +1,7 @@
 /** A card per GPU: how busy it was and how full, or why nothing is known. */
 import { useState } from 'preact/hooks';
 import type { GpuReport as Gpu, WordedReport, Unavailable } from '../api/types.ts';
-import { namedGpus } from '../lanes/findings.ts';
+import { namedGpus } from '../state/findings.ts';
 import { energy, bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
 import { median, split } from '../math/odd.ts';
 import { clean, ranges } from '../math/text.ts';
@@ -50,25 +50,6 @@ function vram(gpu: Gpu): [string, string] {
   const unit = whole.split(' ')[1] as string;
   const own = bytes(peak, total);
   return own.endsWith(` ${unit}`) ? [own.slice(0, -unit.length - 1), `of ${whole}`] : [own, `of ${whole}`];
-}
-
-/** A cell a GPU, filled as far as it was active; those that a finding names are marked. */
-export function GpuStrip({ report }: { report: WordedReport }) {
-  const gpus = report.gpus;
-  const named = namedGpus(report);
-  const about = named.size > 0 ? `${[...named].slice(0, 4).join(', ')} held back` : 'none held back';
-  return (
-    <span class="gpu-strip" role="img" aria-label={`${count(gpus.length)} GPUs, ${about}`}>
-      {gpus.map((gpu) => (
-        <i
-          key={gpu.index}
-          class={named.has(`gpu${gpu.index}`) ? 'named' : undefined}
-          style={{ '--use': `${gpu.utilization_pct?.mean ?? 0}%` }}
-          title={[`gpu${gpu.index}`, `${gpuActive().title} ${percent(gpu.utilization_pct?.mean)}`, throttledText(gpu) && `throttled ${throttledText(gpu)}`].filter(Boolean).join(' · ')}
-        />
-      ))}
-    </span>
-  );
 }
 
 /** Many GPUs: a row for each that differs, one for all that are alike. */
@@ -155,7 +136,7 @@ function GpuCells({ gpu, active, memory, total, throttled }: Columns & { gpu: Gp
   return (
     <>
       <td class="gpu-table-meter">
-        <Track low={use?.p5} high={use?.p95} at={at} colour="blue" />
+        <Track low={use?.p5} high={use?.p95} at={at} colour="busy" />
       </td>
       <td title={spread(gpu) && `5th to 95th percentile: ${spread(gpu)} %`}>
         {percent(at)} <small class="dim">{spread(gpu)}</small>
@@ -218,13 +199,13 @@ function GpuCard({ gpu, traced, joules }: { gpu: Gpu; traced: number | null; jou
         </p>
       )}
       {traced === null ? (
-        <Meter label={gpuActive().title} hint={activeHint()} kind="avg" value={percent(use?.mean)} extra={spread(gpu)} at={use?.mean} low={use?.p5} high={use?.p95} colour="blue" />
+        <Meter label={gpuActive().title} hint={activeHint()} kind="avg" value={percent(use?.mean)} extra={spread(gpu)} at={use?.mean} low={use?.p5} high={use?.p95} colour="busy" />
       ) : (
-        <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
+        <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="busy" />
       )}
-      {vram(gpu)[0] !== UNKNOWN && <Meter label="VRAM peak" hint={VRAM_HINT} value={vram(gpu)[0]} extra={vram(gpu)[1]} at={typeof peak === 'number' && total ? (100 * peak) / total : null} colour="mauve" />}
+      {vram(gpu)[0] !== UNKNOWN && <Meter label="VRAM peak" hint={VRAM_HINT} value={vram(gpu)[0]} extra={vram(gpu)[1]} at={typeof peak === 'number' && total ? (100 * peak) / total : null} colour="slate" />}
       {typeof gpu.mfu_pct === 'number' && (
-        <Meter label="MFU" hint={mfuHint(gpu)} kind="avg" value={percent(gpu.mfu_pct)} extra={clean(gpu.peak?.text ?? '', 40)} at={gpu.mfu_pct} colour="teal" />
+        <Meter label="MFU" hint={mfuHint(gpu)} kind="avg" value={percent(gpu.mfu_pct)} extra={clean(gpu.peak?.text ?? '', 40)} at={gpu.mfu_pct} colour="slate" />
       )}
       {gpu.mfu_yardstick && <small class="dim">{clean(gpu.mfu_yardstick.text, 160)}</small>}
       {typeof gpu.power_mw?.mean === 'number' && (

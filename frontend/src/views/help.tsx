@@ -12,7 +12,7 @@ const KEYS: [string, [string, string][]][] = [
       ['← / →', 'pan; on the focused lanes: move the cursor'],
       ['0', 'the whole run'],
       ['e', 'its end; of a live run: follow it'],
-      ['g', 'go to a step by its number'],
+      ['Ctrl + K, g', 'find a lane, a run, a step or a command'],
       ['f', 'fit the measured range or the selected bottleneck'],
       ['z or ⌫', 'undo the last zoom'],
     ],
@@ -20,7 +20,9 @@ const KEYS: [string, [string, string][]][] = [
   [
     'Bottlenecks and cursor',
     [
-      ['[ / ] or , / .', 'previous / next bottleneck'],
+      ['[ / ] or , / .', 'previous / next place of this cause'],
+      ['{ / }', 'previous / next cause'],
+      ['c', 'copy its fix'],
       ['↑ / ↓', 'lane above / below (lanes focused)'],
       ['Enter', 'open the bottleneck or profiler window at the cursor'],
       ['m', 'mark the cursor; again: measure between both'],
@@ -37,11 +39,12 @@ const KEYS: [string, [string, string][]][] = [
       ['click a step (zoomed in)', 'where that step went'],
       ['drag a label', 'move a lane or a group'],
       ['click a legend', 'hide or show its series'],
-      ['drag on the overview or the axis', 'zoom to it'],
+      ['click a colour, in bar or lane', 'what took this time, and its fix'],
+      ['drag on the axis or the line above it', 'zoom to it'],
       ['Shift + drag, touch drag', 'pan'],
       ['Ctrl / ⌘ + wheel, pinch', 'zoom at the pointer'],
       ['Shift + wheel, sideways', 'pan'],
-      ['double-click', 'zoom in; on a bottleneck: zoom to it'],
+      ['double-click', 'zoom in; on a colour: zoom to it'],
     ],
   ],
 ];
@@ -82,8 +85,9 @@ export function Help() {
       </div>
       <h3>How to read it</h3>
       <p>
-        A lane's line is the average of what a pixel covers; the band around it runs from the minimum to the maximum, so that no spike is
-        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured. Hatching = waiting. A hatched strip over power, clock
+        The first lane is the time of a GPU: blue is busy, and the colour above its edge is what training did while the GPU had nothing to do.
+        Hatched parts are estimates from profiler windows; grey is unexplained, and dots mean that nothing was sampled. In the lanes below, a line is the average of what a pixel covers; the band around it runs from the minimum to the maximum, so that no spike is
+        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured.  A hatched strip over power, clock
         and temperature: the driver had lowered the clocks for a tenth of the time or more.
       </p>
       <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>

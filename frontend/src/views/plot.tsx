@@ -1,17 +1,17 @@
 /** The timeline's skeleton: labels as text, canvases, and the surface that takes pointer and keys. */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Row } from '../lanes/layout.ts';
-import { scaleOf } from '../math/format.ts';
+import { percent, scaleOf } from '../math/format.ts';
+import { clean } from '../math/text.ts';
 import { shift } from '../math/range.ts';
-import { AXIS_TOP, SPANS_TOP } from '../timeline/head.ts';
+import { LANE_TOP, meanWait, timeHeight, type Head } from '../timeline/head.ts';
 import { attachPointer } from '../timeline/input.ts';
 import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 import { Announcer } from './announcer.tsx';
-import { FindingRows } from './findings.tsx';
 import { GroupLabel, LaneLabel, StuckGroup } from './labels.tsx';
-import { GoTo, ViewBar } from './viewbar.tsx';
+import { ViewBar } from './viewbar.tsx';
 import { Tooltip } from './tooltip.tsx';
 
 export function TimelineView() {
@@ -44,22 +44,27 @@ export function TimelineView() {
       unmount();
     };
   }, []);
-  const headHeight = shape.head?.height ?? SPANS_TOP + 40;
+  const { head: shown } = shape;
+  const headHeight = shown?.height ?? LANE_TOP + timeHeight(innerWidth, innerHeight) + 20;
   return (
     <section class={all ? 'timeline' : 'timeline peek'} ref={root} aria-label="Timeline" style={{ '--head': `${headHeight}px` }}>
       <div class="tl-head" style={{ height: `${headHeight}px` }}>
         <ViewBar />
-        <GoTo top={AXIS_TOP - 3} />
-        <div class="tl-head-labels" aria-hidden="true">
-          <AxisName top={AXIS_TOP - 1} />
-          {waits && shape.head && (
-            <small style={{ top: `${shape.head.ranksTop + shape.head.rankHeight * (waits.rows.findIndex(({ rank }) => rank === waits.rank) + 0.5) - 9}px` }}>worker {waits.rank} ▸</small>
+        <div class="tl-head-labels">
+          {shown?.times.map((row, i) => (
+            <TimeLabel key={row.source.id} row={row} many={shown.times.length > 1} first={i === 0} />
+          ))}
+          {shown && waits && <RankLabels head={shown} late={waits.rank} />}
+          {shown && shown.gpus.length > 0 && (
+            <small style={{ top: `${shown.gpusTop - 3}px` }}>
+              {clean(shown.gpus[0]?.group ?? '', 12)}
+              {shown.gpus.length > 1 && ` ▸ and ${shown.gpus.length - 1} others`}
+            </small>
           )}
-          {shape.head && shape.head.phases.length + shape.head.epochs.length > 0 && <small style={{ top: `${shape.head.phasesTop - 1}px` }}>phases</small>}
-          {(shape.head?.windows.length ?? 0) > 0 && <small style={{ top: `${(shape.head?.windowsTop ?? 140) - 1}px` }}>profiler windows</small>}
+          {shown && shown.phases.length + shown.epochs.length > 0 && <small style={{ top: `${shown.phasesTop - 1}px` }}>phases</small>}
+          {shown && shown.windows.length > 0 && <small style={{ top: `${shown.windowsTop - 1}px` }}>profiler windows</small>}
         </div>
         <canvas ref={head} aria-hidden="true" />
-        {shape.head && <FindingRows head={shape.head} />}
       </div>
       <div class="tl-scroll" ref={scroller}>
         <div class="tl-content" style={{ height: `${Math.max(shape.layout.height, 40)}px` }}>
@@ -102,10 +107,56 @@ function Labels({ rows }: { rows: Row[] }) {
   );
 }
 
-function AxisName({ top }: { top: number }) {
-  const { app } = useTab();
-  const axis = useSelect(app.state, (state) => state.axis);
-  return <small style={{ top: `${top}px` }}>{axis === 'steps' ? 'step' : axis === 'time' ? 'h:min:s' : 'clock'}</small>;
+/** What stands beside a lane of time: whose it is, and how it is read. */
+function TimeLabel({ row, many, first }: { row: Head['times'][number]; many: boolean; first: boolean }) {
+  const { timeline } = useTab();
+  const { recording, id } = row.source;
+  const mfu = recording.report.gpus.find(({ mfu_pct }) => typeof mfu_pct === 'number')?.mfu_pct;
+  const chosen = useApp((state) => state.gpus[id] ?? row.lane.id);
+  const lanes = recording.lanes.filter(({ kind }) => kind === 'time');
+  return (
+    <div class="tl-time" style={{ top: `${row.top}px`, height: `${row.height}px` }}>
+      {lanes.length > 1 && first && !many ? (
+        <select aria-label="Whose time" value={chosen} onChange={(event) => timeline.chooseGpu(id, event.currentTarget.value)}>
+          {lanes.map((lane) => (
+            <option key={lane.id} value={lane.id}>
+              {clean(lane.title, 40)}
+            </option>
+          ))}
+        </select>
+      ) : (
+        <b>{clean(row.lane.title, 40)}</b>
+      )}
+      {many && <bdi class="dim clip">{clean(row.source.label, 60)}</bdi>}
+      {row.height >= 120 && <p class="dim">busy, and what took the rest</p>}
+      {row.height >= 150 && (
+        <p class="dim tl-howto">
+          <span aria-hidden="true">■ </span>
+          {clean(row.lane.note, 200)}
+        </p>
+      )}
+      {first && typeof mfu === 'number' && row.height >= 150 && <p class="dim">{percent(mfu)} of its peak (MFU)</p>}
+    </div>
+  );
+}
+
+/** "rank 2 · 65 % working · 35 % waiting for 2", a line each where there is room for it. */
+function RankLabels({ head, late }: { head: Head; late: number }) {
+  return (
+    <>
+      {head.ranks.map((row, i) => {
+        const waited = meanWait(row);
+        if (head.rankHeight < 11 && i > 0) return null;
+        const of = waited === null ? '' : row.rank === late ? ` holds the others back` : ` · ${percent(100 * (1 - waited))} working · ${percent(100 * waited)} waiting for ${late}`;
+        return (
+          <small key={row.rank} class="tl-rank" style={{ top: `${head.ranksTop + i * head.rankHeight - 2}px` }}>
+            {row.rank}
+            {of}
+          </small>
+        );
+      })}
+    </>
+  );
 }
 
 /** Writes scales and values into the labels: under the cursor, or the mean of what is in view. */

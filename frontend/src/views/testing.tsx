@@ -6,7 +6,7 @@ import { Loader } from '../state/loader.ts';
 import { Timeline } from '../timeline/timeline.ts';
 import { Root } from './app.tsx';
 import { provideTab } from './hooks.ts';
-import { headline } from './verdict.tsx';
+import { headline } from '../state/findings.ts';
 
 export interface Replies {
   runs: RunsReply;
@@ -16,7 +16,7 @@ export interface Replies {
 }
 
 // A frame of no height: nothing is drawn in it, and the server is asked once.
-Object.assign(globalThis, { innerHeight: 0, document: { hidden: false }, matchMedia: () => ({ matches: true }) });
+Object.assign(globalThis, { innerHeight: 0, innerWidth: 1440, document: { hidden: false }, matchMedia: () => ({ matches: true }) });
 
 /** The tab once it has asked a server that answers so; it refuses what is not among the replies. */
 export async function opened(replies: Partial<Replies>, id: string | null = null): Promise<App> {

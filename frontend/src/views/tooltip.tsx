@@ -4,12 +4,14 @@ import { phaseTitle } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { duration, nanoseconds, percent, plural, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import { phaseAt, SPANS_TOP, waitAt, waitColour } from '../timeline/head.ts';
-import { spanAt, windowUnder } from '../timeline/input.ts';
+import { phaseAt, waitAt, waitColour } from '../timeline/head.ts';
+import { windowUnder } from '../timeline/input.ts';
+import { isEstimate, isLoss } from '../lanes/time.ts';
 import { placeText } from '../timeline/overlay.ts';
 import { reachOf, readLane, valueAt } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
-import { causeStyle } from '../words/causes.ts';
+import { toValue } from '../math/range.ts';
+import { titleOf } from '../words/causes.ts';
 import { laneTitle, stepsText } from '../words/labels.ts';
 import { useSelect, useTab } from './hooks.ts';
 
@@ -77,16 +79,9 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
     const estimate: Line[] = confidence === 'estimated' ? [{ title: WINDOWS_ESTIMATE, value: '' }] : [];
     return { title: `worker ${wait.rank}`, lines: [...estimate, { colour: waitColour(frame.waits, wait.rank), title: wait.rank === rank ? 'holds the others back' : `waiting for worker ${rank}`, value: percent(100 * wait.share) }] };
   }
-  if (y >= SPANS_TOP && y < head.ranksTop) {
-    const hit = spanAt(timeline, x, y);
-    if (!hit) return null;
-    const { item } = hit;
-    const estimate = item.confidence === 'estimated' && (typeof item.evidence?.traced_steps === 'number' ? WINDOWS_ESTIMATE : 'an estimate');
-    const lines: Line[] = [{ title: [stepsText(item) || 'the whole run', estimate].filter(Boolean).join(', '), value: '' }];
-    if (typeof item.lost_s === 'number') lines.push({ title: 'lost', value: duration(item.lost_s) });
-    lines.push({ title: 'click for evidence and advice', value: '' });
-    return { title: `${causeStyle(item.cause).glyph} ${clean(item.title, 120) || causeStyle(item.cause).title}`, lines };
-  }
+  const time = timeline.timeAt(x, y);
+  if (time) return timeContent(timeline, time, x);
+  if (y < head.phasesTop) return null;
   const window = windowUnder(timeline, x, y);
   if (window) {
     const lines: Line[] = [{ title: stepsText({ start_step: window.first_step, end_step: window.stop_step }), value: '' }];
@@ -100,6 +95,23 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
   const lines: Line[] = [{ title: 'took', value: nanoseconds(phase.end_ns - phase.start_ns) }];
   if ((phase.count ?? 1) > 1) lines.push({ title: 'calls', value: String(phase.count) });
   return { title: phaseTitle(phase), lines };
+}
+
+/** The parts of the time at a place of its lane, and what is lost in the hole that is pointed at. */
+function timeContent(timeline: Timeline, { shown, part, hole }: NonNullable<ReturnType<Timeline['timeAt']>>, x: number): Content | null {
+  const { frame } = timeline;
+  const { columns, row } = shown;
+  const i = columns.x0.findIndex((left, at) => at < columns.n && x >= left && x < (columns.x1[at] as number));
+  if (!frame || i < 0) return null;
+  const at = toValue(frame.view, frame.width, x);
+  const lines: Line[] = row.lane.series.flatMap(({ name, title }, s) => {
+    const share = 100 * ((columns.base[s + 1]?.[i] as number) - (columns.base[s]?.[i] as number));
+    return share < 0.5 ? [] : [{ colour: name, title: name === part ? `▸ ${clean(title, 40)}` : clean(title, 40), value: percent(share) }];
+  });
+  if (hole) lines.push({ title: 'here in a row', value: `${isEstimate(part) ? '≈ ' : ''}−${duration(hole.seconds)}` });
+  const item = isLoss(part) ? timeline.findingOf(part, at) : null;
+  if (item) lines.push({ title: `${titleOf(item)}: click for the fix`, value: '' });
+  return { title: `${clean(row.lane.title, 40)} · ${placeText(frame, at)}`, lines: lines.reverse() };
 }
 
 /** A lane's values at the cursor; shared with what a screen reader hears. */
@@ -125,7 +137,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
     const by = throttleLane(source.recording, lane);
     for (const { name, title } of by?.series ?? []) {
       const share = by && valueAt(source.tiles, frame.axis, frame.level, by.id, name, at - source.shift, reach)?.mean;
-      if (share) lines.push({ colour: 'red', title: `throttled, ${clean(title, 40)}`, value: withUnit(share, by.unit) });
+      if (share) lines.push({ colour: 'slate', title: `throttled, ${clean(title, 40)}`, value: withUnit(share, by.unit) });
     }
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const others = frame.sources

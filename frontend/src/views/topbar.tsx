@@ -8,15 +8,15 @@ import type { AxisChoice } from '../state/hash.ts';
 import { addressWindow } from '../state/hash.ts';
 import { exportReport, exportValues } from '../timeline/export.ts';
 import { convertRange, type Frame } from '../timeline/frame.ts';
-import { exportPng } from '../timeline/png.ts';
+import { copyPicture, exportPng } from '../timeline/png.ts';
 import { factsLine, statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
 import { copyText } from './fix.tsx';
 import { useApp, useDismiss, useTab } from './hooks.ts';
 
 const AXES: { key: AxisChoice; title: string; hint: string }[] = [
-  { key: 'steps', title: 'steps', hint: 'Steps of this fit, from 0' },
   { key: 'time', title: 'time', hint: 'Time since the recording began' },
+  { key: 'steps', title: 'steps', hint: 'Steps of this fit, from 0; what is lost between steps has no width here' },
   { key: 'clock', title: 'clock', hint: 'Time of day' },
 ];
 
@@ -143,6 +143,9 @@ function Actions({ recording }: { recording: RecordingReply }) {
         </button>
         {open && (
           <div class="popover end" role="group" aria-label="Export">
+            <button type="button" onClick={save(() => copyPicture(timeline))}>
+              Copy picture <small>number, bar, lane</small>
+            </button>
             <button type="button" onClick={save(() => exportPng(timeline))}>
               Picture of this view <small>PNG</small>
             </button>

@@ -1,87 +1,177 @@
-/** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
-import type { WordedFinding, JobReply, WordedReport } from '../api/types.ts';
-import { headlineOf, jobFindings, namedGpus } from '../lanes/findings.ts';
-import { MANY_GPUS } from '../lanes/layout.ts';
-import { count as counted, factorsText, plural, times } from '../math/format.ts';
-import { clean, held } from '../math/text.ts';
-import { gpuActive, gpuCategories, hostSlices, slices } from '../words/accounts.ts';
+/** First glance: how busy the GPU was, what held it back, what to change first, and where the time went. */
+import type { Budget as Sums, RecordingReply, WordedFinding } from '../api/types.ts';
+import { clauses, headline, remedyOf } from '../state/findings.ts';
+import { duration, factorsText, gain, plural, share, times } from '../math/format.ts';
+import { shift } from '../math/range.ts';
+import { asDiff, clean, cleanCode, held } from '../math/text.ts';
+import { isEstimate, isLoss } from '../lanes/time.ts';
+import { budgetOf, timeLane } from '../timeline/frame.ts';
+import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
-import { AccountBar, Ceilings } from './account.tsx';
-import { GpuCards, GpuStrip } from './gpus.tsx';
-import { useApp, useTab } from './hooks.ts';
+import { copyText, pasted, wallOf } from './fix.tsx';
+import { useApp, useSelect, useTab } from './hooks.ts';
 
-export function Verdict({ report }: { report: WordedReport }) {
+export function Verdict({ recording }: { recording: RecordingReply }) {
+  const { app } = useTab();
+  const { report } = recording;
   const job = useApp((state) => state.job);
+  const panel = useApp((state) => state.panel || state.selected !== null);
   const own = clean(report.verdict, 400);
+  const { text } = headline(report, job);
+  const [lead, rest] = clauses(text);
+  const { rows } = app;
   return (
     <section class="verdict" aria-label="Verdict">
-      <h1>
-        <bdi>{held(headline(report, job).text)}</bdi>
-      </h1>
-      <div class="verdict-facts">
-        {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
-          <p class="facts">
-            Rank {report.rank}: <bdi>{held(own)}</bdi>
-          </p>
-        )}
-        <Since />
+      <Busy recording={recording} />
+      <div class="verdict-said">
+        <h1>
+          <bdi>
+            {held(lead)}
+            {rest && (
+              <>
+                <span class="hidden-text">: </span> <small>{held(rest)}</small>
+              </>
+            )}
+          </bdi>
+        </h1>
+        <p class="verdict-facts">
+          {rows.length > 0 && (
+            <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
+              {plural(rows.length, 'finding')} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
+            </button>
+          )}
+          {rows.length === 0 && (
+            <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
+              About this run <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
+            </button>
+          )}
+          {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
+            <span class="facts">
+              Rank {report.rank}: <bdi>{held(own)}</bdi>
+            </span>
+          )}
+          <Since />
+        </p>
       </div>
     </section>
   );
 }
 
-const NONE: WordedFinding[] = [];
+/** The one number: how much of its time the GPU was busy; without a GPU, how much of it went into steps. */
+function Busy({ recording }: { recording: RecordingReply }) {
+  const budget = useBudget(recording);
+  const busy = budget?.parts.find(({ name }) => name === 'busy');
+  if (!budget) return null;
 
-/** A slim bar for the training thread, for the GPUs, for the ceilings: each opens. */
-export function Accounts({ report }: { report: WordedReport }) {
-  const across = useApp((state) => state.job?.findings ?? NONE);
-  const host = hostSlices(report, across);
-  const gpus = Object.entries(report.gpu_time_est)
-    .map(([index, account]) => ({ name: `gpu${clean(index, 8)}`, slices: slices(account, gpuCategories()) }))
-    .filter((bar) => bar.slices.length > 0);
-  const count = report.gpus.length;
-  // Of many GPUs the account is of those that a finding names.
-  const named = count >= MANY_GPUS ? gpus.filter(({ name }) => namedGpus(report).has(name)) : [];
-  const bars = named.length > 0 ? named : gpus;
-  const [first] = bars;
-  const title = count === 0 ? 'No GPU recorded' : bars.length === 1 && first ? `${first.name}${count > 1 ? ` of ${count}` : ''}` : plural(count, 'GPU');
   return (
-    <section class="accounts" aria-label="Where the time went">
-      {host.length > 0 && (
-        <AccountBar
-          title="Training thread"
-          mark="measured"
-          markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
-          bars={[{ name: '', slices: host }]}
-          total={report.wall_s ?? 0}
-          au={report.au}
-        />
-      )}
-      <AccountBar
-        title={title}
-        mark={bars.length > 0 ? 'estimate' : ''}
-        markHint={estimateHint(report)}
-        bars={bars}
-        total={report.wall_s ?? 0}
-        strip={count >= MANY_GPUS && <GpuStrip report={report} />}
-      >
-        <GpuCards report={report} />
-      </AccountBar>
-      {report.ceilings && <Ceilings ceilings={report.ceilings} />}
+    <p class="busy">
+      <b>
+        {share(busy?.seconds ?? 0, budget.known_s)}
+      </b>
+      <small>
+        {clean(busy?.title ?? 'GPU busy', 30)}, {duration(budget.known_s)}
+      </small>
+    </p>
+  );
+}
+
+/** Of the lane that is shown. */
+function useBudget(recording: RecordingReply): Sums | undefined {
+  const chosen = useApp((state) => state.gpus[recording.id]);
+  return budgetOf(recording, timeLane(recording, chosen)?.id);
+}
+
+/** The change that saves most, as code to be copied or as the question to answer first. */
+export function FixFirst({ recording }: { recording: RecordingReply }) {
+  const { app, timeline } = useTab();
+  const job = useApp((state) => state.job);
+  const { fix } = headline(recording.report, job);
+  if (!fix) return null;
+  const { item, range } = remedyOf(fix, fix.first);
+  const { advice } = item;
+  const code = asDiff(cleanCode(advice?.before), cleanCode(advice?.code));
+  const words = clean(advice?.text, 300);
+  if (!code && !words) return null;
+  const worth = item.saves_s || advice?.question ? gain(item.of_s ?? wallOf(recording.report), range) : '';
+  const copy = async (): Promise<void> => app.notice((await copyText(pasted(code))) ? 'Fix copied' : 'Copying is not allowed here: select the code instead');
+  return (
+    <aside class="fix-first" style={{ '--cause': partColour(item) }} aria-label="Fix first">
+      <p>
+        <button type="button" class="fix-open" title="Why, and what to check first" onClick={() => timeline.choose(item.id)}>
+          <b>{advice?.question ? 'Find out first' : worth ? 'Fix first' : 'What holds it back'}</b>
+        </button>
+        {code && (
+          <button type="button" class="linklike" title="Copy the code  c" onClick={() => void copy()}>
+            copy
+          </button>
+        )}
+      </p>
+      {code ? <pre tabIndex={0}>{code.split('\n').map((line, i) => <span key={i} class={line.startsWith('-') ? 'del' : undefined}>{line.replace(/^[+-] /, '')}{'\n'}</span>)}</pre> : <p class="fix-words">{held(words)}</p>}
+    </aside>
+  );
+}
+
+/** The colour of the time that a finding takes; neutral where it takes none of its own. */
+export const partColour = (item: Pick<WordedFinding, 'part'>): string => `var(--${/^[a-z]{3,12}$/.test(item.part ?? '') ? item.part : 'slate'})`;
+
+/** Where the GPU's time went, in one bar: each part is its colour in the lane below; of the measured range, if there is one. */
+export function Budget({ recording }: { recording: RecordingReply }) {
+  const { app, timeline } = useTab();
+  const measure = useApp((state) => state.measure);
+  const lit = useApp((state) => state.lit);
+  useSelect(timeline.drawn, ({ count }) => (measure ? count : 0));
+  const sums = useBudget(recording);
+  if (!sums) return null;
+  const parts = (measure && inRange(timeline, sums)) ?? sums.parts;
+  const all = parts.reduce((total, { seconds }) => total + seconds, 0) || 1;
+  return (
+    <section class="budget" aria-label="Where the time went">
+      <ul>
+        {parts.map(({ name, title, seconds }) => {
+          const about = isEstimate(name) || (sums.is_estimate && isLoss(name)) ? '≈ ' : '';
+          const text = `${clean(title, 40)} ${about}${share(seconds, all)}`;
+          return (
+            <li key={name} class={lit !== null && lit !== name ? 'faded' : undefined} style={{ flexGrow: seconds / all }}>
+              <button
+                type="button"
+                class={isEstimate(name) ? 'budget-part hatched' : 'budget-part'}
+                data-part={name}
+                style={{ background: `var(--${name})`, color: `var(--on-${name}, inherit)` }}
+                title={`${text}: ${about}${duration(seconds)}`}
+                aria-label={`${text}, ${duration(seconds)}`}
+                onPointerEnter={() => app.state.set({ lit: isLoss(name) ? name : null })}
+                onPointerLeave={() => app.state.set({ lit: null })}
+                onClick={() => timeline.choosePart(name, null)}
+              >
+                <span class="wide-name">{clean(title, 40)} </span>
+                <b>
+                  {about}
+                  {share(seconds, all)}
+                </b>
+              </button>
+            </li>
+          );
+        })}
+      </ul>
+      {measure && <small class="budget-range">of the measured {duration(all)}</small>}
     </section>
   );
 }
 
-/** What the page is about, and the findings to fix first: the job's where several workers train together. */
-export function headline(report: WordedReport, job: JobReply | null): { text: string; fix: ReturnType<typeof headlineOf> } {
-  const own = { text: clean(report.verdict, 400) || fallback(report), fix: headlineOf(report) };
-  const workers = report.world_size ?? 1;
-  if (workers > 1 && !job) return { text: `Comparing the ${counted(workers)} workers…`, fix: null };
-  const { verdict } = job ?? {};
-  if (!verdict) return own;
-  const across = (job ? jobFindings(job) : []).find(({ first }) => first.id === verdict.finding);
-  return { text: clean(verdict.text, 400), fix: across ?? (verdict.rank === report.rank ? own.fix : null) };
+/** The parts of the measured range, from the lane's own buckets. */
+function inRange({ frame }: ReturnType<typeof useTab>['timeline'], { lane }: Sums): Sums['parts'] | null {
+  const source = frame?.sources[0];
+  const own = source?.recording.lanes.find(({ id }) => id === lane);
+  if (!frame?.measure || !source || !own) return null;
+  const { axis, level, measure } = frame;
+  const range = shift(measure, -source.shift);
+  const length = axis === 'time' ? (range.end - range.start) / 1e9 : 1;
+  return own.series.flatMap(({ name, title }) => {
+    // Shares are of time: on the axis of steps their mean is that of the steps.
+    const mean = valueOver(source.tiles, axis, level, own, name, range)?.mean ?? 0;
+    return mean > 0 ? [{ name, title, seconds: (mean / 100) * length }] : [];
+  });
 }
 
 /** Whether the promise made to the fit before this one came true. */
@@ -97,7 +187,7 @@ function Since() {
     refresh();
   };
   return (
-    <p class={since.got > 1 ? 'since' : undefined}>
+    <span class={since.got > 1 ? 'since' : undefined}>
       {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; {estimated && `estimated gain ${estimated}, `}
       measured <b>{times(since.got)}</b>.{' '}
       {since.slower && 'This run is slower all the same. '}
@@ -106,19 +196,6 @@ function Since() {
           compare
         </button>
       )}
-    </p>
+    </span>
   );
-}
-
-function estimateHint(report: WordedReport): string {
-  const bases = new Set(Object.values(report.gpu_time_est).map((account) => account?.basis));
-  const from = bases.has('windows')
-    ? 'Extrapolated to the whole run from the steps that profiler windows measured.'
-    : `From NVML's utilization: active means that ${gpuActive().explanation}.`;
-  return `${from} A GPU's time is an account of its own and is never added to the thread's.`;
-}
-
-function fallback(report: WordedReport): string {
-  if (!report.steps) return report.status === 'live' ? 'Training has begun; no step is done yet.' : 'No step was recorded.';
-  return 'Nothing stands out in this run.';
 }

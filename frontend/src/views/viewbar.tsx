@@ -1,7 +1,6 @@
 /** What stands beside the overview: the list of all lanes, and the way back from a zoom. */
-import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useRef, useState } from 'preact/hooks';
 import { groupKey, laneKey, lanesByGroup, seriesRowKey } from '../lanes/layout.ts';
-import { count } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { lanesOf } from '../timeline/frame.ts';
 import { useApp, useDismiss, useSelect, useTab } from './hooks.ts';
@@ -21,53 +20,9 @@ export function ViewBar() {
       <Small sign="↶" name="Undo zoom" keys="z" disabled={!app.canUndo} onClick={() => app.undo()} />
       <Small sign="−" name="Zoom out" keys="s" disabled={view === null} onClick={() => timeline.zoom(2, undefined, 'jump')} />
       <Small sign="+" name="Zoom in" keys="w" onClick={() => timeline.zoom(0.5, undefined, 'jump')} />
+      <Small sign="go" name="Find a lane, run, step or command" keys="Ctrl+K" onClick={() => app.state.set({ finding: true })} />
       <Small sign="⤢" name="Whole run" keys="0" disabled={view === null} onClick={() => app.look(null)} />
       {open && <LaneList most={(box.current?.closest('.timeline')?.clientHeight ?? 0) - 52} />}
-    </div>
-  );
-}
-
-/** Asks for a step's number; `g` opens it. */
-export function GoTo({ top }: { top: number }) {
-  const { app, timeline } = useTab();
-  const open = useApp((state) => state.asking);
-  const box = useRef<HTMLDivElement>(null);
-  const close = (): void => app.state.set({ asking: false });
-  useDismiss(open, close, box);
-  useLayoutEffect(() => {
-    // At once: whoever types `g` goes on with the number.
-    if (open) box.current?.querySelector('input')?.focus();
-  }, [open]);
-  const extent = app.recording?.extent;
-  if (!extent || extent.last_step < extent.first_step) return null;
-  return (
-    <div class="goto" ref={box} style={{ top: `${top}px` }}>
-      <button type="button" class="linklike" aria-haspopup="dialog" aria-expanded={open} title="Go to a step by its number  g" onClick={() => app.state.set({ asking: !open })}>
-        go to step
-      </button>
-      {open && (
-        <form
-          class="popover"
-          role="dialog"
-          aria-label="Go to step"
-          onSubmit={(event) => {
-            event.preventDefault();
-            const step = Number(box.current?.querySelector('input')?.value.replace(/[,\s]/g, ''));
-            if (!Number.isFinite(step)) return;
-            close();
-            timeline.goToStep(step);
-            document.querySelector<HTMLElement>('.tl-surface')?.focus({ preventScroll: true });
-          }}
-        >
-          <label>
-            Step{' '}
-            <input type="text" inputMode="numeric" required pattern="[0-9, ]+" placeholder={`${count(extent.first_step)}–${count(extent.last_step)}`} />
-          </label>{' '}
-          <button type="submit" class="small">
-            go
-          </button>
-        </form>
-      )}
     </div>
   );
 }

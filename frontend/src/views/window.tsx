@@ -7,7 +7,7 @@ import { nearestStep, tracedSteps } from '../lanes/windows.ts';
 import { count, nanoseconds, plural, seconds, share } from '../math/format.ts';
 import { held as unbroken } from '../math/text.ts';
 import { addressWindow, type OpenWindow } from '../state/hash.ts';
-import { hostStepCategories, tracedCategories, type Category } from '../words/accounts.ts';
+import { hostStepCategories, gpuCategories, type Category } from '../words/accounts.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
 import { Heads } from './table.tsx';
@@ -36,7 +36,7 @@ export function Windows({ recording }: { recording: RecordingReply }) {
         {windows.slice(0, LISTED).map((window) => (
           <li key={window.window}>
             <button type="button" class="window-button" aria-pressed={open === window.window} onClick={() => choose(window.window)}>
-              <i class="swatch" style={{ background: 'var(--teal)' }} /> {windowSteps(window)}
+              <i class="swatch" style={{ background: 'var(--slate)' }} /> {windowSteps(window)}
             </button>
           </li>
         ))}
@@ -154,7 +154,7 @@ function StepChoice({ steps, step, choose }: { steps: number[]; step: number; ch
 /** A step's time on each GPU, which it sums to; on the host where no GPU was traced. */
 function Breakdown({ rows }: { rows: TracedStep[] }) {
   const host = rows.every(({ gpu }) => gpu < 0);
-  const categories = host ? hostStepCategories() : tracedCategories();
+  const categories = host ? hostStepCategories() : gpuCategories();
   const columns = rows.filter(({ gpu }) => host || gpu >= 0);
   const longest = Math.max(...columns.map(({ duration_ns }) => duration_ns ?? 0), 1);
   const name = (row: TracedStep): string => (row.gpu < 0 ? 'host' : `gpu${row.gpu}`);

@@ -1,7 +1,5 @@
 /** How each cause looks, as the server says: a glyph and a colour, so that neither has to be told apart alone. */
 import type { CauseWords, WordedFinding } from '../api/types.ts';
-import type { Group } from '../lanes/findings.ts';
-import { duration } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { titleOfCause, wordsOfCause } from './vocabulary.ts';
 
@@ -15,9 +13,6 @@ export function causeBeside(item: Pick<WordedFinding, 'title' | 'cause'>): strin
   const { title } = causeStyle(item.cause);
   return titleOf(item).toLowerCase().includes(title.toLowerCase()) ? '' : title;
 }
-
-/** A row of findings in one line: its glyph, its name, what it costs. */
-export const rowText = ({ first: item, lost }: Group): string => [`${causeStyle(item.cause).glyph} ${titleOf(item)}`, lost !== null && duration(lost)].filter(Boolean).join(' · ');
 
 /** What the evidence names as the culprit: the slowest stage, the callback; empty when it names none. */
 export const culprit = (item: Pick<WordedFinding, 'culprit'>): string => clean(item.culprit, 80);

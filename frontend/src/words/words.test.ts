@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { gpuCategories, hostCategories, hostSlices, slices } from './accounts.ts';
+import { gpuCategories, hostCategories, slices } from './accounts.ts';
 import { causeBeside, causeStyle, culprit } from './causes.ts';
 import { learn } from './vocabulary.ts';
 import type { WordedReport } from '../api/types.ts';
@@ -15,14 +15,6 @@ test('an account shows every second it was given and nothing else', () => {
   const shown = slices(account, hostCategories());
   assert.deepEqual(shown.map(({ key, seconds }) => [key, seconds]), [['step', 10], ['input_wait', 20], ['brand_new', 3]]);
   assert.deepEqual(slices(null, gpuCategories()), []);
-});
-
-test("a worker's steps are not all its own where it waits for another one", () => {
-  const late = [{ id: 'imbalance:worker2.input_wait', cause: 'imbalance', ranks: [2], lost_s: 9 }];
-  const shown = hostSlices({ time_s: { step: 20, input_wait: 1 }, rank: 0 }, late);
-  assert.deepEqual(shown.map(({ title, seconds }) => [title, seconds]), [['step', 12], ['waiting for worker 2', 8], ['input wait', 1]]);
-  assert.equal(hostSlices({ time_s: { step: 20 }, rank: 2 }, late).length, 1, 'the late one works');
-  assert.equal(hostSlices({ time_s: { step: 20, input_wait: 9 }, rank: 0 }, late).length, 2, 'one that loses as much by itself waits for nobody');
 });
 
 test('titles are the words of the server', () => {

@@ -1,6 +1,7 @@
 /** Findings as people act on them, in the rows that the server makes of them. Pure. */
 import type { FindingRow, JobReply, WordedFinding, WordedReport } from '../api/types.ts';
-import { type Bounds, ordinal } from '../math/format.ts';
+import { type Bounds, count, ordinal } from '../math/format.ts';
+import { clean } from '../math/text.ts';
 
 /** A row: one cause, which the verdict gives one number; one finding, or several at different times. */
 export interface Group {
@@ -56,6 +57,28 @@ export function headlineOf(report: Judged): Group | null {
   let found = known.get(report);
   if (found === undefined) known.set(report, (found = rowsOf(report, null).find(({ first }) => first.id === report.lead) ?? null));
   return found;
+}
+
+/** What the page is about, and the findings to fix first: the job's where several workers train together. */
+export function headline(report: WordedReport, job: JobReply | null): { text: string; fix: Group | null } {
+  const own = { text: clean(report.verdict, 400) || fallback(report), fix: headlineOf(report) };
+  const workers = report.world_size ?? 1;
+  if (workers > 1 && !job) return { text: `Comparing the ${count(workers)} workers…`, fix: null };
+  const { verdict } = job ?? {};
+  if (!verdict) return own;
+  const across = (job ? jobFindings(job) : []).find(({ first }) => first.id === verdict.finding);
+  return { text: clean(verdict.text, 400), fix: across ?? (verdict.rank === report.rank ? own.fix : null) };
+}
+
+function fallback(report: WordedReport): string {
+  if (!report.steps) return report.status === 'live' ? 'Training has begun; no step is done yet.' : 'No step was recorded.';
+  return 'Nothing stands out in this run.';
+}
+
+/** A verdict's first clause, and what follows it: "The input pipeline starves the GPU", "25 s of 88 s. Fixing it …". */
+export function clauses(verdict: string): [string, string] {
+  const [, lead = verdict, rest = ''] = /^(.{8,120}?)(?::\s|\.\s|;\s)(.*)$/s.exec(verdict) ?? [];
+  return [lead.replace(/\.$/, ''), rest];
 }
 
 /** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */

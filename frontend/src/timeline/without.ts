@@ -1,0 +1,28 @@
+/** "Show without it": how much of a part of the time goes, and what is left of the run. */
+import type { App } from '../state/app.ts';
+import { remedyOf } from '../state/findings.ts';
+import { duration, gain } from '../math/format.ts';
+import { budgetOf, timeLane, type Without } from './frame.ts';
+
+/** Of a finding by its id; null where its part of the time, or what its fix saves, is not known. */
+export function withoutIt(app: App, id: string | null): Without | null {
+  const { recording, rows } = app;
+  const row = rows.find(({ list }) => list.some((one) => one.id === id));
+  const item = row?.list.find((one) => one.id === id);
+  if (!recording || !row || !item?.part) return null;
+  const range = remedyOf(row, item).range;
+  const budget = budgetOf(recording, timeLane(recording, app.state.get().gpus[recording.id])?.id);
+  const lost = budget?.parts.find(({ name }) => name === item.part)?.seconds ?? 0;
+  const wall = recording.report.wall_s ?? 0;
+  const most = range ? (range[1] ?? lost) : 0;
+  if (lost <= 0 || most <= 0) return null;
+  const [least, saved] = [range?.[0] ?? 0, Math.min(most, lost)];
+  const left = duration(wall - saved);
+  const longest = duration(wall - Math.min(least, saved));
+  return {
+    part: item.part,
+    share: saved / lost,
+    least: saved > 0 ? Math.min(1, least / saved) : 0,
+    text: `${left === longest ? left : `${left} to ${longest}`} instead of ${duration(wall)}: ${gain(wall, [least, saved])}`,
+  };
+}
