@@ -2,7 +2,7 @@
 
 What the training thread did is known by exact clocks, of steps and of phases; how busy a GPU was, by the driver's
 means over a fifth of a second or so. A cause takes at most what the GPU idled meanwhile; where several causes together
-took longer, they are scaled alike. What is left is split by profiler windows, which is an estimate, and else unexplained.
+took longer, they are scaled alike. What is left is split by profiler windows, an estimate, and else unexplained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +14,7 @@ import numpy as np
 from gpu_util_callback.recording.manifest_facts import Claim
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PAUSES
-from tensorboard_plugin.reply_types import Budget, LaneInfo
-from tensorboard_plugin.tiles.recording_tiles import Cells, TopTiles
+from tensorboard_plugin.reply_types import LaneInfo
 
 # A part of the time -> what it is called beside its seconds; from the bottom of the lane to its top.
 PARTS = {
@@ -47,6 +46,14 @@ FEW_STEPS = 100_000
 # A cause -> the part of the time that it takes; those of stalls are told apart by name.
 PART_OF = {"input_bound": "input", "recompilation": "compile", "launch_bound": "launch", "sync_bound": "launch"}
 PART_OF |= {"transfer_bound": "copies", "host_stall": "callbacks", "host_callback": "callbacks"}
+
+
+class Totals(NamedTuple):
+    """Rows, or cells of several: int64[n], ns since the start; sums and counts of their columns, each [columns, n]."""
+
+    since_ns: np.ndarray
+    total: np.ndarray
+    counts: np.ndarray
 
 
 class Curve(NamedTuple):
@@ -85,18 +92,18 @@ class Thread:
     paused: Curve
 
 
-def thread_of(steps: Cells, phases: Mapping[str, np.ndarray], origin_ns: int) -> Thread:
+def thread_of(steps: Totals, phases: Mapping[str, np.ndarray], origin_ns: int) -> Thread:
     """Return the thread's time.
 
     Args:
         steps: with the columns `STEP_COLUMNS`; the parts of a step follow each other in that order.
         phases: rows of that table.
     """
-    duration, *total = steps.parts["total"].astype(np.float64)
+    duration, *total = steps.total.astype(np.float64)
     start = steps.since_ns.astype(np.float64)
     end = start + duration
     # A cell of one step has its parts in their order, one of several has them all along.
-    single = np.max(steps.parts["count"], axis=0, initial=0) <= 1
+    single = np.max(steps.counts, axis=0, initial=0) <= 1
     until = np.minimum(start + np.cumsum(total, axis=0), end)
     of = {}
     for row, column in enumerate(STEP_COLUMNS[1:]):
@@ -127,7 +134,7 @@ def joined(*curves: Curve) -> Curve:
     return Curve(at, np.sum([curve.until(at) for curve in curves], axis=0))
 
 
-def busy_curves(samples: Cells, end_ns: float = 0.0) -> tuple[Curve, Curve]:
+def busy_curves(samples: Totals, end_ns: float = 0.0) -> tuple[Curve, Curve]:
     """Return a GPU's busy time, and the time in which it is known, of its utilization: the one column of `samples`.
 
     Each reading is the driver's mean over the time since the one before it. When the first one began is not known:
@@ -137,10 +144,10 @@ def busy_curves(samples: Cells, end_ns: float = 0.0) -> tuple[Curve, Curve]:
     Args:
         end_ns: of the run, ns since its start.
     """
-    count = samples.parts["count"][0].astype(np.float64)
+    count = samples.counts[0].astype(np.float64)
     has_values = count > 0
     count, first = count[has_values], samples.since_ns[has_values].astype(np.float64)
-    share = samples.parts["total"][0][has_values] / count / 100
+    share = samples.total[0][has_values] / count / 100
     if not len(first):
         return NOTHING, NOTHING
     apart = np.diff(first, append=np.nan) / count
@@ -162,9 +169,9 @@ def busy_curves(samples: Cells, end_ns: float = 0.0) -> tuple[Curve, Curve]:
     return spread(begin, end, share * (end - begin)), spread(begin, end, end - begin)
 
 
-def sampled_range(samples: Sequence[Cells]) -> tuple[float, float]:
+def sampled_range(samples: Sequence[Totals]) -> tuple[float, float]:
     """Return between which times some GPU was read, ns since the start; (0, 0) where none was."""
-    read = [cells.since_ns[cells.parts["count"][0] > 0] for cells in samples]
+    read = [rows.since_ns[rows.counts[0] > 0] for rows in samples]
     times = [times for times in read if len(times)]
     return (float(min(each[0] for each in times)), float(max(each[-1] for each in times))) if times else (0.0, 0.0)
 
@@ -244,10 +251,7 @@ def split(
     launch = np.minimum(left, in_steps * launch_share) if gpus else np.zeros(len(width))
     parts = {**dict(zip(EXACT, shares, strict=True)), "busy": busy, "launch": launch, "rest": left - launch}
     return Split(
-        edges,
-        np.stack([parts.get(name, ns[name]) * known for name in PARTS]),
-        known,
-        float((running - known).sum()),
+        edges, np.stack([parts.get(name, ns[name]) * known for name in PARTS]), known, float((running - known).sum())
     )
 
 
@@ -299,9 +303,9 @@ def group_of(recording: Recording, gpu: int) -> str:
 
 def launch_share(recording: Recording, gpus: Iterable[int]) -> float:
     """Return the share of traced steps in which GPUs waited for launches and syncs; 0 without windows."""
-    stored = (recording.stored or {}).get("traced")
-    if stored is not None:
-        of_gpus = [gpu["sums"] for gpu in stored if gpu["gpu"] in set(gpus)]
+    diagnosis = recording.stored
+    if diagnosis is not None and "traced" in diagnosis:
+        of_gpus = [gpu["sums"] for gpu in diagnosis["traced"] if gpu["gpu"] in set(gpus)]
         idle = sum(sums["ns"].get(name, 0) for sums in of_gpus for name in TRACED["launch"])
         return idle / max(1, sum(sums["duration_ns"] for sums in of_gpus))
     if not recording.facts.get("windows") or recording.step_count > FEW_STEPS:
@@ -329,7 +333,7 @@ def groups_of(recording: Recording, whose: str) -> list[str]:
     return [group for index in gpus if (group := group_of(recording, index))]
 
 
-def split_of(recording: Recording, whose: str, steps: Cells, samples: Sequence[Cells], edges: np.ndarray) -> Split:
+def split_of(recording: Recording, whose: str, steps: Totals, samples: Sequence[Totals], edges: np.ndarray) -> Split:
     """Return the time of one lane.
 
     Args:
@@ -342,17 +346,8 @@ def split_of(recording: Recording, whose: str, steps: Cells, samples: Sequence[C
         return traced_split(recording.traced_steps, int(whose.removeprefix("gpu")), recording.top.origin_ns, end_ns)
     thread = thread_of(steps, recording.top.phases, recording.top.origin_ns)
     gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
-    curves = [busy_curves(cells, end_ns) for cells in samples]
+    curves = [busy_curves(rows, end_ns) for rows in samples]
     return split(thread, curves, launch_share(recording, gpus), edges, end_ns)
-
-
-def whole_split(recording: Recording, tiles: TopTiles, whose: str) -> Split:
-    """Return the time of one lane over the whole recording, of its top."""
-    end_ns = float(max(recording.end_ns - tiles.top.origin_ns, 1))
-    steps = tiles.cells("steps", STEP_COLUMNS)
-    samples = [tiles.cells(group, ("utilization_pct",)) for group in groups_of(recording, whose)]
-    edges = np.linspace(0.0, end_ns, CELLS + 1)
-    return split_of(recording, whose, steps, samples, edges)
 
 
 def time_lanes(recording: Recording) -> list[LaneInfo]:
@@ -384,35 +379,6 @@ def title_of(whose: str, recording: Recording) -> str:
     if whose == MEAN:
         return f"{len(used_gpus(recording))} GPUs, mean"
     return "Training thread" if whose == THREAD else f"GPU {whose.removeprefix('gpu')}"
-
-
-def budgets(recording: Recording) -> list[Budget]:
-    """Return the sums of each lane of `time_lanes`: the bar above it."""
-    tiles = TopTiles(recording.top, recording.status == "live")
-    reply: list[Budget] = []
-    for whose in which(recording):
-        parts = whole_split(recording, tiles, whose)
-        sampled = sampled_range([tiles.cells(group, ("utilization_pct",)) for group in groups_of(recording, whose)])
-        seconds = parts.ns.sum(axis=1) / 1e9
-        reply.append(
-            {
-                "lane": f"{LANE}:{whose}",
-                "title": title_of(whose, recording),
-                "known_s": round(float(parts.known_ns.sum()) / 1e9, 6),
-                "unknown_s": round(parts.unknown_ns / 1e9, 6),
-                "sampled_ns": sampled,
-                # Where steps are handed over in advance, as JAX does, the thread is ahead of the GPU.
-                "is_estimate": whose != THREAD
-                and not is_traced(recording)
-                and (recording.facts.get("framework") or {}).get("name") == "jax",
-                "parts": [
-                    {"name": name, "title": title, "seconds": round(float(part), 6)}
-                    for (name, title), part in zip(titles(whose).items(), seconds, strict=True)
-                    if part > 0
-                ],
-            }
-        )
-    return reply
 
 
 def part_of(finding: Claim, savers: frozenset[str]) -> str:

@@ -24,7 +24,7 @@ from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
 from gpu_util_callback.report.total_screen import PARTS, fix_of, headline, name_of, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
-from tensorboard_plugin.gpu_time import PART_OF, budgets, part_of, savers_of
+from tensorboard_plugin.gpu_time import PART_OF, part_of, savers_of
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
@@ -43,6 +43,7 @@ from tensorboard_plugin.reply_types import (
     WordedFinding,
     Words,
 )
+from tensorboard_plugin.tiles.time_tiles import budgets
 
 MAX_PHASES = 2000
 # Titles of findings per line of the list: people search them.

@@ -243,7 +243,7 @@ class LaneInfo(TypedDict):
     limit: NotRequired[LaneLimit | None]
 
 
-class BudgetPart(TypedDict):
+class TimePart(TypedDict):
     """A part of a GPU's time, as a series of its lane is named."""
 
     name: str
@@ -251,7 +251,7 @@ class BudgetPart(TypedDict):
     seconds: float
 
 
-class Budget(TypedDict):
+class TimeBudget(TypedDict):
     """The sums of a lane of time; its parts add up to what is known of the training's time."""
 
     lane: str
@@ -261,7 +261,7 @@ class Budget(TypedDict):
     # From when to when a GPU was read, since the recording's start: at the ends its mean stands for what nobody read.
     sampled_ns: tuple[float, float]  # (0, 0) where the time is exact
     is_estimate: bool  # the thread hands steps over in advance: its clocks say about when the GPU had nothing to do
-    parts: list[BudgetPart]  # from the bottom of the lane to its top
+    parts: list[TimePart]  # from the bottom of the lane to its top
 
 
 class FinestLevels(TypedDict):
@@ -305,7 +305,7 @@ class RecordingReply(TypedDict):
     report: WordedReport
     extent: Extent
     lanes: list[LaneInfo]
-    budgets: list[Budget]  # of each lane of time
+    budgets: list[TimeBudget]  # of each lane of time
     finest: NotRequired[FinestLevels]  # absent where the server has every level
     phases: list[PhaseReply]  # the longest
     windows: list[WindowInfo]  # in the order of their steps

@@ -13,7 +13,8 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin import gpu_time
 from tensorboard_plugin.lanes import LANE, STACK, stage_ranges
-from tensorboard_plugin.tiles.recording_tiles import Answer, Cells, Jobs, Recent, RecordingTiles, View
+from tensorboard_plugin.tiles.recording_tiles import Answer, Jobs, Recent, RecordingTiles, View
+from tensorboard_plugin.tiles.time_tiles import time_shares
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62
@@ -66,7 +67,7 @@ class TileServer:
         refining: list[str] = []
         for lane in lanes:
             if lane.startswith(f"{gpu_time.LANE}:"):
-                shares, coarse = self._time(recording, lane, view, answer.other)
+                shares, coarse = time_shares(self._of(recording), lane, view, answer.other, self._cached)
                 series += [({"lane": lane, "name": name}, (row, row, row)) for name, row in shares]
                 refining += [lane] * coarse
                 continue
@@ -91,39 +92,6 @@ class TileServer:
         }
         axes = [edges, answer.other] if axis == "time" else [answer.other, edges]
         return _packed(header, series, axes)
-
-    def _time(
-        self, recording: Recording, lane: str, view: View, other: np.ndarray
-    ) -> tuple[list[tuple[str, np.ndarray]], bool]:
-        """Return the parts of a lane of time in percent, and whether finer ones are still being read."""
-        tiles, revision = self._of(recording), recording.revision
-        whose = lane.partition(":")[2]
-        if whose not in gpu_time.which(recording):
-            return [], False
-        source = tiles.source(revision)
-        key = (tiles, revision, lane)
-        whole = self._cached.get(key)
-        if whole is None:
-            whole = gpu_time.whole_split(recording, source, whose)
-            self._cached.put(key, whole, whole.nbytes)
-        edges = view.edges.astype(np.float64)
-        if view.axis == "step":
-            edges = np.append(other, source.top.start_of(view.edges[-1:]))
-            edges = np.fmax.accumulate(np.nan_to_num(edges, nan=whole.edges[-1]))
-        cell_ns = whole.edges[-1] / gpu_time.CELLS
-        coarse = False
-        if cell_ns > gpu_time.WINDOW_NS and np.median(np.diff(edges)) < cell_ns / 2:
-            requested = {"steps": gpu_time.STEP_COLUMNS}
-            requested |= {group: ("utilization_pct",) for group in gpu_time.groups_of(recording, whose)}
-
-            def make(cells: dict[str, Cells]) -> gpu_time.Split:
-                inside = np.unique(np.clip(edges, 0, whole.edges[-1]))
-                samples = [rows for group, rows in cells.items() if group != "steps"]
-                return gpu_time.split_of(recording, whose, cells["steps"], samples, inside)
-
-            fine = tiles.rows(revision, lane, requested, view, make)
-            whole, coarse = fine or whole, fine is None
-        return list(zip(gpu_time.PARTS, whole.shares(edges), strict=True)), coarse
 
     def _of(self, recording: Recording) -> RecordingTiles:
         with self._lock:

@@ -120,14 +120,18 @@ def test_a_hole_never_takes_more_than_the_gpu_idled():
     thread = gpu_time.Thread(parts, gpu_time.NOTHING, gpu_time.NOTHING)
     split = gpu_time.split(thread, [(busy, known)], 0.0, edges, 10e9)
     sums = dict(zip(gpu_time.PARTS, split.ns.sum(axis=1) / 1e9, strict=True))
-    assert sums["busy"] == pytest.approx(7) and sums["input"] == pytest.approx(2) and sums["checkpoint"] == pytest.approx(1)
+    assert (
+        sums["busy"] == pytest.approx(7)
+        and sums["input"] == pytest.approx(2)
+        and sums["checkpoint"] == pytest.approx(1)
+    )
     assert sums["rest"] == pytest.approx(0, abs=1e-9)
 
 
 def test_what_was_not_sampled_is_in_no_part_and_joined_by_no_slope():
     times = np.concatenate([np.arange(0.2, 10, 0.2), np.arange(30.2, 40, 0.2)]) * 1e9
     ones = np.ones((1, len(times)))
-    samples = gpu_time.Cells(times.astype(np.int64), None, {"total": 50 * ones, "count": ones})
+    samples = gpu_time.Totals(times.astype(np.int64), 50 * ones, ones)
     busy, known = gpu_time.busy_curves(samples)
     assert known.total[-1] / 1e9 == pytest.approx(19.6, abs=0.3)
     thread = gpu_time.Thread(dict.fromkeys(gpu_time.EXACT, gpu_time.NOTHING), gpu_time.NOTHING, gpu_time.NOTHING)

@@ -93,6 +93,8 @@ def test_the_tab_and_every_route(tmp_path, start_tensorboard, load_fast):
     assert span["cause"] == "input_bound"
     assert abs(span["start_step"] - 200) <= 5
     assert abs(span["end_step"] - 400) <= 5
+    timed, *reply["lanes"] = [lane for lane in reply["lanes"] if lane["id"] != "time:gpu1"]
+    assert timed["id"] == "time:gpu0"
     lanes = [lane["id"] for lane in reply["lanes"]]
     assert lanes[:3] == ["steps", "input_wait", "pipeline"]
     assert lanes[3:5] == ["gpu0:utilization_pct", "gpu0:memory_used_bytes"]

@@ -511,14 +511,14 @@ export interface LaneInfo {
 }
 
 /** A part of a GPU's time, as a series of its lane is named. */
-export interface BudgetPart {
+export interface TimePart {
   name: string;
   title: string;
   seconds: number;
 }
 
 /** The sums of a lane of time; its parts add up to what is known of the training's time. */
-export interface Budget {
+export interface TimeBudget {
   lane: string;
   title: string;
   known_s: number;
@@ -529,7 +529,7 @@ export interface Budget {
   /** the thread hands steps over in advance: its clocks say about when the GPU had nothing to do */
   is_estimate: boolean;
   /** from the bottom of the lane to its top */
-  parts: BudgetPart[];
+  parts: TimePart[];
 }
 
 /** The finest level of an offline page's tiles, by axis. */
@@ -572,7 +572,7 @@ export interface RecordingReply {
   extent: Extent;
   lanes: LaneInfo[];
   /** of each lane of time */
-  budgets: Budget[];
+  budgets: TimeBudget[];
   /** absent where the server has every level */
   finest?: FinestLevels;
   /** the longest */

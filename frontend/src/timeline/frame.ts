@@ -1,5 +1,5 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
-import type { Budget, Extent, LaneInfo, WordedFinding, RecordingReply, Waits } from '../api/types.ts';
+import type { TimeBudget, Extent, LaneInfo, WordedFinding, RecordingReply, Waits } from '../api/types.ts';
 import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
 import { namedGpus, type Group } from '../state/findings.ts';
 import type { LaneSource } from '../lanes/layout.ts';
@@ -73,7 +73,7 @@ export function timeLane(recording: RecordingReply, chosen?: string): LaneInfo |
   return all.find(({ id }) => id === chosen) ?? all.find(({ id }) => about.has(id.slice(id.indexOf(':') + 1))) ?? all[0];
 }
 
-export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined): Budget | undefined => budgets.find((one) => one.lane === lane);
+export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined): TimeBudget | undefined => budgets.find((one) => one.lane === lane);
 
 /** What the layout needs to know of a recording. */
 export const lanesOf = ({ lanes, report }: RecordingReply): Omit<LaneSource, 'id' | 'label'> => ({ lanes, groupTitles: groupTitles(report), named: namedGpus(report) });

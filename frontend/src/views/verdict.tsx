@@ -1,5 +1,5 @@
 /** First glance: how busy the GPU was, what held it back, what to change first, and where the time went. */
-import type { Budget as Sums, RecordingReply, WordedFinding } from '../api/types.ts';
+import type { TimeBudget as Sums, RecordingReply, WordedFinding } from '../api/types.ts';
 import { clauses, headline, remedyOf } from '../state/findings.ts';
 import { duration, factorsText, gain, plural, share, times } from '../math/format.ts';
 import { shift } from '../math/range.ts';

@@ -1,0 +1,95 @@
+"""The lanes of a GPU's time at any zoom, and their sums."""
+
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.reader import Recording
+from tensorboard_plugin import gpu_time
+from tensorboard_plugin.gpu_time import LANE, Split, Totals
+from tensorboard_plugin.reply_types import TimeBudget
+from tensorboard_plugin.tiles.recording_tiles import Cells, Recent, RecordingTiles, TopTiles, View
+
+UTILIZATION = ("utilization_pct",)
+
+
+def _rows(cells: Cells) -> Totals:
+    return Totals(cells.since_ns, cells.parts["total"], cells.parts["count"])
+
+
+def _samples(tiles: TopTiles, recording: Recording, whose: str) -> list[Totals]:
+    return [_rows(tiles.cells(group, UTILIZATION)) for group in gpu_time.groups_of(recording, whose)]
+
+
+def whole_split(recording: Recording, tiles: TopTiles, whose: str) -> Split:
+    """Return the time of one lane over the whole recording, of its top."""
+    end_ns = float(max(recording.end_ns - tiles.top.origin_ns, 1))
+    steps = _rows(tiles.cells("steps", gpu_time.STEP_COLUMNS))
+    edges = np.linspace(0.0, end_ns, gpu_time.CELLS + 1)
+    return gpu_time.split_of(recording, whose, steps, _samples(tiles, recording, whose), edges)
+
+
+def time_shares(
+    tiles: RecordingTiles, lane: str, view: View, other: np.ndarray, cached: Recent[Any]
+) -> tuple[list[tuple[str, np.ndarray]], bool]:
+    """Return the parts of a lane of time in percent, and whether finer ones are still being read.
+
+    Args:
+        other: when the buckets of a view of steps begin, float64[count] ns.
+        cached: what was made of whole recordings.
+    """
+    recording, whose = tiles.recording, lane.partition(":")[2]
+    revision = recording.revision
+    if whose not in gpu_time.which(recording):
+        return [], False
+    source, key = tiles.source(revision), (tiles, revision, lane)
+    whole: Split | None = cached.get(key)
+    if whole is None:
+        whole = whole_split(recording, source, whose)
+        cached.put(key, whole, whole.nbytes)
+    edges = view.edges.astype(np.float64)
+    last = float(whole.edges[-1])
+    if view.axis == "step":
+        edges = np.append(other, source.top.start_of(view.edges[-1:]))
+        edges = np.fmax.accumulate(np.nan_to_num(edges, nan=last))
+    cell_ns = last / gpu_time.CELLS
+    if cell_ns <= gpu_time.WINDOW_NS or np.median(np.diff(edges)) >= cell_ns / 2:
+        return list(zip(gpu_time.PARTS, whole.shares(edges), strict=True)), False
+    requested: dict[str, tuple[str, ...]] = {"steps": gpu_time.STEP_COLUMNS}
+    requested |= dict.fromkeys(gpu_time.groups_of(recording, whose), UTILIZATION)
+
+    def make(cells: dict[str, Cells]) -> Split:
+        inside = np.unique(np.clip(edges, 0, last))
+        samples = [_rows(rows) for group, rows in cells.items() if group != "steps"]
+        return gpu_time.split_of(recording, whose, _rows(cells["steps"]), samples, inside)
+
+    fine = tiles.rows(revision, lane, requested, view, make)
+    return list(zip(gpu_time.PARTS, (fine or whole).shares(edges), strict=True)), fine is None
+
+
+def budgets(recording: Recording) -> list[TimeBudget]:
+    """Return the sums of each lane of time: the bar above it."""
+    tiles = TopTiles(recording.top, recording.status == "live")
+    framework = (recording.facts.get("framework") or {}).get("name")
+    reply: list[TimeBudget] = []
+    for whose in gpu_time.which(recording):
+        split = whole_split(recording, tiles, whose)
+        seconds = split.ns.sum(axis=1) / 1e9
+        of_gpu = whose != gpu_time.THREAD and not gpu_time.is_traced(recording)
+        reply.append(
+            {
+                "lane": f"{LANE}:{whose}",
+                "title": gpu_time.title_of(whose, recording),
+                "known_s": round(float(split.known_ns.sum()) / 1e9, 6),
+                "unknown_s": round(split.unknown_ns / 1e9, 6),
+                "sampled_ns": gpu_time.sampled_range(_samples(tiles, recording, whose)),
+                # JAX hands steps over in advance: the thread is ahead of the GPU.
+                "is_estimate": of_gpu and framework == "jax",
+                "parts": [
+                    {"name": name, "title": title, "seconds": round(float(part), 6)}
+                    for (name, title), part in zip(gpu_time.titles(whose).items(), seconds, strict=True)
+                    if part > 0
+                ],
+            }
+        )
+    return reply
