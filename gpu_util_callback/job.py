@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TypedDict
@@ -186,6 +186,16 @@ def script_name(*, redact: bool = False, main: object = None) -> str | None:
     else:
         return None
     return hashed_script(name) if redact else name
+
+
+def hashed_arguments(argv: Sequence[str] | None = None) -> str:
+    """Return a stand-in for the command line's arguments, by which equal ones are recognised; they may hold secrets.
+
+    Args:
+        argv: of the process, the script first; None = this one's.
+    """
+    said = list(sys.argv if argv is None else argv)[1:]
+    return hashlib.sha256(json.dumps(said).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 # ---- Ray -------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from tensorboard_plugin.reply_types import (
     CauseWords,
     FindingRow,
     LogDirectory,
+    NoGpuHours,
     PhaseReply,
     RecordingReply,
     RecordingSummary,
@@ -249,6 +250,7 @@ def total_reply(report: TotalSums) -> TotalReply:
         "headline": headline(report),
         "notes": notes(report),
         "hours": report[unit]["total"],
+        "without_gpu": _without_gpu(report),
         "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, _ in PARTS],
         "causes": [
             {
@@ -265,8 +267,22 @@ def total_reply(report: TotalSums) -> TotalReply:
     }
 
 
+def _without_gpu(report: TotalSums) -> NoGpuHours | None:
+    """Return the sums of trainings without a GPU, which are in none of the others; None where there is one sum."""
+    runs = [run for run in report["runs"] if not run["gpus"]]
+    if report["unit"] == "hours" or not runs:
+        return None
+    hours, lost = (sum(run["hours"][part] for run in runs) for part in ("total", "lost"))
+    return {"trainings": len(runs), "hours": hours, "lost": lost}
+
+
 def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
     since = run["since"]
+    if not run["gpus"]:
+        unit = "hours"  # its own: it held none, and lost none of a GPU's
+    spent = run[unit]
+    is_judged = spent["not_judged"] < spent["total"] or not spent["total"]
+    is_known = is_judged and bool(run["lost"] or not run["unknown_cost"])
     return {
         "id": run["id"],
         "recordings": run["recordings"] if len(run["recordings"]) > 1 else [],
@@ -277,9 +293,10 @@ def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
         "status": run["status"],
         "start_ns": run["start_ns"],
         "wall_s": run["wall_s"],
-        "hours": run[unit]["total"],
-        "lost": run[unit]["lost"],
-        "saves": run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"],
+        "gpus": run["gpus"],
+        "hours": spent["total"],
+        "lost": spent["lost"] if is_known else None,
+        "saves": (run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"]) if is_known else None,
         "causes": [*(loss["cause"] for loss in run["lost"]), *run["unknown_cost"]],
         "top": run["top"] and run["top"]["cause"],
         "since": since and (since["run"], since["speed"]),

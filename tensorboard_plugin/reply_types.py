@@ -111,9 +111,10 @@ class TrainingRow(TypedDict):
     status: Status
     start_ns: int
     wall_s: float
+    gpus: int  # that it held; without any, hours are its own
     hours: float
-    lost: float
-    saves: float
+    lost: float | None  # null is not known: it was not judged, or its causes have no known cost
+    saves: float | None
     causes: list[str]  # the costliest first, then those at no known cost
     top: str | None  # the cause that is worth fixing first
     since: tuple[str, float] | None  # the run before it of the same job, and how many times faster this one is
@@ -137,6 +138,14 @@ class CauseHours(TypedDict):
     trainings: int
 
 
+class NoGpuHours(TypedDict):
+    """The hours of trainings that held no GPU."""
+
+    trainings: int
+    hours: float
+    lost: float
+
+
 class TotalReply(TypedDict):
     """The sums of all runs."""
 
@@ -144,6 +153,7 @@ class TotalReply(TypedDict):
     headline: str  # all in one sentence, as in the terminal
     notes: list[str]
     hours: float
+    without_gpu: NoGpuHours | None  # beside the sums of GPU-hours; null where all runs held one, or none did
     shares: list[HoursShare]
     causes: list[CauseHours]
     fixes: dict[str, str]  # what to do, of the runs that are worth fixing most

@@ -71,12 +71,25 @@ def add_promises(runs: Sequence[RunReport]) -> None:
             if (its_script == script if None not in (its_script, script) else its_name == name)
             and (its_gpus == gpus or not (its_gpus and gpus))
             and _after(candidate, run)
+            and _same_program(candidate, run)
         ]
         previous = max(alike, key=lambda candidate: candidate["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
         if run["steps"]:
             by_job[script, name, gpus] = run
+
+
+def _same_program(previous: Mapping, run: Mapping) -> bool:
+    """Return whether a run may be a changed version of another, and not its neighbour in a sweep.
+
+    Runs of one name are; those of a script only with the same arguments, as the same fit of it: others are the next
+    seed or learning rate. Of notebooks and older recordings neither is known.
+    """
+    if previous["run"] == run["run"] or None in (previous.get("script"), run.get("script")):
+        return True
+    arguments = {previous.get("arguments"), run.get("arguments")} - {None}
+    return len(arguments) < 2 and (previous.get("fit_index") or 0) == (run.get("fit_index") or 0)
 
 
 def _after(previous: Mapping, run: Mapping) -> bool:

@@ -230,6 +230,7 @@ class AsRecorded(ShownFacts):
     model: Model | None
     fit: Annotated[Fit | None, Unpromised]
     script: str | None
+    arguments: str | None  # a stand-in for those of its command line
     work: WorkFacts | None
 
 

@@ -306,6 +306,7 @@ def _add_speeds(runs: Sequence[TrainingReport], joined: Sequence[Training]) -> N
         script = hashed_script(row["script"])
         key = (
             script,
+            row["fit_index"] or 0,  # the next fit of a script is its next seed or learning rate, no changed version
             row["parameters"],
             row["backend"],
             row["world_size"],

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback import daemon
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.job import job_facts, ray_context, ray_gives_no_gpu, scheduler_facts, script_name, user_name
+from gpu_util_callback.job import (
+    hashed_arguments,
+    job_facts,
+    ray_context,
+    ray_gives_no_gpu,
+    scheduler_facts,
+    script_name,
+    user_name,
+)
 from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows, requested
 from gpu_util_callback.recorder.intake import GpuSamples, Intake, PipelineReadings
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
@@ -586,6 +594,7 @@ class Recorder:
         if self.settings.ceilings is not None:
             self.facts["ceilings"] = self.settings.ceilings
         self.facts["script"] = script_name(redact=self.settings.redact)
+        self.facts["arguments"] = hashed_arguments()
         self.facts["user"] = user_name()  # left out where names are redacted
         self.facts["scheduler"] = scheduler_facts(redact=self.settings.redact)
         self._gather_facts()

@@ -835,6 +835,7 @@ class Facts(TypedDict, total=False):
     fit_index: Count
     fits: Count  # of a series, so far
     script: str
+    arguments: str  # a stand-in for those of the command line
     user: str
     scheduler: Scheduler
     trial: str

@@ -515,14 +515,24 @@ def _gpu(kind: Sequence[Mapping]) -> str:
 
 
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
-    cost = run.get("overhead") or {}
+    cost, wall_s = run.get("overhead") or {}, run["wall_s"]
+    windows_s = cost.get("windows_s") or 0.0
     parts = []
-    if cost.get("callback_us_per_step") is not None:
-        parts.append(f"{precise(cost['callback_us_per_step'] / 1e6)} a step on the training thread")
+
+    def of_run(seconds: float) -> str:
+        return f"{percent(100 * seconds / wall_s)} of the run" if wall_s else duration(seconds)
+
+    own_us = cost.get("callback_us_per_step")
+    if own_us is not None and windows_s:
+        # To begin and end windows takes the training thread, too: no cost of each step.
+        own = of_run(own_us * run["steps"] / 1e6)
+        parts.append(f"training thread {own}, beginning and ending profiler windows included")
+    elif own_us is not None:
+        parts.append(f"{precise(own_us / 1e6)} a step on the training thread")
     if cost.get("sampler_cpu_pct") is not None:
         parts.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
-    if cost.get("windows_s"):
-        parts.append(f"profiler windows {duration(cost['windows_s'])}")
+    if windows_s:
+        parts.append(f"profiler windows {duration(windows_s)}, {of_run(windows_s)}")
     if not parts:
         return []
     return [pen.dim(line) for line in pen.wrap(f"Recorder overhead: {', '.join(parts)}.")]

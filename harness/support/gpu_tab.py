@@ -163,6 +163,25 @@ class Tab:
     def evaluate(self, expression: str, argument=None):
         return self._ours.evaluate(f"(argument) => {expression}", argument)
 
+    def verdict(self) -> str:
+        """What the headline says, its first clause and the rest as one sentence."""
+        return re.sub(r"\s+([:.;])\s", r"\1 ", " ".join(self.text("h1").split()))
+
+    def panel(self) -> None:
+        """Opens the panel with all findings, unless it is open."""
+        self.settle()
+        if not self.find(".details").count():
+            self.find(".all-findings").click()
+            self.settle()
+
+    def unfold(self) -> None:
+        """Opens the groups of lanes, but for those of lesser ones."""
+        self.settle()
+        closed = ".tl-labels .tl-group[aria-expanded=false]:not(:has-text('· more')):not(:has-text('each core'))"
+        while self.find(closed).count():
+            self.find(closed).first.click()
+            self.settle()
+
     def settle(self) -> None:
         """Waits until every request is answered, and what was put off for a moment is done."""
         self._ours.evaluate(QUIET)

@@ -100,5 +100,5 @@ def open_tab(browser, pages, start_tensorboard):
 
 @pytest.fixture
 def tab(open_tab, server) -> Tab:
-    """The tab over `logdir`, alone in a page, with the run of three thirds open."""
-    return open_tab(server.url)
+    """The tab over `logdir`, alone in a page, with the run of three thirds open, by its steps."""
+    return open_tab(server.url, "&p.gpu_utilization.axis=steps")

@@ -51,8 +51,9 @@ def test_the_tab_saves_itself_as_a_file(tab, open_report, tmp_path):
     wait_until(lambda: page.locator(".tl-value").first.inner_text() == mean, what=f"mean {mean}")
     page.locator(".compare tbody .small").click()
     wait_until(lambda: page.locator(".compare").count() == 0, what="the first run alone")
+    page.get_by_role("button", name="steps", exact=True).click()
     box = page.locator(".tl-surface").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 140)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
     page.locator(".tooltip").wait_for()
     assert "input wait" in page.locator(".tooltip").inner_text()
     for _ in range(30):
@@ -83,7 +84,7 @@ def test_the_commands_write_all_runs_into_one_file(logdir, open_report, open_fil
     assert page.locator(".sums h1").inner_text().startswith("3 trainings, ")
     assert "lost to Input-bound" in page.locator(".sums h1").inner_text()
     page.locator(".run-name").filter(has_text="laptop").click()
-    wait_until(lambda: "No GPU" in page.locator(".accounts").inner_text())
+    wait_until(lambda: "Training thread" in page.locator(".tl-time").inner_text())
     # The table of all runs alone: there is no run to open, and what to do is said.
     assert main(["total", str(logdir), "--html", str(path)]) == 0
     page = open_file(path)
@@ -120,6 +121,7 @@ def test_a_file_has_profiler_windows_and_names_cannot_break_out_of_it(open_repor
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.querySelectorAll('script').length") == 2
     assert "</script>" in page.locator(".facts").first.inner_text(), "shown as the text it is"
+    page.locator(".all-findings").click()
     page.locator(".window-button").click()
     wait_until(lambda: page.locator(".traced h2").count() == 1)
     assert page.locator(".traced h2").inner_text() == "Step 20"

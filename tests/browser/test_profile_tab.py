@@ -30,6 +30,7 @@ def test_a_real_fit_is_opened_by_both_tabs(open_tab, logdir, start_tensorboard):
     (window,) = recording.facts["windows"]
     server = start_tensorboard(logdir, False, python=sys.executable)
     tab = open_tab(server.url, host=True, alone=True)
+    tab.panel()
     tab.find(".window-button").click()
     wait_until(lambda: tab.find(".kernels tbody tr").count() > 0, what="the ops of the host")
     assert tab.text(".traced h2") == "Step 20"

@@ -69,7 +69,7 @@ SMALL = """(() => [...document.querySelectorAll('button, summary, select, input,
 def test_fingers_find_targets_of_24_pixels(open_tab, server):
     tab = open_tab(server.url, height=844, has_touch=True)
     assert tab.evaluate("matchMedia('(pointer: coarse)').matches")
-    tab.find(".account summary").last.click()
+    tab.panel()
     for width in (1024, 390):
         tab.resize(width, 844)
         tab.find(".viewbar button").first.click()
@@ -93,13 +93,13 @@ def test_everything_can_be_reached_with_tab(tab):
             )
         )
     joined = "\n".join(seen)
-    for name in ("steps", "Share", "Export", "Input-bound", "Lanes over the axis", "copy code"):
+    for name in ("steps", "Share", "Export", "waiting for input", "Lanes over the axis", "copy"):
         assert name in joined, f"{name} not in\n{joined}"
 
 
 def test_spans_and_values_are_in_tables(tab):
     """And every series of every lane: those of one lane are many, and a lane may be scrolled away."""
-    tab.button("Close details").click()
+    tab.unfold()
     box = tab.plot()
     tab.drag((box["x"] + 200, box["y"] + 40), (box["x"] + 300, box["y"] + 40))
     wanted = {"Pipeline stages, map(decode)", "Pipeline stages, batch", "gpu1 Power", "host CPU"}

@@ -51,7 +51,8 @@ def first_cells(tab):
 
 
 def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced):
-    tab = open_tab(traced.url)
+    tab = open_tab(traced.url, "&p.gpu_utilization.axis=steps")
+    tab.panel()
     served = reply(tab, 0)
     row = next(one for one in served["steps"] if one["step"] == 53 and one["gpu"] == 0)
     began = tab.recording()["extent"]["start_ns"]
@@ -81,7 +82,8 @@ def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced):
 
 
 def test_the_kernel_table_sorts_and_filters_by_keyboard(open_tab, traced):
-    tab = open_tab(traced.url)
+    tab = open_tab(traced.url, "&p.gpu_utilization.axis=steps")
+    tab.panel()
     tab.find(".window-button").first.focus()
     tab.page.keyboard.press("Enter")
     # The step's own kernels first: less time than in the whole window, which is a click away.
@@ -115,7 +117,8 @@ def test_the_kernel_table_sorts_and_filters_by_keyboard(open_tab, traced):
 
 
 def test_a_window_of_the_host_alone_shows_its_ops(open_tab, traced):
-    tab = open_tab(traced.url)
+    tab = open_tab(traced.url, "&p.gpu_utilization.axis=steps")
+    tab.panel()
     tab.find(".chooser-button").click()
     tab.find(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: tab.find(".window-button").count() == 1)
@@ -129,6 +132,7 @@ def test_a_window_of_the_host_alone_shows_its_ops(open_tab, traced):
 
 def test_a_window_shows_kernels_at_once_on_a_laptops_screen(open_tab, traced):
     tab = open_tab(traced.url, width=1280, height=656)  # TensorBoard's own bar is above
+    tab.panel()
     tab.find(".window-button").first.click()
     tab.wait_for(".kernels td")
     tab.settle()

@@ -23,12 +23,12 @@ def kill(manifest, now_ns):
     os.utime(manifest, ns=(now_ns, now_ns))
 
 
-# Shares of the width at which a broken red line runs down the lanes.
+# Shares of the width at which a broken line runs down the lanes.
 MARKS = """(() => {
     const canvas = document.querySelector('.tl-surface canvas');
     const { width, height } = canvas;
     const { data } = canvas.getContext('2d').getImageData(0, 0, width, height);
-    const [r, g, b] = getComputedStyle(document.documentElement).getPropertyValue('--red').trim()
+    const [r, g, b] = getComputedStyle(document.documentElement).getPropertyValue('--text').trim()
         .match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
     const found = [];
     for (let x = 0; x < width; x++) {
@@ -68,6 +68,7 @@ def pod(tmp_path_factory):
 def test_the_workers_of_a_job(pod, open_tab, start_tensorboard):
     server = start_tensorboard(pod)
     tab = open_tab(server.url)
+    tab.panel()
     tab.wait_for("text=Across 3 workers")
     assert tab.find(".finding:has-text('Worker 2 holds the others back')").count() == 1
     assert tab.text("h1").startswith("Worker 2 holds the others back")
@@ -81,15 +82,15 @@ def test_the_workers_of_a_job(pod, open_tab, start_tensorboard):
     assert said[1].startswith("Clock of worker 2: 35.")
     tab.wait_for(".topbar .status-lost")
     # A thin row a worker: the late one's wait for its input, the others' for the late one.
-    late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
+    late = tab.find(".tl-rank:has-text('holds the others back')").bounding_box()
     head = tab.head()
     y = late["y"] + late["height"] / 2 - head["y"]
     tab.page.mouse.move(head["x"] + 200, head["y"] + y)
     tab.wait_for(".tooltip:has-text('holds the others back')")
-    tab.page.mouse.move(head["x"] + 200, head["y"] + y - 8)
+    tab.page.mouse.move(head["x"] + 200, head["y"] + y + 14)
     tab.wait_for(".tooltip:has-text('waiting for worker 2')")
-    reds = [red for red, _, _ in tab.colours_at(".tl-head canvas", range(100, 300, 2), y)]
-    assert max(reds) - min(reds) > 100, "its work and its wait"
+    wait, work = (tab.colour_at(".tl-head canvas", 200, y + by) for by in (-4, 4))
+    assert wait[0] > work[0] + 100, "its wait over its work"
     tab.button("compare all").click()
     tab.settle()
     # One lane for all of them, the shown one in front; another one comes to the front by its button.
@@ -100,7 +101,7 @@ def test_the_workers_of_a_job(pod, open_tab, start_tensorboard):
     tab.find(".window-button:has-text('rank 0')").click()
     tab.wait_for(".tl-origin:has-text('rank 0, 2 other workers')")
     assert tab.find(".compare tbody tr").count() == 3
-    assert "waiting for worker 2" in tab.find(".account .legend").first.inner_text(), "not as work of its own"
+    assert "waiting for 2" in tab.find(".tl-rank").nth(1).inner_text(), "not as work of its own"
     tab.find(".window-button:has-text('rank 2')").click()
     tab.wait_for(".tl-origin:has-text('rank 2, 2 other workers')")
     tab.button("time").click()
@@ -119,16 +120,16 @@ def test_a_late_worker_that_only_profiler_windows_show_has_its_rows(tmp_path, op
         write(run, tmp_path / "pod")
     server = start_tensorboard(tmp_path)
     tab = open_tab(server.url)
-    tab.wait_for(".tl-head-labels small:has-text('worker 2')")
-    tab.settle()
-    late = tab.find(".tl-head-labels small:has-text('worker 2')").bounding_box()
+    tab.panel()
+    tab.wait_for(".tl-rank:has-text('holds the others back')")
+    late = tab.find(".tl-rank:has-text('holds the others back')").bounding_box()
     box = tab.head()
     y = late["y"] + late["height"] / 2
-    tab.page.mouse.move(box["x"] + 200, y - 8)
+    tab.page.mouse.move(box["x"] + 200, y + 14)
     tab.wait_for(".tooltip:has-text('waiting for worker 2')")
     assert "estimated from profiler windows" in tab.text(".tooltip")
     ranks = " ".join(tab.text(".ranks").split())
     assert "waiting for worker 2 in 40 % of the traced steps" in ranks and "lost" not in ranks, "one number for it"
     # Hatched: light stripes in what would be one colour.
-    reds = [red for red, _, _ in tab.colours_at(".tl-head canvas", range(20, 60), y - 8 - box["y"])]
+    reds = [red for red, _, _ in tab.colours_at(".tl-head canvas", range(20, 60), y + 14 - box["y"])]
     assert max(reds) - min(reds) > 50

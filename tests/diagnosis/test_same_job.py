@@ -8,7 +8,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import logdir_report
-from gpu_util_callback.job import script_name
+from gpu_util_callback.job import hashed_arguments, script_name
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.terminal import render
@@ -42,6 +42,11 @@ def models(script: str | None) -> tuple[dict, ...]:
     return tuple({"script": script, "model": model} for model in named)
 
 
+def given(*arguments: str | None) -> tuple[dict, ...]:
+    said = [None if one is None else hashed_arguments(["train.py", *one.split()]) for one in arguments]
+    return tuple({"script": "train.py", "arguments": one} for one in said)
+
+
 def jobs(source: str, *names: str) -> tuple[dict, ...]:
     return tuple({"job": name, "job_source": source} for name in names)
 
@@ -62,6 +67,15 @@ def jobs(source: str, *names: str) -> tuple[dict, ...]:
         (jobs("argument", "first", "second"), False),
         (jobs("argument", "first", "first"), True),
         (jobs("SLURM", "12.0", "13.0"), True),
+        # Other arguments, or the next fit of a loop over seeds, are neighbours in a sweep.
+        (given("--seed 1", "--seed 2"), False),
+        (given("", "--learning-rate 3e-4"), False),
+        (given("model=resnet", "model=resnet optimizer=sgd"), False),  # Hydra's
+        (given("--epochs 3", "--epochs 3"), True),
+        (given(None, "--epochs 3"), True),  # a recording of before they were recorded
+        (({"script": "sweep.py", "fit_index": 0}, {"script": "sweep.py", "fit_index": 1}), False),
+        (({"script": "sweep.py", "fit_index": 1}, {"script": "sweep.py", "fit_index": 1}), True),
+        (({"fit_index": 0}, {"fit_index": 1}), True),  # of a notebook
         # Members of a sweep, or runs at once, are no before and after.
         ((SWEPT | {"trial": "a"}, SWEPT), False),
         (({}, SWEPT), False),
@@ -84,6 +98,18 @@ def test_it_is_found_across_differently_named_log_directories(tmp_path):
     _, second, third = since(tmp_path, "train.py", "train.py", "train.py", folders=folders)
     assert second["run"] == "exp/2026-11-20 baseline" and second["gone"] == ["input_bound"]
     assert third is None, "nothing went away since the run before it"
+
+
+def test_a_run_of_the_same_name_is_compared_whatever_its_arguments(tmp_path):
+    for place, more in enumerate(given("--workers 0", "--workers 8")):
+        write(run_of(place, **more), tmp_path / "resnet50")
+    assert logdir_report(read_recordings(tmp_path))["runs"][1]["since"]["gone"] == ["input_bound"]
+
+
+def test_arguments_are_known_by_a_stand_in():
+    secret = hashed_arguments(["train.py", "--token", "hunter2"])
+    assert "hunter2" not in secret and secret == hashed_arguments(["/elsewhere/train.py", "--token", "hunter2"])
+    assert secret != hashed_arguments(["train.py"])
 
 
 def test_a_run_of_another_script_in_between_is_passed_over(tmp_path):

@@ -75,6 +75,13 @@ export interface RunsReply {
   recordings: RecordingSummary[];
 }
 
+/** The hours of trainings that held no GPU. */
+export interface NoGpuHours {
+  trainings: number;
+  hours: number;
+  lost: number;
+}
+
 /** A part of all hours; no hour is in two of them. */
 export interface HoursShare {
   part: string;
@@ -104,9 +111,12 @@ export interface TrainingRow {
   status: Status;
   start_ns: number;
   wall_s: number;
+  /** that it held; without any, hours are its own */
+  gpus: number;
   hours: number;
-  lost: number;
-  saves: number;
+  /** null is not known: it was not judged, or its causes have no known cost */
+  lost: number | null;
+  saves: number | null;
   /** the costliest first, then those at no known cost */
   causes: string[];
   /** the cause that is worth fixing first */
@@ -122,6 +132,8 @@ export interface TotalReply {
   headline: string;
   notes: string[];
   hours: number;
+  /** beside the sums of GPU-hours; null where all runs held one, or none did */
+  without_gpu: NoGpuHours | null;
   shares: HoursShare[];
   causes: CauseHours[];
   /** what to do, of the runs that are worth fixing most */

@@ -35,8 +35,8 @@ export function throttledRanges(points: Points, series: number, limit: number): 
   return ranges;
 }
 
-/** A hatched strip along the lane's upper edge, and beside the last one the word for it: no colour alone. */
-export function drawThrottled(context: CanvasRenderingContext2D, ranges: [number, number][], y: number, width: number, palette: Palette): void {
+/** A hatched strip along the lane's upper edge, neutral: that it cost something is for a finding to say. `named`: with the word for it. */
+export function drawThrottled(context: CanvasRenderingContext2D, ranges: [number, number][], y: number, width: number, palette: Palette, named: boolean): void {
   const seen = ranges.map(([from, to]) => [Math.max(0, from), Math.min(width, to)] as const).filter(([left, right]) => right > left);
   context.fillStyle = palette.text;
   context.strokeStyle = palette.text;
@@ -51,7 +51,7 @@ export function drawThrottled(context: CanvasRenderingContext2D, ranges: [number
   }
   context.stroke();
   const last = seen[seen.length - 1];
-  if (!last) return;
+  if (!last || !named) return;
   context.font = `10px ${palette.font}`;
   const wide = context.measureText('throttled').width + 4;
   const at = last[1] + wide < width ? last[1] + 2 : Math.max(0, last[0] - wide - 2);

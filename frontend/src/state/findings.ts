@@ -75,10 +75,10 @@ function fallback(report: WordedReport): string {
   return 'Nothing stands out in this run.';
 }
 
-/** A verdict's first clause, and what follows it: "The input pipeline starves the GPU", "25 s of 88 s. Fixing it …". */
-export function clauses(verdict: string): [string, string] {
-  const [, lead = verdict, rest = ''] = /^(.{8,120}?)(?::\s|\.\s|;\s)(.*)$/s.exec(verdict) ?? [];
-  return [lead.replace(/\.$/, ''), rest];
+/** A verdict's first clause, what parts them, and what follows it: "The input pipeline starves the GPU", ": ", "25 s of 88 s. Fixing it …". */
+export function clauses(verdict: string): [string, string, string] {
+  const [, lead = verdict, sign = '', rest = ''] = /^(.{8,120}?)([:.;])\s(.*)$/s.exec(verdict) ?? [];
+  return [lead, sign, rest];
 }
 
 /** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */

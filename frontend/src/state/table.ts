@@ -14,6 +14,8 @@ export interface Row {
   start: number;
   wall: number | null;
   hours: number | null;
+  /** It held no GPU: its hours are its own. */
+  noGpu: boolean;
   /** Of the hours, or seconds of the run where those are not known. */
   lost: number | null;
   saves: number | null;
@@ -28,7 +30,7 @@ const wallOf = ({ start_ns: start, end_ns: end }: RecordingSummary): number | nu
   typeof start === 'number' && typeof end === 'number' ? (end - start) / 1e9 : null;
 
 const alone = (item: RecordingSummary): Row => ({
-  item, parts: [], training: null, status: item.status, start: item.start_ns ?? 0, wall: wallOf(item), hours: null, lost: item.lost_s ?? null, saves: null,
+  item, parts: [], training: null, status: item.status, start: item.start_ns ?? 0, wall: wallOf(item), hours: null, noGpu: false, lost: item.lost_s ?? null, saves: null,
   causes: item.causes ?? [], speed: null,
 });
 
@@ -43,6 +45,7 @@ function ofTraining(training: TrainingRow, items: RecordingSummary[]): Row {
     start: training.start_ns,
     wall: training.wall_s,
     hours: training.hours,
+    noGpu: training.gpus === 0,
     lost: training.lost,
     saves: training.saves,
     causes: top ? [top, ...causes.filter((cause) => cause !== top)] : causes,

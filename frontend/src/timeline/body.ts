@@ -35,8 +35,9 @@ interface Prepared {
   /** Of each of the points: the longest time to the next one that is no gap, in nanoseconds. */
   joins: number[];
   top: number;
-  /** Where the GPU was throttled, in lanes that show the effect. */
+  /** Where the GPU was throttled, in lanes that show the effect; the first of them has the word for it. */
   throttled: [number, number][];
+  first: boolean;
 }
 
 type Throttled = Map<LaneInfo, Prepared['throttled']>;
@@ -115,7 +116,7 @@ function drawRefining(context: CanvasRenderingContext2D, { palette, width }: Fra
 }
 
 /** What a lane measures, whichever GPU or run it belongs to: such lanes share one scale. */
-const quantity = ({ lane }: LaneRow): string => `${lane.id.slice(lane.id.indexOf(':') + 1)} ${lane.unit}`;
+const quantity = ({ lane }: LaneRow): string => `${lane.id.replace(/^gpu\d+/, 'gpu')} ${lane.unit}`;
 
 function shareScales(prepared: Prepared[], tops: Tops): Map<string, LaneScale> {
   for (const { row, top } of prepared) grow(tops, row, top);
@@ -176,7 +177,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     // A step that compiles takes a hundred times as long as the others: the scale is theirs.
     const scaled = lane.series.flatMap(({ name }, s) => (name === 'compile' ? [] : [s]));
     const total = (i: number): number => scaled.reduce((sum, s) => sum + ((all.mean[s]?.[i] as number) || 0), 0);
-    return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
+    return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [], first: false };
   }
   const points = pointsFor(key, keys.length).slice(0, keys.length);
   let top = lane.max ?? 0;
@@ -186,7 +187,9 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     if (!lane.max) top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
     return joinLimit(one, axis, tiles[0]?.level ?? level);
   });
-  return { ...of, points, joins, top, throttled: behind ? [] : throttledIn(frame, source, lane, view, throttled) };
+  const seen = throttled.size;
+  const ranges = behind ? [] : throttledIn(frame, source, lane, view, throttled);
+  return { ...of, points, joins, top, throttled: ranges, first: throttled.size > seen };
 }
 
 const scratch = new Points();
@@ -227,5 +230,5 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
   drawLimit(context, lane, rect, top, palette);
   const line = trendLine(lane, axis, prepared.origin, shift(view, -prepared.shift), rect, top);
   if (line && lane.trend) drawTrend(context, line, lane.trend.title, rect, palette);
-  drawThrottled(context, prepared.throttled, y + 1, width, palette);
+  drawThrottled(context, prepared.throttled, y + 1, width, palette, prepared.first);
 }

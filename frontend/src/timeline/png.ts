@@ -179,7 +179,7 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   context.textBaseline = 'middle';
   const room = width - 2 * margin;
   const busy = budget.parts.find(({ name }) => name === 'busy');
-  const [lead, rest] = clauses(headline(source.recording.report, app.state.get().job).text);
+  const [lead, , rest] = clauses(headline(source.recording.report, app.state.get().job).text);
   context.fillStyle = palette.text;
   write(context, share(busy?.seconds ?? 0, budget.known_s), margin, 46, 160, 44, 700);
   write(context, lead, margin + 170, 36, room - 170, 21, 650);

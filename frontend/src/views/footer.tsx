@@ -1,25 +1,25 @@
 /** What the recording itself cost, measured in that very run. */
 import type { WordedReport } from '../api/types.ts';
-import { percent, seconds } from '../math/format.ts';
+import { duration, percent, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { useApp, useTab } from './hooks.ts';
 
 const known = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
 
+/** What recording took, as shares of the run; with profiler windows the training thread also begins and ends these. */
 export function overheadParts(report: WordedReport): string[] {
-  const cost = report.overhead;
+  const { overhead: cost, wall_s: wall, steps } = report;
   const parts: string[] = [];
-  if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread`);
+  const windows = known(cost.windows_s) && cost.windows_s > 0 ? cost.windows_s : 0;
+  const of = (seconds: number): string => (known(wall) && wall > 0 ? `${percent((100 * seconds) / wall)} of the run` : duration(seconds));
+  if (known(cost.callback_us_per_step)) {
+    const own = of((cost.callback_us_per_step * steps) / 1e6);
+    parts.push(windows > 0 ? `training thread ${own}, beginning and ending profiler windows included` : `${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread, ${own}`);
+  }
+  if (windows > 0) parts.push(`profiler windows ${duration(windows)}, ${of(windows)}`);
   if (known(cost.sampler_cpu_pct)) parts.push(`sampler ${percent(cost.sampler_cpu_pct)} of a core`);
   if (known(cost.recorder_cpu_pct)) parts.push(`writer ${percent(cost.recorder_cpu_pct)} of a core`);
-  if (known(cost.windows_s) && cost.windows_s > 0) parts.push(`profiler windows ${seconds(cost.windows_s)}`);
   return parts;
-}
-
-/** Share of a median step that the callback itself takes; empty where either is not known. */
-function shareText(report: WordedReport): string {
-  const [us, ms] = [report.overhead.callback_us_per_step, report.step_ms.p50];
-  return known(us) && known(ms) && ms > 0 ? `, ${percent((us / ms) * 0.1)} of one` : '';
 }
 
 export function Footer({ report, version }: { report: WordedReport; version: string }) {
@@ -34,7 +34,7 @@ export function Footer({ report, version }: { report: WordedReport; version: str
       <details class="cost">
         <summary>Recorder overhead: {parts.length > 0 ? parts.join(' · ') : 'not measured'}</summary>
         <p>
-          Measured in this very run. <b>A step</b>: the callback's own code on the training thread{shareText(report)}; it grows on a machine whose cores are all
+          Measured in this very run. <b>A step</b>: the callback's own code on the training thread; it grows on a machine whose cores are all
           busy. <b>Sampler</b> and <b>writer</b>: background threads that read the GPUs and write the files; 100 % is one core. <b>Profiler windows</b>: starting,
           stopping and reading them, within <code>overhead_budget</code>.
         </p>

@@ -146,7 +146,7 @@ function GpuCells({ gpu, active, memory, total, throttled }: Columns & { gpu: Gp
           {vram(gpu)[0]} {total === null && <small class="dim">{vram(gpu)[1]}</small>}
         </td>
       )}
-      {throttled && <td class={slowed !== '' && slowed !== '0 %' ? 'warn' : undefined}>{slowed || UNKNOWN}</td>}
+      {throttled && <td>{slowed || UNKNOWN}</td>}
     </>
   );
 }
@@ -219,7 +219,7 @@ function GpuCard({ gpu, traced, joules }: { gpu: Gpu; traced: number | null; jou
       {throttled && (
         <div class="meter" title={THROTTLED_HINT}>
           <span class="meter-label">throttled</span>
-          <span class={throttled === '0 %' ? 'meter-value' : 'meter-value warn'}>
+          <span class="meter-value">
             <b>{throttled}</b>
           </span>
         </div>

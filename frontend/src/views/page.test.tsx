@@ -119,7 +119,11 @@ test('messages show code as code, and the remedy after it', async () => {
 
 test('the cost of recording explains itself', async () => {
   await opened(changed((report) => ({ overhead: { ...report.overhead, callback_us_per_step: 48, sampler_cpu_pct: 0.3 } })));
-  assert.match(text('cost'), /48 µs a step.*0\.1 % of one.*overhead_budget/);
+  assert.match(text('cost'), /48 µs a step on the training thread, 0\.\d+ % of the run.*overhead_budget/);
+  // A window's beginning is no cost of each step.
+  await opened(changed((report) => ({ steps: 159, wall_s: 5.05, overhead: { ...report.overhead, callback_us_per_step: 3423, windows_s: 0.917 } })));
+  assert.match(text('cost'), /training thread 11 % of the run, beginning and ending profiler windows included · profiler windows 917 ms, 18 % of the run/);
+  assert.doesNotMatch(text('cost'), /ms a step/);
 });
 
 test('a recording with damaged parts says so over its lanes', async () => {
@@ -175,14 +179,16 @@ function poisoned<T>(reply: T, key = '', counter = { at: 0 }): T {
 }
 
 test('whatever a reply says is shown as text, without control characters, and cut', async () => {
-  for (const replies of [ceilings(), workers()]) {
-    const app = await opened(poisoned(replies));
+  const shown = new Set<boolean>();
+  for (const [at, replies] of [ceilings(), workers(), ceilings(), workers(), ceilings()].entries()) {
+    const app = await opened(poisoned(replies, '', { at }));
     for (const list of [false, true]) {
       app.openList(list);
       const [page = ''] = elements('page');
-      assert.ok(page.includes('&lt;img src=x'), 'markup is shown as text');
+      if (page.includes('&lt;img src=x')) shown.add(list);
       assert.doesNotMatch(page, /<img|\u202e|\u202c|\0|\x07/);
       assert.ok(!page.includes('long'.repeat(500)));
     }
   }
+  assert.equal(shown.size, 2, 'markup is shown as text');
 });

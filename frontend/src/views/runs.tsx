@@ -325,6 +325,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
   const known = row.hours !== null;
   const lost = known ? hoursText(row.lost) : duration(row.lost);
   const whole = known ? row.hours : row.wall;
+  const mixed = useApp((state) => state.total?.unit === 'gpu_hours');
   const inside = (event: Event): boolean => !!(event.target as HTMLElement).closest('label, .run-parts');
   return (
     <div
@@ -369,7 +370,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
         {duration(row.wall)}
       </span>
       <span role="gridcell" class="run-hours">
-        {hoursText(row.hours)}
+        {row.noGpu && mixed ? <span class="dim">no GPU</span> : hoursText(row.hours)}
       </span>
       <span role="gridcell" class="run-lost">
         {row.lost ? (
@@ -382,6 +383,7 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
         ) : (
           <span class="dim">{row.lost === 0 ? '0' : '–'}</span>
         )}
+        {row.noGpu && mixed && row.lost ? <small class="dim"> wall</small> : null}
       </span>
       <span role="gridcell" class="run-saves">
         {row.saves ? hoursText(row.saves) : <span class="dim">{row.saves === 0 ? '0' : '–'}</span>}
@@ -457,8 +459,8 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
     return <p class="sums dim">{error ? `The sums of all runs could not be made: ${error}` : 'Adding up where the time of all runs went…'}</p>;
   }
   const known = new Map(runs.recordings.map((item) => [item.id, item]));
-  const worth = total.runs.filter(({ id, saves }) => saves > 0 && known.has(id)).slice(0, MENDED_FIRST);
-  const most = total.runs.filter(({ id, lost }) => lost > 0 && known.has(id)).reduce<TrainingRow | null>((most, run) => (run.lost > (most?.lost ?? 0) ? run : most), null);
+  const worth = total.runs.filter(({ id, saves }) => saves && known.has(id)).slice(0, MENDED_FIRST);
+  const most = total.runs.filter(({ id, lost }) => lost && known.has(id)).reduce<TrainingRow | null>((most, run) => ((run.lost ?? 0) > (most?.lost ?? 0) ? run : most), null);
   const opener = ({ id, top }: TrainingRow, what: string) => (
     <button
       type="button"
@@ -480,9 +482,9 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
   const productive = parts.filter(({ part }) => part === 'productive');
   const rest = parts.filter(({ part }) => part !== 'productive');
   const bar = [
-    ...productive.map(({ part, title, hours }) => ({ key: part, colour: 'blue', idle: false, title, hours })),
-    ...causes.map(({ cause: one, title, hours }) => ({ key: one, colour: causeStyle(one).colour, idle: true, title, hours })),
-    ...rest.map(({ part, title, hours }) => ({ key: part, colour: part === 'lost' ? 'red' : 'grey', idle: part === 'not_judged', title, hours })),
+    ...productive.map(({ part, title, hours }) => ({ key: part, colour: 'busy', idle: false, title, hours })),
+    ...causes.map(({ cause: one, title, hours }) => ({ key: one, colour: causeStyle(one).colour, idle: false, title, hours })),
+    ...rest.map(({ part, title, hours }) => ({ key: part, colour: part === 'lost' ? 'slate' : 'rest', idle: part === 'not_judged', title, hours })),
   ];
   return (
     <section class="sums" aria-label="All runs">
@@ -502,7 +504,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
       <ul class="sums-parts">
         {productive.map(({ part, title, hours }) => (
           <li key={part}>
-            <i class="swatch" style={{ background: 'var(--blue)' }} />
+            <i class="swatch" style={{ background: 'var(--busy)' }} />
             {title} <b>{hoursText(hours)}</b>
           </li>
         ))}
@@ -516,7 +518,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
         ))}
         {rest.map(({ part, title, hours }) => (
           <li key={part}>
-            <i class={part === 'not_judged' ? 'swatch idle' : 'swatch'} style={{ background: 'var(--grey)' }} />
+            <i class={part === 'not_judged' ? 'swatch idle' : 'swatch'} style={{ background: 'var(--rest)' }} />
             {title} <b>{hoursText(hours)}</b>
           </li>
         ))}
@@ -542,6 +544,11 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
               {opener(most, `${hoursText(most.lost)} lost`)}
             </>
           )}
+        </p>
+      )}
+      {total.without_gpu && (
+        <p class="facts without-gpu">
+          Without a GPU: {plural(total.without_gpu.trainings, 'run')}, {hoursText(total.without_gpu.hours)}, of which {hoursText(total.without_gpu.lost)} lost.
         </p>
       )}
       {total.notes.length > 0 && <p class="facts">{clean(total.notes.join(' '), 1000)}</p>}

@@ -19,7 +19,7 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
   const panel = useApp((state) => state.panel || state.selected !== null);
   const own = clean(report.verdict, 400);
   const { text } = headline(report, job);
-  const [lead, rest] = clauses(text);
+  const [lead, sign, rest] = clauses(text);
   const { rows } = app;
   return (
     <section class="verdict" aria-label="Verdict">
@@ -30,7 +30,7 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
             {held(lead)}
             {rest && (
               <>
-                <span class="hidden-text">: </span> <small>{held(rest)}</small>
+                <span class="hidden-text">{sign}</span> <small>{held(rest)}</small>
               </>
             )}
           </bdi>
@@ -99,8 +99,9 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
     <aside class="fix-first" style={{ '--cause': partColour(item) }} aria-label="Fix first">
       <p>
         <button type="button" class="fix-open" title="Why, and what to check first" onClick={() => timeline.choose(item.id)}>
-          <b>{advice?.question ? 'Find out first' : worth ? 'Fix first' : 'What holds it back'}</b>
+          <b>{advice?.question ? 'Find out first' : worth || item.tried ? 'Fix first' : 'What holds it back'}</b>
         </button>
+        {item.tried && <small class="clip">{clean(item.tried.text, 80)}</small>}
         {code && (
           <button type="button" class="linklike" title="Copy the code  c" onClick={() => void copy()}>
             copy

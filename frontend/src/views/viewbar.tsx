@@ -20,7 +20,7 @@ export function ViewBar() {
       <Small sign="↶" name="Undo zoom" keys="z" disabled={!app.canUndo} onClick={() => app.undo()} />
       <Small sign="−" name="Zoom out" keys="s" disabled={view === null} onClick={() => timeline.zoom(2, undefined, 'jump')} />
       <Small sign="+" name="Zoom in" keys="w" onClick={() => timeline.zoom(0.5, undefined, 'jump')} />
-      <Small sign="go" name="Find a lane, run, step or command" keys="Ctrl+K" onClick={() => app.state.set({ finding: true })} />
+      <Small sign="find" name="Find a lane, run, step or command" keys="Ctrl+K" onClick={() => app.state.set({ finding: true })} />
       <Small sign="⤢" name="Whole run" keys="0" disabled={view === null} onClick={() => app.look(null)} />
       {open && <LaneList most={(box.current?.closest('.timeline')?.clientHeight ?? 0) - 52} />}
     </div>
