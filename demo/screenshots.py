@@ -16,6 +16,8 @@ sys.path[:0] = [str(HERE.parent / "harness" / "support")]
 RUN = "2-slow-map"
 OTHER = "1-healthy"
 RECORDED = Path("h200-jax", "slow-input")
+# The demo's runs, as they were recorded for the docs.
+TRIED = HERE.parent / "docs" / "try" / "recordings"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,7 +35,7 @@ def of_demo() -> int:
 
     from gpu_util_callback import read_recordings
 
-    logs = HERE / "logs"
+    logs = next(folder for folder in (HERE / "logs", TRIED) if folder.is_dir())
     runs = [recording for recording in read_recordings(logs) if recording.run == RUN]
     if not runs:
         print(f"no run {RUN} in {logs}: run `DEMO_SERVE=0 make demo` first", file=sys.stderr)
@@ -64,11 +66,11 @@ def of_demo() -> int:
 
 
 def _first_lanes(tab) -> dict[str, float]:
-    """Return the part of the page that holds the headline, the spans, two lanes and the fix."""
+    """Return the part of the page that holds number, sentence, fix, bar and lane."""
     top = tab.find(".topbar").bounding_box()["y"]
-    lane = tab.find(".tl-label").nth(1).bounding_box()
+    head = tab.head()
     width = tab.page.viewport_size["width"]
-    return {"x": 0, "y": top, "width": width, "height": lane["y"] + lane["height"] - top}
+    return {"x": 0, "y": top, "width": width, "height": head["y"] + head["height"] - top}
 
 
 def of_recorded() -> None:

@@ -23,7 +23,7 @@ def on_files(files, config):
         odd = sorted(set(notes) ^ known)
         raise ValueError(f"{NOTES}: a section for each cause and no other; see {', '.join(odd)}")
     pages = {"index": _index(), **{rule.cause: _page(rule, notes[rule.cause]) for rule in RULES}}
-    for name in ("tab-light", "tab-gpu"):  # of the repository, so that there is one of each
+    for name in ("tab-gpu",):  # of the repository, so that there is one of each
         picture = REPOSITORY / "demo" / "screenshots" / f"{name}.png"
         files.append(File.generated(config, f"{name}.png", abs_src_path=str(picture)))
     map_ = REPOSITORY / "ARCHITECTURE.md"
@@ -34,18 +34,31 @@ def on_files(files, config):
     return files
 
 
+def on_page_markdown(markdown, **_):
+    """Lead to what only the site has; on a code host the same links lead to what it is made of."""
+    markdown = re.sub(r"causes/notes\.md#(\w+)", r"causes/\1.md", markdown).replace(
+        "causes/notes.md", "causes/index.md"
+    )
+    return markdown.replace("../demo/screenshots/", "").replace("(try/recordings)", "(try/demo.html)")
+
+
 def _demo() -> str:
     """Return the offline page of the demo's runs and of those on an H200, as the tab of this version shows them.
 
     The folders `plugins` of `python demo/train.py --redact --no-serve --log-dir DIR` are kept here.
     """
     folders = REPOSITORY / "docs" / "try" / "recordings", REPOSITORY / "demo" / "recorded"
-    return html_report([recording for folder in folders for recording in read_recordings(folder)], "demo/logs")
+    recordings = [recording for folder in folders for recording in read_recordings(folder)]
+    first = next(recording.id for recording in recordings if recording.run.endswith("h200-jax/slow-input"))
+    return html_report(recordings, "demo/logs", shown=[first])
 
 
 def _notes() -> dict[str, str]:
     parts = re.split(r"^## (\w+)\n", NOTES.read_text(encoding="utf-8"), flags=re.M)[1:]
-    return dict(zip(parts[::2], map(_headed, parts[1::2]), strict=True))
+    return {
+        name: re.sub(r"\(#(\w+)\)", r"(\1.md)", _headed(note))
+        for name, note in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def _headed(note: str) -> str:

@@ -35,6 +35,16 @@ def text(page: Path) -> str:
     return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
 
 
+def test_each_link_and_picture_is_there_on_a_code_host_too():
+    """The site adds pages that are made of others; a link to one must lead somewhere without it."""
+    gone = []
+    for page in [*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if not re.match(r"https?:|mailto:", target) and not (page.parent / target).exists():
+                gone.append(f"{page.relative_to(REPOSITORY)}: {target}")
+    assert not gone
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.cause)
 def test_each_cause_has_its_page(rule, site):
     page = text(site / "causes" / rule.cause / "index.html")
@@ -66,7 +76,7 @@ def test_the_map_of_the_code_is_a_page(site):
 
 
 def test_pictures_are_there(site):
-    for page, picture in (("", "tab-light.png"), ("tab", "tab-gpu.png")):
+    for page, picture in (("", "tab-gpu.png"), ("tab", "tab-gpu.png")):
         shown = re.findall(r'<img[^>]+src="([^"]+)"', (site / page / "index.html").read_text())
         assert [Path(one).name for one in shown] == [picture]
         assert (site / page / shown[0]).stat().st_size > 20_000
