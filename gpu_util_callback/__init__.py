@@ -12,7 +12,6 @@ from gpu_util_callback.redaction import clear_logs
 
 if TYPE_CHECKING:
     from gpu_util_callback.callback import GpuUtilCallback
-    from gpu_util_callback.ceiling import ceilings
     from gpu_util_callback.monitor import GpuUtilMonitor
     from gpu_util_callback.profiling.schedule import TraceSchedule
     from gpu_util_callback.report.notebook import read_recordings
@@ -24,7 +23,6 @@ __all__ = [
     "GpuUtilMonitor",
     "TraceSchedule",
     "__version__",
-    "ceilings",
     "lightning_callback",
     "read_recordings",
     "trace_handler",
@@ -34,7 +32,6 @@ __all__ = [
 _MODULES = {
     "GpuUtilCallback": "gpu_util_callback.callback",
     "GpuUtilMonitor": "gpu_util_callback.monitor",
-    "ceilings": "gpu_util_callback.ceiling",
     "TraceSchedule": "gpu_util_callback.profiling.schedule",
     "read_recordings": "gpu_util_callback.report.notebook",  # shows them, too
     "trace_handler": "gpu_util_callback.traces.imported",

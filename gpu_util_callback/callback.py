@@ -18,11 +18,9 @@ except ModuleNotFoundError as error:
 from gpu_util_callback.recorder.fit import KerasSession, announce_known_failure, leave_out
 from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.settings import checked_settings
-from gpu_util_callback.redaction import error_text
 
 if TYPE_CHECKING:
     from gpu_util_callback.recorder.recorder import Recorder
-    from gpu_util_callback.report.ceilings import Ceilings
     from gpu_util_callback.report.notebook import Summary
 
 __all__ = ["GpuUtilCallback"]
@@ -62,10 +60,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
         flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
             what MFU rests on, where it cannot be counted or should be another figure. Without it
             the matrix products and convolutions of the model's own training step are counted.
-        ceilings: True measures the input alone and the model alone once, before the first fit, for
-            10 s (a number: for that many seconds) with compilation on top; see `ceilings`.
-            Training then begins as if nothing had been; promised speedups rest on what was
-            measured. What `ceilings` returned may be given as well.
         memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
             JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
             stack of each allocation on a GPU while it trains. Not with `redact`.
@@ -132,7 +126,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
         report: bool = True,
         logs: bool = False,
         flops_per_sample: float | None = None,
-        ceilings: bool | float | Ceilings = False,
         memory_stacks: bool = False,
         on_stuck: Callable[[dict], object] | None = None,
         on_finding: Callable[[dict], object] | None = None,
@@ -150,7 +143,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
             report=report,
             logs=logs,
             flops_per_sample=flops_per_sample,
-            ceilings=ceilings,
             memory_stacks=memory_stacks,
             on_stuck=on_stuck,
             on_finding=on_finding,
@@ -178,7 +170,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
             note("this fit is not recorded: its GpuUtilCallback records another one; give each fit its own")
             leave_out(self)
             return
-        self._measure()
         session = self._session = KerasSession(self, self._settings, self._newest)
         try:
             session.begin(self._model, self.params, keras.backend.backend())
@@ -186,18 +177,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
             self._session = None
             kind = type(error).__name__
             note(f"this fit is not recorded ({kind}: {error}); training continues")
-
-    def _measure(self) -> None:
-        """Measure the ceilings once, where that was asked for."""
-        seconds, self._settings.ceilings_s = self._settings.ceilings_s, 0.0
-        if not seconds:
-            return
-        try:
-            from gpu_util_callback.ceiling import before_fit
-
-            self._settings.ceilings = before_fit(self._model, seconds, self._settings.report)
-        except Exception as error:
-            note(f"ceilings were not measured: {error_text(error)}; training continues")
 
     # No hooks of training batches: `steps.callback_list` times those of the whole list.
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from gpu_util_callback.backends.adapters import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.base import BACKENDS
@@ -22,9 +22,6 @@ from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.steps.frames import FitWatch, names_in_loop, uncounted
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.rows import UNSEEN, Stamp
-
-if TYPE_CHECKING:
-    from gpu_util_callback.report.ceilings import Ceilings
 
 __all__ = ["GpuUtilMonitor"]
 
@@ -50,8 +47,6 @@ class GpuUtilMonitor:
         framework: `"tensorflow"`, `"jax"` or `"torch"`; by default the one that is imported.
         flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
             what MFU rests on.
-        ceilings: what `ceilings(step=…, data=…)` measured before this loop: it is kept with the
-            recording, and promised speedups rest on it.
         memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
             JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
             stack of each allocation on a GPU while it trains. Not with `redact`.
@@ -91,7 +86,6 @@ class GpuUtilMonitor:
         redact: bool = False,
         report: bool = True,
         flops_per_sample: float | None = None,
-        ceilings: Ceilings | None = None,
         memory_stacks: bool = False,
         on_stuck: Callable[[dict], object] | None = None,
         on_finding: Callable[[dict], object] | None = None,
@@ -107,7 +101,6 @@ class GpuUtilMonitor:
             redact=redact,
             report=report,
             flops_per_sample=flops_per_sample,
-            ceilings=False if ceilings is None else ceilings,
             memory_stacks=memory_stacks,
             on_stuck=on_stuck,
             on_finding=on_finding,

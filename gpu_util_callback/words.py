@@ -246,7 +246,6 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "unknown_kernels_pct": ("kernels that could be either, share of kernel time", "%"),
     "unmarked_pct": ("outside steps and phases, share of the time", "%"),
     "unmarked_s": ("outside steps and phases", "s"),
-    "model_alone_ms": ("step time of the model alone, measured before training", "ms"),
     "unstarved_steps_elsewhere_ms": ("step time elsewhere, without a wait", "ms"),
     "unused_active_pct": ("unused GPUs active, at most", "%"),
     "validation_idle_pct": ("GPU idle in validation, share of these steps' time", "%"),

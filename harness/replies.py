@@ -20,7 +20,7 @@ from gallery import SCENES, STARVING_RANK  # noqa: E402
 from plugin_app import PluginApp  # noqa: E402
 
 # The ranks whose recordings are kept; the other scenes have one.
-RECORDED = {"workers": (0, STARVING_RANK, 5), "ceilings": (0,)}
+RECORDED = {"workers": (0, STARVING_RANK, 5), "waiting": (0,)}
 
 
 def record(name: str, root: Path) -> str:

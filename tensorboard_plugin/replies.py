@@ -20,7 +20,6 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import complete, concatenate
 from gpu_util_callback.recording.storage import is_remote, storage_for
-from gpu_util_callback.report.ceilings import ceilings_in_words
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
 from gpu_util_callback.report.total_screen import PARTS, fix_of, headline, name_of, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
@@ -71,7 +70,6 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
             "rows": rows,
             "lead": _lead(report, rows, summed),
             "calm": None if rows else calm(report["verdict"]),
-            "ceilings": ceilings_in_words(report),
             "au": accelerator_in_words(report),
         },
         "extent": {"start_ns": recording.start_ns, "end_ns": recording.end_ns, "first_step": first, "last_step": last},

@@ -9,7 +9,6 @@ from gpu_util_callback.diagnosis.report_types import (
     AcceleratorWords,
     AnyFinding,
     Calm,
-    CeilingWords,
     JobVerdict,
     ShownRun,
     Since,
@@ -198,7 +197,6 @@ class WordedReport(ShownRun):
     rows: list[FindingRow]  # all of them, in the order of the verdict
     lead: str | None  # `first` of the row that the verdict speaks of
     calm: Calm | None  # what the verdict says where nothing was found
-    ceilings: CeilingWords | None
     au: AcceleratorWords | None
 
 

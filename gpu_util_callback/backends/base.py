@@ -93,27 +93,6 @@ class Runtime:
         """Return a clock of the compilations on the training thread."""
         return CompileClock()
 
-    # What a trial run must put back.
-
-    def random_states(self) -> list[Callable[[], None]]:
-        """Return what restores the global random states."""
-        return []
-
-    def preserved(self, value: object) -> Callable[[], None] | None:
-        """Return what restores an object in place; None where it cannot change, or for others."""
-        return None
-
-    def immutable(self, value: object) -> Callable[[], object] | None:
-        """Return a function that returns a value as it is now, even where training gave it away."""
-        return None
-
-    def copied(self, data: object) -> object | None:
-        """Return an independent copy of a dataset of this framework; None for others."""
-        return None
-
-    def synchronize(self, result: object) -> None:
-        """Wait for all that was launched."""
-
     def processes(self) -> int:
         """Return how many processes train together."""
         return 1

@@ -1,4 +1,4 @@
-"""`gpu-util run | try | look | report | total | doctor | trace | export`: the command line."""
+"""`gpu-util run | try | ab | look | report | total | doctor | trace | export`: the command line."""
 
 import argparse
 import contextlib
@@ -20,6 +20,7 @@ __all__ = ["main"]
 COMMANDS = {
     "run": "run a program as Python does, and record every training in it",
     "try": "measure what a fix does to a program, in turns with the program as it is",
+    "ab": "compare the speed of two commands in turns, for a merge",
     "look": "take a profiler window of a training that runs now",
     "report": "show where a training run spent its time and what to fix first",
     "total": "show where the GPU-hours of all runs in log directories went",

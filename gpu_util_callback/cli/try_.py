@@ -115,7 +115,10 @@ def pairs_of(text: str) -> tuple[int, int]:
 def announce(
     args: argparse.Namespace, commands: Sequence[str], words: str, pairs: tuple[int, int], epochs: int = 0
 ) -> None:
-    """Say what will run, how often and how long; ask. Raises: UnusableInput where nobody can answer."""
+    """Print the commands, how often and how long they run, and ask.
+
+    Raises: UnusableInput where nobody can answer.
+    """
     fewest, most = (2 * count for count in pairs)
     unit = (
         f"{counted(epochs, 'epoch')} after the first" if epochs else f"{args.steps} steps after {WARM_STEPS} to warm up"

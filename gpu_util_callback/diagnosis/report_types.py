@@ -9,7 +9,6 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from gpu_util_callback.recording.manifest_facts import (
     AdviceFacts,
     Bounds,
-    CeilingsFacts,
     Claim,
     Count,
     Energy,
@@ -283,9 +282,6 @@ class RunReport(AsRecorded, ShownRun):
     problems: list[ReportedProblem]  # files that could not be read
     since: NotRequired[Since | None]
     cost: NotRequired[Cost]  # with --price-per-kwh or --price-per-gpu-hour
-    # Measured before training: batches a second of the input alone, of the model alone, and of both; null where not
-    # measured.
-    ceilings: CeilingsFacts | None
     findings: list[Claim]  # that hold for the whole run
     spans: list[Span]  # findings of a part of the run; not among `findings`
 
@@ -424,22 +420,6 @@ class LogdirReport(TypedDict):
     problems: NotRequired[list[ReportedProblem]]
     comparison: NotRequired[Comparison]  # of more than one run with the first
     check: NotRequired[CheckReport]  # with --check or a limit
-
-
-class CeilingRow(TypedDict):
-    """A rate that was measured before training."""
-
-    name: str
-    batches: str
-    samples: str
-    per_s: float
-
-
-class CeilingWords(TypedDict):
-    """The rates that were measured before training, and which of them is the ceiling."""
-
-    text: str
-    rows: list[CeilingRow]
 
 
 class AcceleratorWords(TypedDict):

@@ -242,7 +242,6 @@ def run_report(
         "silent": judged["silent"],
         "findings": [_with_trial(finding, tried) for finding in judged["findings"]],
         "spans": [_with_trial(span, tried) for span in judged["spans"]],
-        "ceilings": facts.get("ceilings"),
         "problems": reported(recording.problems),
     }
 

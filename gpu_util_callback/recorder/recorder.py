@@ -591,8 +591,6 @@ class Recorder:
                 rendezvous = rendezvous or self._ray.rendezvous()
                 self._say_where()
             self.facts.update(job_facts(self.settings.job, framework=rendezvous))
-        if self.settings.ceilings is not None:
-            self.facts["ceilings"] = self.settings.ceilings
         self.facts["script"] = script_name(redact=self.settings.redact)
         self.facts["arguments"] = hashed_arguments()
         self.facts["user"] = user_name()  # left out where names are redacted

@@ -11,18 +11,6 @@ from typing import Annotated, Any, get_type_hints
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.redaction import redact_messages
 
-CEILINGS_S = 10.0  # with `ceilings=True`
-
-
-def _ceilings(name: str, value: object) -> dict[str, Any]:
-    if isinstance(value, bool):
-        return {"ceilings_s": CEILINGS_S if value else 0.0}
-    if hasattr(value, "to_dict") and hasattr(value, "input_per_s"):
-        return {"ceilings": value.to_dict()}
-    if not isinstance(value, int | float):
-        raise TypeError(f"{name} must be True, seconds or what ceilings() returned, got {value!r}")
-    return {"ceilings_s": _number(name, value, 0, 3600, above=True)}
-
 
 def _path(name: str, value: object) -> str:
     if not isinstance(value, str | os.PathLike):
@@ -108,8 +96,6 @@ class Settings:
     report: Annotated[bool, _flag] = True
     logs: Annotated[bool, _flag] = False
     flops_per_sample: Annotated[float | None, _flops] = None
-    ceilings_s: float = 0.0  # to measure for before training; 0 = not at all
-    ceilings: dict | None = None  # what was measured
     memory_stacks: Annotated[bool, _flag] = False
     on_stuck: Annotated[Callable[[dict], object] | None, _function] = None
     on_finding: Annotated[Callable[[dict], object] | None, _function] = None
@@ -123,7 +109,6 @@ def checked_settings(**arguments: Any) -> Settings:
     """
     if _flag("redact", arguments["redact"]):
         redact_messages()
-    ceilings = _ceilings("ceilings", arguments.pop("ceilings"))
     hints = get_type_hints(Settings, include_extras=True)
     checked = {name: hints[name].__metadata__[0](name, value) for name, value in arguments.items()}
-    return Settings(**checked, **ceilings)
+    return Settings(**checked)

@@ -788,33 +788,6 @@ class SourceFacts(TypedDict, total=False):
     server: str  # of language models: "vllm", "sglang"; "" = none
 
 
-class CeilingsInstead(TypedDict, total=False):
-    """Rates of another input with the same model: least and most of several turns."""
-
-    input_per_s: Number
-    together_per_s: list[Number]
-    beside_per_s: list[Number]
-    batch_size: Count | None
-    passed: bool
-    gain: list[Number]  # in samples where both batch sizes are known
-
-
-class CeilingsFacts(TypedDict, total=False):
-    """Rates of the input alone, the model alone and both together, measured before training."""
-
-    input_per_s: Required[Number]
-    model_per_s: Required[Number]
-    together_per_s: Required[Number]
-    batch_size: Count
-    seconds: Number
-    framework: str
-    ceiling: Literal["input", "model", "both"]
-    input_gain: Number
-    model_gain: Number
-    overlap_gain: Number
-    instead: CeilingsInstead
-
-
 class Facts(TypedDict, total=False):
     """All facts of a manifest."""
 
@@ -857,7 +830,6 @@ class Facts(TypedDict, total=False):
     framework: Framework
     model: Model
     fit: Fit
-    ceilings: Annotated[CeilingsFacts, Whole]
     gpus: list[Gpu]
     work: WorkFacts
     throughput: Throughput

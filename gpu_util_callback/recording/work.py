@@ -22,12 +22,6 @@ def batch_size(fit: Mapping[str, Any]) -> int | None:
     return size
 
 
-def another_batch_size(measured: int | None, fit: Mapping[str, Any]) -> int | None:
-    """Return the size of a fit's batches where it is known not to be the measured one."""
-    size = batch_size(fit)
-    return size if size and measured and size != measured else None
-
-
 def samples_per_s(facts: Mapping[str, Any]) -> float | None:
     """Return the samples per second of a run; None where the batches' sizes are not known."""
     throughput = facts.get("throughput") or {}

@@ -25,7 +25,6 @@ from gpu_util_callback.diagnosis.verdict import (
 )
 from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
 from gpu_util_callback.redaction import hashed_script
-from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
@@ -178,7 +177,7 @@ def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | N
     lines += _account(run, pen, unit.who) + _script(run, pen)
     lines += _gpu_lines(run, pen, detail)
     benchmark = accelerator_sentence(run) if detail.evidence else ""
-    for sentence in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
+    for sentence in (memory_sentence(run), energy_sentence(run), benchmark):
         lines += pen.wrap(sentence, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
     if any(gpu["used_by_framework"] for gpu in run["gpus"]):  # most causes need a GPU in use

@@ -87,13 +87,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Timed:
-    """What one child measured.
+    """Measurement of one child.
 
     Attributes:
         seconds, steps, epochs: the time without warm-up, and what was done in it.
         whole_epochs: whole ones were timed, where several are within the steps asked for.
         losses: of the first steps, by their number.
         host_bytes, gpu_bytes: the most memory used; None = not known.
+        set_up: what it computed with, by name.
         wall_s: of the child, its start and warm-up included.
     """
 
@@ -104,6 +105,7 @@ class Timed:
     losses: dict[int, float]
     host_bytes: int | None
     gpu_bytes: int | None
+    set_up: Mapping[str, str]
     wall_s: float
 
     @property
@@ -154,6 +156,7 @@ class Children:
             {int(step): loss for step, loss in result["losses"].items()},
             result["host_bytes"],
             result["gpu_bytes"],
+            result["set_up"],
             time.monotonic() - began,
         )
 
@@ -258,7 +261,7 @@ def _interrupt(*_: object) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let a Ctrl+C wait until all is removed."""
+    """Defer Ctrl+C until all is removed."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # not the main thread, which alone gets it

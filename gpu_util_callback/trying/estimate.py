@@ -1,4 +1,4 @@
-"""How many times faster: the mean of paired log ratios, with one interval that allows for looking again."""
+"""Estimator of a speedup: the mean of paired log ratios, with one interval that allows for looking again."""
 
 import math
 from collections.abc import Sequence

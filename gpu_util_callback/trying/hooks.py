@@ -527,7 +527,7 @@ def _watch(base: type) -> type:
 
 
 def _thin(callback: Any, hook: str, every: int) -> None:
-    """Let a callback's hook do its work at every `every`th call."""
+    """Restrict a callback's hook to every `every`th call."""
     original, calls = getattr(callback, hook), [-1]
 
     def seldom(*args: Any, **kwargs: Any) -> None:

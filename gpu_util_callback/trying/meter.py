@@ -204,6 +204,7 @@ class Meter:
                 "losses": self.losses,
                 "host_bytes": kib * (1 if sys.platform == "darwin" else 1024),
                 "gpu_bytes": gpu_bytes(),
+                "set_up": set_up(),
             }
         )
 
@@ -213,6 +214,28 @@ class Meter:
             unfinished = path.with_name(f"{path.name}.{os.getpid()}")
             unfinished.write_text(json.dumps(result))
             unfinished.rename(path)
+
+
+def set_up() -> dict[str, str]:
+    """Return what a training computes with, by name: GPUs, cores, framework, precision, the version of none."""
+    modules = sys.modules
+    facts = {"CPU cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())}
+    try:
+        if "keras" in modules:
+            keras = modules["keras"]
+            facts["framework"] = str(keras.backend.backend())
+            facts["precision"] = str(keras.mixed_precision.dtype_policy().name)
+        else:
+            facts["framework"] = next((name for name in ("jax", "torch", "tensorflow") if name in modules), "none")
+        if facts["framework"] == "torch" and modules["torch"].cuda.is_available():
+            facts["GPU"] = str(modules["torch"].cuda.get_device_name(0))
+        elif facts["framework"] == "jax":
+            facts["GPU"] = str(modules["jax"].local_devices()[0].device_kind)
+        elif facts["framework"] == "tensorflow":
+            facts["GPU"] = str(len(modules["tensorflow"].config.list_physical_devices("GPU")))
+    except Exception:  # names that moved: what is not known is not compared
+        pass
+    return facts
 
 
 def gpu_bytes() -> int | None:

@@ -13,7 +13,7 @@ from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate
 from gpu_util_callback.trying.outcomes import factor_text
 from gpu_util_callback.words import counted, duration
 
-TOLD_SHARE = 0.03  # a change that further pairs are to tell
+TOLD_SHARE = 0.03  # a change that further pairs are to resolve
 ALIKE = 1e-5  # relative difference of losses that is rounding
 MORE_MEMORY = 1.1
 
@@ -44,7 +44,7 @@ class Trial:
 
     @property
     def unit(self) -> str:
-        """What a side timed: "200 steps", "3 epochs"."""
+        """Length of a measurement: "200 steps", "3 epochs"."""
         side = self.first[0]
         return counted(side.epochs, "epoch") if side.epochs and side.whole_epochs else counted(side.steps, "step")
 
@@ -55,10 +55,15 @@ class Trial:
         pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
         if not ratio.resolved:
             more = ratio.pairs_for(TOLD_SHARE)
-            tells = f"{counted(more, 'more pair')} would tell {100 * TOLD_SHARE:.0f} %"
-            further = tells if more else f"{100 * TOLD_SHARE:.0f} % would have been told"
+            tells = f"{counted(more, 'more pair')} would resolve {100 * TOLD_SHARE:.0f} %"
+            further = tells if more else f"{100 * TOLD_SHARE:.0f} % would show"
             return f"{self.words}: no change resolved: {factor(ratio)}, {pairs}; {further}. {self.differences()}"
         return f"{self.words}: {_ms(before)} → {_ms(after)} a step, {factor(ratio)}, {pairs}. {self.differences()}"
+
+    def set_up_differences(self) -> list[str]:
+        """Return what both sides are known to have computed with, and what differs: "framework: jax, before torch"."""
+        before, after = self.first[0].set_up, self.second[0].set_up
+        return [f"{n}: {after[n]}, before {before[n]}" for n in after if n in before and after[n] != before[n]]
 
     def differences(self) -> str:
         """Return what else differs between the sides: losses, memory."""

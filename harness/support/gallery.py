@@ -11,7 +11,6 @@ from simulated_boards import H100
 from simulated_jobs import Job
 
 from gpu_util_callback.recording.event_files import ScalarWriter
-from gpu_util_callback.report.ceilings import Ceilings
 
 HOT_GPU = 37
 STARVING_RANK = 2
@@ -84,10 +83,9 @@ def workers(root: Path) -> None:
     _mark(root / "pod", 1_700_000_000_000_000_000)
 
 
-def ceilings(root: Path) -> None:
-    """An input that is too slow in every step: what both can do alone was measured before."""
-    measured = Ceilings(34.0, 102.0, 26.0, 32, 10.0, "tensorflow")
-    run = Generated(seed=5, gpus=[GPU], noise=0.02, ceilings=measured.to_dict())
+def waiting(root: Path) -> None:
+    """An input that is too slow in every step."""
+    run = Generated(seed=5, gpus=[GPU], noise=0.02)
     for _ in range(3):
         with run.epoch():
             run.steps(400, step_ms=9.8, wait_ms=29)
@@ -150,7 +148,7 @@ SCENES: dict[str, Callable[[Path], None]] = {
     "two": two_findings,
     "eight": eight_findings,
     "workers": workers,
-    "ceilings": ceilings,
+    "waiting": waiting,
     "gpus": many_gpus,
     "traces": traces,
     "runs": many_runs,

@@ -114,8 +114,8 @@ WIDE = ((1366, 704), (1440, 836), (1920, 980))
 LANE = {(1366, 704): 0.15, (1440, 836): 0.19, (1920, 980): 0.19}
 
 
-# Scenes that differ in what stands where: findings, ranks, GPUs, ceilings, what a trace lacks.
-@pytest.mark.parametrize("name", ["eight", "workers", "gpus", "ceilings", "traces"])
+# Scenes that differ in what stands where: findings, ranks, GPUs, what a trace lacks.
+@pytest.mark.parametrize("name", ["eight", "workers", "gpus", "waiting", "traces"])
 def test_every_scene_in_every_frame(open_tab, scene, name):
     if name == "traces" and not REFERENCE.is_dir():
         pytest.skip("no public traces beside the checkout (../shared/data)")

@@ -3,7 +3,7 @@
 The code runs as it was printed, with the user's own names around it (`ds`, `decode`, `model`, …;
 see `advised.py`). Times are made by waiting, not by computing, wherever the cause allows: what two
 busy cores decide is no truth. What GPUs do is executed over the stand-in driver in `test_advice_gpus`, a
-PyDataset's workers in `test_promise_and_ceilings`. The code of other remedies is read, or run, in
+PyDataset's workers in `tests/trying`. The code of other remedies is read, or run, in
 `tests/diagnosis`; `gauntlet`, whose programs train as they are and with the printed cure, measures whether
 the gain is what was promised.
 """

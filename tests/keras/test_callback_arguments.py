@@ -32,8 +32,6 @@ from gpu_util_callback.recorder.outputs import ScalarPoints
         ({"job": 7}, TypeError, "job must be a name"),
         ({"redact": "yes"}, TypeError, "redact must be True or False"),
         ({"report": 1}, TypeError, "report must be True or False"),
-        ({"ceilings": "yes"}, TypeError, "ceilings must be True, seconds or what"),
-        ({"ceilings": -1}, ValueError, "ceilings must be above 0"),
         ({"trace": "sometimes"}, (TypeError, ValueError), "trace"),
     ],
 )

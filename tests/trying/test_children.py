@@ -32,9 +32,9 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(text: str, name: str = "train.py", **values: object) -> str:
-    Path(name).write_text(textwrap.dedent(text).format(**values) if values else textwrap.dedent(text))
-    return name
+def write(text: str, script: str = "train.py", **values: object) -> str:
+    Path(script).write_text(textwrap.dedent(text).format(**values) if values else textwrap.dedent(text))
+    return script
 
 
 def loop(batches: int = 100_000, seconds: float = 0.002, epochs: int = 1) -> str:
@@ -303,3 +303,33 @@ def test_no_change_is_said_with_what_more_pairs_would_tell(here):
 def test_variables_of_the_environment_are_a_change():
     change = parse("TF_GPU_THREAD_MODE=gpu_private python train.py")
     assert sides_of(change, ["python"])[1].environment == {"TF_GPU_THREAD_MODE": "gpu_private"}
+
+
+# -- two commands ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit, seconds, code, says", [("50", 0.012, 1, "slower"), ("900", 0.012, 0, "within 900 %")])
+def test_two_commands_are_compared_for_a_merge(here, limit, seconds, code, says):
+    write(LOOP, "before.py", batches=9999, seconds=0.004, epochs=1)
+    write(LOOP, "after.py", batches=9999, seconds=seconds, epochs=1)
+    commands = [f"{sys.executable} before.py", f"{sys.executable} after.py"]
+    options = ["--pairs", "3-4", "--steps", "20", "--seconds", "0.3", "--max-slowdown", limit, "--junit", "ab.xml"]
+    done = command("ab", *commands, "--yes", *options, env=os.environ | {"GITHUB_STEP_SUMMARY": "summary.md"})
+    assert done.returncode == code and says in done.stdout, done.stderr
+    assert f'failures="{code}"' in Path("ab.xml").read_text() and says in Path("summary.md").read_text()
+
+
+def test_what_computes_with_something_else_is_not_comparable(here):
+    text = "import sys, types\nmodule = types.ModuleType('torch')\nsys.modules['{name}'] = module\n" + LOOP
+    for name in ("torch", "jax"):
+        write(text, f"{name}_.py", name=name, batches=9999, seconds=0.002, epochs=1)
+    commands = [f"{sys.executable} torch_.py", f"{sys.executable} jax_.py"]
+    options = ["--yes", "--pairs", "2-2", "--steps", "20", "--seconds", "0.2"]
+    done = command("ab", *commands, *options)
+    assert done.returncode == 3 and "framework: jax, before torch" in done.stdout, done.stderr
+    assert command("ab", *commands, *options, "--allow-different").returncode in (0, 1)
+
+
+def test_a_command_that_does_not_exist(here):
+    done = command("ab", "no-such-program a", "no-such-program b", "--yes")
+    assert done.returncode == 2 and "No such file" in done.stderr

@@ -400,20 +400,6 @@ export interface FindingRow {
   remedies: Record<string, Remedy>;
 }
 
-/** A rate that was measured before training. */
-export interface CeilingRow {
-  name: string;
-  batches: string;
-  samples: string;
-  per_s: number;
-}
-
-/** The rates that were measured before training, and which of them is the ceiling. */
-export interface CeilingWords {
-  text: string;
-  rows: CeilingRow[];
-}
-
 /** Accelerator utilization, next to the limits of the benchmark that defines it. */
 export interface AcceleratorWords {
   name: string;
@@ -469,7 +455,6 @@ export interface WordedReport {
   lead: string | null;
   /** what the verdict says where nothing was found */
   calm: 'healthy' | 'compiling' | 'outside' | 'unexplained' | 'unjudged' | 'empty' | null;
-  ceilings: CeilingWords | null;
   au: AcceleratorWords | null;
 }
 

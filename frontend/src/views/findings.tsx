@@ -92,7 +92,6 @@ export function About({ recording }: { recording: RecordingReply }) {
           {clean(recording.report.au.name, 20)} <b>{clean(recording.report.au.value, 20)}</b> {clean(recording.report.au.limits, 80)}
         </p>
       )}
-      {recording.report.ceilings && <p class="ceilings dim">Ceilings: {held(clean(recording.report.ceilings.text, 400))}</p>}
       <details class="aside">
         <summary>{recording.report.gpus.length > 1 ? `${recording.report.gpus.length} GPUs` : 'GPU'}</summary>
         <GpuCards report={recording.report} />

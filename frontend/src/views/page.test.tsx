@@ -1,18 +1,18 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { WordedReport } from '../api/types.ts';
-import ceilingsReplies from './replies/ceilings.json';
+import waitingReplies from './replies/waiting.json';
 import workersReplies from './replies/workers.json';
 import { percent } from '../math/format.ts';
 import { pasted } from './fix.tsx';
 import { elements, opened, text, texts, type Replies } from './testing.tsx';
 
-const ceilings = (): Replies => structuredClone(ceilingsReplies) as unknown as Replies;
+const waiting = (): Replies => structuredClone(waitingReplies) as unknown as Replies;
 const workers = (): Replies => structuredClone(workersReplies) as unknown as Replies;
 
 /** Replies about one recording, whose report is changed. */
 function changed(change: (report: WordedReport) => Partial<WordedReport>): Replies {
-  const replies = ceilings();
+  const replies = waiting();
   for (const one of Object.values(replies.recording)) Object.assign(one.report, change(one.report));
   return replies;
 }
@@ -40,8 +40,8 @@ test('a job opens at its worst worker; whoever looks at another one still reads 
 });
 
 test('one number, one sentence, one bar: the parts are those of the lane, and add up', async () => {
-  await opened(ceilings());
-  const [recording] = Object.values(ceilings().recording);
+  await opened(waiting());
+  const [recording] = Object.values(waiting().recording);
   const [budget] = recording?.budgets ?? [];
   assert.ok(budget);
   const share = (seconds: number): string => percent((100 * seconds) / budget.known_s);
@@ -70,12 +70,11 @@ test('the list of findings has what was lost and what a fix surely saves', async
   assert.equal(texts('finding').length, app.rows.length);
 });
 
-test('ceilings that were measured, and the accelerator utilization', async () => {
-  await opened(ceilings());
-  assert.match(text('ceilings'), /^Ceilings: The input is the ceiling: a perfect one makes/);
+test('the accelerator utilization', async () => {
+  await opened(waiting());
   assert.equal(text('au'), 'AU 25 % MLPerf Storage asks for 90 % or 70 %');
-  await opened(changed(() => ({ ceilings: null, au: null })));
-  assert.deepEqual([elements('ceilings'), elements('au')], [[], []], 'neither is known');
+  await opened(changed(() => ({ au: null })));
+  assert.deepEqual(elements('au'), [], 'it is not known');
 });
 
 test('a title does not break before its unit, and its cause has one name', async () => {
@@ -127,7 +126,7 @@ test('the cost of recording explains itself', async () => {
 });
 
 test('a recording with damaged parts says so over its lanes', async () => {
-  const replies = ceilings();
+  const replies = waiting();
   const damaged = { path: 'segment-000001.npz', message: 'segment-000001.npz is damaged' };
   for (const one of Object.values(replies.recording)) one.problems = [damaged, damaged];
   await opened(replies);
@@ -155,12 +154,12 @@ test('a recording that was damaged, or is newer, says so in the list', async () 
 test('what cannot be shown is named', async () => {
   await opened({});
   assert.match(text('state'), /could not be listed.*the disk is on <b>fire<\/b>.*Try again/);
-  await opened(ceilings(), 'gone/gone');
+  await opened(waiting(), 'gone/gone');
   assert.match(text('state'), /could not be opened.*the disk is on <b>fire<\/b>/);
 });
 
 test('without a recording it says what was looked for and what to add', async () => {
-  const { runs } = ceilings();
+  const { runs } = waiting();
   const empty = { ...runs, recordings: [], tensorboard_runs: [], logdir: '/home/me/no-logs' };
   await opened({ runs: { ...empty, logdir_exists: false } });
   assert.match(text('state'), /callbacks=\[GpuUtilCallback\(.*\/home\/me\/no-logs .*plugins\/gpu_utilization.*there is no such directory.*checks again every 15 seconds/);
@@ -180,7 +179,7 @@ function poisoned<T>(reply: T, key = '', counter = { at: 0 }): T {
 
 test('whatever a reply says is shown as text, without control characters, and cut', async () => {
   const shown = new Set<boolean>();
-  for (const [at, replies] of [ceilings(), workers(), ceilings(), workers(), ceilings()].entries()) {
+  for (const [at, replies] of [waiting(), workers(), waiting(), workers(), waiting()].entries()) {
     const app = await opened(poisoned(replies, '', { at }));
     for (const list of [false, true]) {
       app.openList(list);

@@ -87,31 +87,6 @@ class JaxRuntime(Runtime):
     def compile_clock(self) -> CompileClock:
         return JaxCompileClock()
 
-    def immutable(self, value: object) -> Callable[[], object] | None:
-        leaves, tree = jax.tree_util.tree_flatten(value)
-        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-        if not arrays or any(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) for array in arrays):
-            return None
-        copies = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-
-        def again() -> object:
-            if not any(array.is_deleted() for array in arrays):
-                return value
-            arrays_again = [
-                jax.numpy.asarray(copy, dtype=leaf.dtype) if isinstance(leaf, jax.Array) else leaf
-                for copy, leaf in zip(copies, leaves, strict=True)
-            ]
-            return jax.tree_util.tree_unflatten(tree, arrays_again)
-
-        return again
-
-    def copied(self, data: object) -> object | None:
-        return data if isinstance(data, jax.Array) else None
-
-    def synchronize(self, result: object) -> None:
-        jax.block_until_ready(result)
-        jax.effects_barrier()
-
     def processes(self) -> int:
         return jax.process_count()
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
 import platform
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -111,47 +109,6 @@ class TorchRuntime(Runtime):
 
     def compile_clock(self) -> CompileClock:
         return TorchCompileClock()
-
-    def random_states(self) -> list[Callable[[], None]]:
-        state = torch.get_rng_state()
-        restore = [lambda: torch.set_rng_state(state)]
-        if _cuda_works():
-            states = torch.cuda.get_rng_state_all()
-            restore.append(lambda: torch.cuda.set_rng_state_all(states))
-        return restore
-
-    def preserved(self, source: object) -> Callable[[], None] | None:
-        if isinstance(source, torch.Generator):
-            state = source.get_state()
-
-            def set_back() -> None:
-                source.set_state(state)
-
-            return set_back
-        if not isinstance(source, torch.Tensor):
-            return None
-        value = source.detach().to("cpu", copy=True)  # a device may have no room for another one
-        grad = None if source.grad is None else source.grad.detach().clone()
-
-        def restore() -> None:
-            with torch.no_grad():
-                source.detach().copy_(value)
-                source.grad = grad
-
-        return restore if source.is_leaf else (lambda: None)
-
-    def copied(self, data: object) -> object | None:
-        if isinstance(data, torch.Tensor):
-            return data
-        if not isinstance(data, torch.utils.data.DataLoader):
-            return None
-        other = copy.copy(data)  # shares the dataset and what draws samples
-        object.__setattr__(other, "_iterator", None)  # of persistent workers
-        return other
-
-    def synchronize(self, result: object) -> None:
-        if _cuda_works():
-            torch.cuda.synchronize()
 
     def processes(self) -> int:
         distributed = torch.distributed

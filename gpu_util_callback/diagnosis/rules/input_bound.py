@@ -52,7 +52,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     chosen,
 )
 from gpu_util_callback.recording.manifest_facts import SourceFacts
-from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, listed, percent
 
 # -- the first fetches of epochs -----------------------------------------------------------------
@@ -506,7 +505,7 @@ class InputBound(Rule):
             advice=advice,
             gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
             state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),
-            slack_ns=0 if waiting.model_alone_ns is not None else run.steps.slack_ns(waiting.blocks),
+            slack_ns=run.steps.slack_ns(waiting.blocks),
         )
 
 
@@ -525,7 +524,6 @@ class _Waiting:
         idle: what the GPUs did meanwhile; None = not sampled.
         guessed: most waits are estimates; idle_seen: the GPU was seen idle.
         clean_step_ns: duration of steps elsewhere that did not wait, if they are quicker.
-        model_alone_ns: a step's time with its batch at hand, measured before training.
         long: the few long fetches that hold the wait; filling: the first fetches of epochs.
     """
 
@@ -542,7 +540,6 @@ class _Waiting:
     guessed: bool
     idle_seen: bool
     clean_step_ns: float | None
-    model_alone_ns: float | None
     long: LongFetches | None
     filling: Filling | None
 
@@ -572,10 +569,9 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     guessed = steps.mostly_estimated(blocks)
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
-    alone_ns = _model_alone_ns(run)
     lost_ns = run.lost_of(wait_ns, where)
-    lost_ns, rests_on = _avoidable(lost_ns, wait_ns, duration_ns, rows, clean, alone_ns, idle_seen)
-    quicker = clean is not None and clean.each_ns * rows < running_ns and alone_ns is None
+    lost_ns, rests_on = _avoidable(lost_ns, wait_ns, duration_ns, rows, clean, idle_seen)
+    quicker = clean is not None and clean.each_ns * rows < running_ns
     return _Waiting(
         where,
         blocks,
@@ -591,32 +587,21 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         idle_seen,
         # Slower ones have another bottleneck: no comparison.
         clean_step_ns=clean.each_ns if clean is not None and quicker else None,
-        model_alone_ns=alone_ns,
         long=None if run.source is not None else long_fetches(steps, where, blocks),
         filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
     )
 
 
 def _avoidable(
-    lost_ns: int,
-    wait_ns: int,
-    duration_ns: int,
-    rows: int,
-    clean: CleanSteps | None,
-    alone_ns: float | None,
-    idle_seen: bool,
+    lost_ns: int, wait_ns: int, duration_ns: int, rows: int, clean: CleanSteps | None, idle_seen: bool
 ) -> tuple[int, str]:
     """Return the avoidable part of a wait in ns, and what that rests on.
 
     Args:
         lost_ns: the wait, as far as the GPU idled.
         clean: the steps of this run that did not wait.
-        alone_ns: duration of a step with its batch at hand, measured before training.
         idle_seen: the GPU was seen idle, so that the wait hid no work.
     """
-    if alone_ns is not None:
-        lost_ns = min(wait_ns, max(0, duration_ns - round(rows * alone_ns)))
-        return lost_ns, "a measurement of the model alone, before training"
     if clean is None:
         return lost_ns, "what is left of a step without its wait"
     # Small differences are noise; a large one means that steps which do not wait take longer, so
@@ -712,8 +697,6 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
         evidence["long_fetches_hold_pct"] = round(100 * rare.share, 1)
     active = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
     evidence["gpu_active_pct"] = active
-    if waiting.model_alone_ns is not None:
-        evidence["model_alone_ms"] = round(waiting.model_alone_ns / 1e6, 3)
     if waiting.clean_step_ns is not None:
         evidence["unstarved_steps_elsewhere_ms"] = round(waiting.clean_step_ns / 1e6, 3)
     copied = share_of(wait.run, "copy_h2d") if wait.made_at_once and wait.handling_copies else None
@@ -767,19 +750,6 @@ def _one_remedy(findings: list[Finding]) -> None:
         advice = finding.advice
         saves = advice.saves if advice.name == lead.name and advice.question == lead.question else 0.0
         finding.advice = replace(lead, saves=saves, text=advice.text if saves else lead.text)
-
-
-def _model_alone_ns(run: Run) -> float | None:
-    """Return a step's time with its batch at hand, where it was measured before the training.
-
-    What was measured with batches of another size says nothing about these steps.
-    """
-    measured = run.manifest.get("ceilings")
-    if not measured or not measured["model_per_s"] > 0:
-        return None
-    if another_batch_size(measured.get("batch_size"), run.fit) is not None:
-        return None
-    return 1e9 / measured["model_per_s"]
 
 
 def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: float) -> Advice:

@@ -1,0 +1,83 @@
+"""`gpu-util ab`: two commands in turns, for a merge."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from gpu_util_callback.cli import options
+from gpu_util_callback.cli.try_ import add_engine, announce, pairs_of, progress, report_failure
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.report.ci import junit, markdown
+from gpu_util_callback.trying.children import ChildFailed, Children, Side
+from gpu_util_callback.trying.trial import Trial, measure
+
+MAX_SLOWDOWN_PCT = 5.0
+SLOWER, NOT_COMPARABLE = 1, 3  # exit codes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("first", metavar="COMMAND", help='the one before: "python before.py --epochs 3"')
+    parser.add_argument("second", metavar="COMMAND", help='the one after: "python after.py --epochs 3"')
+    parser.add_argument("--max-slowdown", type=float, default=MAX_SLOWDOWN_PCT, metavar="PCT", help="default: 5")
+    parser.add_argument(
+        "--unresolved",
+        choices=("pass", "fail"),
+        default="pass",
+        help="where the pairs neither prove nor rule out a slowdown (default: pass)",
+    )
+    parser.add_argument(
+        "--allow-different", action="store_true", help="compare in spite of another GPU, framework, precision or batch"
+    )
+    parser.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
+    add_engine(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure both; return 0, 1 where the second is slower, 2 where one cannot be timed, 3 = not comparable."""
+    commands = [shlex.split(args.first), shlex.split(args.second)]
+    if not all(commands):
+        raise UnusableInput("give two commands")
+    pairs = pairs_of(args.pairs)
+    announce(args, [args.first, args.second], "", pairs)
+    trial = Trial("second command")
+    try:
+        with Children(args.steps, args.seconds) as children:
+            measure(trial, (Side(commands[0]), Side(commands[1])), children, pairs, progress)
+    except (ChildFailed, OSError) as error:
+        return report_failure("ab", error if isinstance(error, ChildFailed) else ChildFailed(f"{error.strerror}"))
+    differing = [] if args.allow_different else trial.set_up_differences()
+    outcome, sentence = judged(trial, args.max_slowdown, differing)
+    failed = outcome == "slower" or (outcome == "unresolved" and args.unresolved == "fail")
+    verdict = {"run": args.second, "sentence": sentence, "outcome": outcome, "failed": failed}
+    if args.junit:
+        options.write_text(args.junit, junit([], [], [verdict]))
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(markdown("failed" if failed else outcome, [], [verdict]))
+        except OSError as error:  # the comparison itself was made
+            print(f"gpu-util ab: {summary}: {error.strerror}", file=sys.stderr)
+    print(sentence)
+    return SLOWER if failed else NOT_COMPARABLE if outcome == "not comparable" else 0
+
+
+def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[str, str]:
+    """Return the outcome of a comparison, and everything in one sentence.
+
+    The second is slower if it is proven to be slower at all, and a slowdown of the limit is not ruled out.
+    """
+    if differing:
+        return "not comparable", f"Not comparable: {'; '.join(differing)} (--allow-different)"
+    ratio = trial.estimate
+    low, high = (100 * (1 / bound - 1) for bound in (ratio.high, ratio.low))
+    outcome = "slower" if low > 0 and high >= limit_pct else "within" if high < limit_pct else "unresolved"
+    says = {
+        "slower": f"slower, at most {limit_pct:g} % allowed",
+        "within": f"within {limit_pct:g} %",
+        "unresolved": f"{limit_pct:g} % is not resolved: {ratio.pairs_for(limit_pct / 100)} more pairs would",
+    }[outcome]
+    return outcome, f"{trial.sentence()} Its steps take {low:+.1f} to {high:+.1f} %: {says}."
