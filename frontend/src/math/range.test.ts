@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clamp, gaps, lastAtMost, levelFor, span, stretched, toPixel, toValue, zoomAt } from './range.ts';
+import { clamp, lastAtMost, levelFor, span, stretched, toPixel, toValue, zoomAt } from './range.ts';
 import { mulberry } from './random.testing.ts';
 
 test('pixels and values are inverse to each other', () => {
@@ -56,11 +56,4 @@ test('a bucket is at most one pixel wide, and more than half of one', () => {
 test('binary search finds the last value at most', () => {
   const values = [0, 2, 2, 5, 9];
   assert.deepEqual([-1, 0, 1, 2, 4, 9, 10].map((value) => lastAtMost(values, value)), [-1, 0, 0, 2, 2, 4, 4]);
-});
-
-test('what is left of a range, whatever overlaps in what was taken', () => {
-  const taken = [{ start: 30, end: 50 }, { start: 10, end: 20 }, { start: 15, end: 35 }, { start: 90, end: 120 }];
-  assert.deepEqual(gaps({ start: 0, end: 100 }, taken), [{ start: 0, end: 10 }, { start: 50, end: 90 }]);
-  assert.deepEqual(gaps({ start: 0, end: 100 }, []), [{ start: 0, end: 100 }]);
-  assert.deepEqual(gaps({ start: 0, end: 100 }, [{ start: -5, end: 100 }]), []);
 });

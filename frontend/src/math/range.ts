@@ -44,18 +44,6 @@ export function padded(range: Range, share: number): Range {
   return { start: range.start - by, end: range.end + by };
 }
 
-/** The parts of `whole` that none of `taken` covers, in order. */
-export function gaps(whole: Range, taken: readonly Range[]): Range[] {
-  const free: Range[] = [];
-  let start = whole.start;
-  for (const range of [...taken].sort((a, b) => a.start - b.start)) {
-    if (range.start > start) free.push({ start, end: Math.min(range.start, whole.end) });
-    start = Math.max(start, range.end);
-  }
-  if (start < whole.end) free.push({ start, end: whole.end });
-  return free.filter((one) => span(one) > 0);
-}
-
 export const sameRange = (a: Range | null, b: Range | null): boolean =>
   a === b || (!!a && !!b && a.start === b.start && a.end === b.end);
 
