@@ -20,6 +20,11 @@ def pieces(columns: dict, edges: list[int]) -> list[dict]:
     return [{name: column[a:b] for name, column in columns.items()} for a, b in pairwise(edges)]
 
 
+def whole_readings(edges: list[int], times: np.ndarray) -> list[int]:
+    """Move edges back to where a reading of the pipeline begins: a recorder appends all rows of one at once."""
+    return [edge if edge in (0, len(times)) else int(np.searchsorted(times, times[edge])) for edge in edges]
+
+
 def cuts(rng: np.random.Generator, size: int, parts: int) -> list[int]:
     """0, `parts - 1` random places, and the end."""
     return [0, *np.sort(rng.integers(0, size + 1, parts - 1)).tolist(), size]
@@ -47,9 +52,10 @@ def test_rows_in_other_pieces_give_the_same(number):
     rng = np.random.default_rng(number)
     parts = int(rng.integers(2, 9))
     growing = Evidence(job.facts["started_ns"])
-    cut_tables = {
-        name: pieces(table, cuts(rng, len(next(iter(table.values()))), parts)) for name, table in tables.items()
-    }
+    edges = {name: cuts(rng, len(next(iter(table.values()))), parts) for name, table in tables.items()}
+    if "pipeline" in edges:
+        edges["pipeline"] = whole_readings(edges["pipeline"], tables["pipeline"]["time_ns"])
+    cut_tables = {name: pieces(table, edges[name]) for name, table in tables.items()}
     cut_samples = {name: pieces(block, cuts(rng, len(block["time_ns"]), parts)) for name, block in samples.items()}
     for part in range(parts):
         growing.add(
