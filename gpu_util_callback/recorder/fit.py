@@ -33,6 +33,7 @@ from gpu_util_callback.steps.callback_list import (
     describe_callbacks,
     find_callback_list,
 )
+from gpu_util_callback.steps.dispatch import DispatchWatch
 from gpu_util_callback.steps.frames import FitWatch, calling_fit, given_adapter, is_tf_keras, names_in_fit
 
 WORKERS_HAVE_NO_STAGES: Unavailable = {
@@ -285,6 +286,8 @@ class KerasSession:
             self._windows = open_windows(
                 recorder, backend, callbacks_of_fit, params.get("steps"), params.get("epochs") or 0
             )
+        timeline = recorder.timeline
+        recorder.dispatch = DispatchWatch(backend, threading.get_ident(), lambda: timeline.working, watch.code)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:

@@ -165,7 +165,7 @@ class Recorder:
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._look = ""  # the request for a window that is not answered yet
         self._looks_at_input = True
-        self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
+        self.dispatch: DispatchWatch | None = None  # what the steps do
         self._stuck: StuckWatch | None = None  # from where the recording is open on
 
     # ---- the training thread -------------------------------------------------------------
@@ -856,7 +856,9 @@ class Recorder:
         if dims is not None:
             facts["input_dims"] = dims
         if self.dispatch is not None and (dispatch := self.dispatch.facts()):
-            facts["dispatch"] = dispatch
+            facts["python_in_steps"] = self.dispatch.aside()
+            if (self.facts.get("fit") or {}).get("loop") == "custom":  # of a fit, Keras says it
+                facts["dispatch"] = dispatch
         if self._looks_at_input:
             facts |= self.adapter.input_facts()
         return facts

@@ -151,6 +151,16 @@ class Dispatch(TypedDict, total=False):
     between_in_function: Count  # ... so many
 
 
+class PythonInSteps(TypedDict, total=False):
+    """What the training thread does within the steps besides training, from samples of its stack."""
+
+    samples: Count
+    aside: Share  # of the time in calls that are neither the framework's nor the input's
+    at: str  # the line of the program in which most of that passes, ...
+    calls: str  # ... what it calls there, ...
+    at_line: Share  # ... and its share of that
+
+
 class LongCall(TypedDict, total=False):
     """A call that took ten times as long as the others, or longer."""
 
@@ -284,6 +294,7 @@ class Fit(TypedDict, total=False):
     variables: dict[str, str]
     callbacks: dict[str, OwnCallback]
     dispatch: Dispatch
+    python_in_steps: PythonInSteps
 
 
 class PeakFacts(TypedDict, total=False):

@@ -6,11 +6,14 @@ costs the training thread nothing but Python's lock for some 30 microseconds a s
 
 from __future__ import annotations
 
+import ast
+import builtins
+import linecache
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 
 from gpu_util_callback.steps.frames import stack_of
@@ -79,6 +82,71 @@ _DECIDES = ("", EAGER, COMPILED, COMPILING, LOGGING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
 
 
+# Packages whose calls are the training itself, and parts of paths in which batches are made, or callbacks called.
+_FRAMEWORKS = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "jaxlib", "flax", "optax", "lightning"})
+_NO_STEP = ("keras/src/trainers/data_adapters/", "keras/src/callbacks/", "torch/utils/data/", "/grain/_src/")
+
+
+class LineCalls:
+    """What the lines of a program call, from its source: at which of them a step does not train.
+
+    A function in C leaves no frame. Where it cannot be told whose it is, or it is the framework's, the line
+    counts as training.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[CodeType, int], str] = {}
+
+    def of(self, code: CodeType, line: int) -> str:
+        """Return the call on a line that is not the framework's: "gc.collect", "mul_"; "" where it may be."""
+        key = code, line
+        if key not in self._calls:
+            if len(self._calls) >= _MOST_KNOWN:
+                self._calls.clear()
+            self._calls[key] = self._read(code.co_filename, line)
+        return self._calls[key]
+
+    @staticmethod
+    def _read(path: str, line: int) -> str:
+        modules = (vars(module) for module in list(sys.modules.values()) if getattr(module, "__file__", "") == path)
+        names = next(modules, {})
+        calls = [_whose(node.func, names) for node in _calls_at(path, line) if not _is_neutral(node.func)]
+        return calls[0] if calls and all(calls) else ""
+
+
+def _calls_at(path: str, line: int) -> list[ast.Call]:
+    """Return the calls in the statement that begins on a line of a file; [] where it cannot be read."""
+    text = linecache.getline(path, line).strip()
+    for whole in (text, f"{text} pass"):
+        try:
+            return [node for node in ast.walk(ast.parse(whole)) if isinstance(node, ast.Call)]
+        except SyntaxError:
+            continue
+    return []
+
+
+def _is_neutral(function: ast.expr) -> bool:
+    """Return whether a call says nothing of its line: of a type, or what a loop over anything calls."""
+    name = function.id if isinstance(function, ast.Name) else ""
+    return isinstance(getattr(builtins, name, None), type) or name in ("len", "iter", "next", "isinstance", "getattr")
+
+
+def _whose(function: ast.expr, names: Mapping[str, object]) -> str:
+    """Return the name of a called function that is not the framework's; "" where it may be."""
+    method = function.attr if isinstance(function, ast.Attribute) else ""
+    if method.endswith("_") and not method.startswith("_"):
+        return method  # of a tensor, in place: no part of what a model computes
+    root = function
+    while isinstance(root, (ast.Attribute, ast.Call)):
+        root = root.value if isinstance(root, ast.Attribute) else root.func
+    if not isinstance(root, ast.Name) or root.id not in names:
+        return ast.unparse(function) if isinstance(root, ast.Name) and hasattr(builtins, root.id) else ""
+    owner = names[root.id]
+    package = owner.__name__ if isinstance(owner, type(sys)) else getattr(owner, "__module__", None)
+    package = str(package or type(owner).__module__).partition(".")[0]
+    return "" if package in _FRAMEWORKS | {"builtins", "__main__"} else ast.unparse(function)
+
+
 class DispatchWatch:
     """Counts of the kinds of calls in which the training thread is found during its steps.
 
@@ -109,6 +177,9 @@ class DispatchWatch:
         self._functions: Counter[str] = Counter()
         self._logs: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
+        self._weight = 0.0  # of all samples but those of compiling
+        self._aside: dict[tuple[str, str], float] = {}  # (line, call) of what does not train in steps -> weight
+        self._line_calls = LineCalls()
         self._between_functions: Counter[CodeType] = Counter()
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
         self._meanings: dict[CodeType, str] = {}
@@ -123,9 +194,12 @@ class DispatchWatch:
         until = time.monotonic() + pause_s
         while (seconds_left := until - time.monotonic()) > 0:
             # Aperiodic, to avoid aliasing with the loop.
-            if stopped(min(seconds_left, self._pause_s() * self._random.uniform(0.5, 1.5))):
+            mean_s = self._pause_s()
+            due = time.monotonic() + min(seconds_left, mean_s * self._random.uniform(0.5, 1.5))
+            if stopped(due - time.monotonic()):
                 return True
-            self.look()
+            # A call that keeps Python's lock (a garbage collection) is looked at only as it returns.
+            self.look(1 + max(0.0, time.monotonic() - due) / mean_s)
         return stopped(0.0)
 
     def _pause_s(self) -> float:
@@ -136,8 +210,8 @@ class DispatchWatch:
             return _DENSE_S
         return _USUAL_S if samples < _ENOUGH else _RARE_S
 
-    def look(self) -> None:
-        """Sample the training thread's stack once."""
+    def look(self, weight: float = 1.0) -> None:
+        """Sample the training thread's stack once, in place of so many samples."""
         if not self._meaning:
             return
         if not self._working():
@@ -155,12 +229,32 @@ class DispatchWatch:
         self._kinds[kind] += 1
         if len(self._in_steps) < _MOST_KNOWN:
             self._in_steps.update(code for _, code, _ in own)
+        if kind != COMPILING:
+            self._weight += weight
+        if kind in ("", EAGER, COMPILED):
+            self._note_aside(
+                weight, stack, [*meanings, *(self._meaning_of(code) for _, code, _ in stack[len(inside) :])]
+            )
         if kind == LOGGING:
             self._logs[logs_to(inside[meanings.index(LOGGING)][1])] += 1
         elif not kind and (own or in_loop):
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
+
+    def _note_aside(self, weight: float, stack: Sequence[tuple[int, CodeType, int]], meanings: Sequence[str]) -> None:
+        """Count what the innermost line of the program calls where that is neither the framework's nor the input's."""
+        place = next((at for at, meaning in enumerate(meanings) if meaning == "user"), len(stack))
+        if place == len(stack) or any(part in path_of(code) for _, code, _ in stack[place:] for part in _NO_STEP):
+            return
+        _, code, line = stack[place]
+        call = self._line_calls.of(code, line)  # whatever runs in it: JAX has a callback in each collection
+        if not call and place:  # what it calls is Python as well
+            called = stack[place - 1][1]
+            call = "" if _package(called) in _FRAMEWORKS else f"{_package(called)}.{name_of(called)}"
+        if call:
+            place_and_call = place_of(code, line), call
+            self._aside[place_and_call] = self._aside.get(place_and_call, 0.0) + weight
 
     @staticmethod
     def _kind_of(meanings: list[str]) -> str:
@@ -212,6 +306,25 @@ class DispatchWatch:
             if part in name:
                 return meaning
         return "" if is_library(name) else "user"
+
+    def aside(self) -> dict[str, str | float]:
+        """Return what does not train within the steps, for the manifest; {} before samples.
+
+        Returns: `samples`; the share of the time `aside`, in calls that are neither the framework's nor the input's;
+            the line `at` which most of that passes, what it `calls`, and its share `at_line`.
+        """
+        samples = self._samples - self._kinds[COMPILING]
+        if samples <= 0:
+            return {}
+        aside = sum(self._aside.values())
+        (place, call), most = max(self._aside.items(), key=lambda item: item[1], default=(("", ""), 0.0))
+        return {
+            "samples": samples,
+            "aside": round(aside / self._weight, 4),
+            "at": place,
+            "calls": call,
+            "at_line": round(most / aside, 4) if aside else 0.0,
+        }
 
     def facts(self) -> dict[str, str | float | None]:
         """Return what was seen so far, for the manifest; {} before samples.
@@ -266,6 +379,13 @@ def name_of(code: CodeType) -> str:
     """Return a function's name; of a comprehension or a lambda that of the function around it, if there is one."""
     names = code.co_qualname.split(".<locals>.")
     return next((name for name in reversed(names) if not name.startswith("<")), names[-1])
+
+
+def _package(code: CodeType) -> str:
+    """Return the top package of a library's function, or its module in the standard library."""
+    parts = path_of(code).removesuffix(".py").split("/")
+    is_root = [part in ("site-packages", "dist-packages") or part.startswith("python3.") for part in parts[:-1]]
+    return parts[max((at + 1 for at, root in enumerate(is_root) if root), default=len(parts) - 1)]
 
 
 def place_of(code: CodeType, line: int) -> str:

@@ -283,6 +283,11 @@ class Timeline:
         self._hooks = self._hooks_end = self._perf()
 
     @property
+    def working(self) -> bool:
+        """Return whether a training step of a fit is under way; readable on any thread."""
+        return self._hooks_end > self._logs_end and not self.in_test
+
+    @property
     def work_ended(self) -> int:
         """Return when the work of the step that has not ended yet was done; 0 without one."""
         return self._logs_end if self.open else 0

@@ -12,9 +12,9 @@ from gpu_util_callback.diagnosis.advice.snippets import at_steps, in_loop, steps
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
 from gpu_util_callback.recording.manifest_facts import OwnCallback
-from gpu_util_callback.words import duration, ordinal
+from gpu_util_callback.words import duration, ordinal, percent
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
 SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
@@ -532,5 +532,33 @@ def log_seldom(log: str) -> Advice:
         f"if step % {EVERY_BATCH} == 0: ...  # what is logged now",
         1 - 1 / EVERY_BATCH,
         changes="how many points the log has",
+        leaves_out=True,
+    )
+
+
+def call_seldom(call: str, place: str, share: float, at_line: float) -> Advice:
+    """Return advice for a call within the steps that does not train.
+
+    Args:
+        call: as the program names it; place: the line of most of such calls.
+        share: of the steps' time in all such calls; at_line: of them at that line.
+    """
+    part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
+    says = f"{percent(100 * share)} of the steps' time passes in calls such as {call}, in {place}{part}."
+    if call == "gc.collect":
+        return Advice(
+            f"{says} Python collects garbage by itself: leave it out, or collect once an epoch. This changes when "
+            "memory that refers to itself is freed.",
+            "gc.collect()  # after an epoch, not in each step",
+            at_line,
+            changes="when memory that refers to itself is freed",
+            leaves_out=True,
+        )
+    return Advice(
+        f"{says} Does training go on the same where it is left out of most steps? If so, do it every "
+        f"{ordinal(SELDOM)} step.",
+        f"if step % {SELDOM} == 0: ...  # {call}",
+        at_line * (1 - 1 / SELDOM),
+        question=True,
         leaves_out=True,
     )

@@ -6,7 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, in_steps, log_seldom
+from gpu_util_callback.diagnosis.advice.callbacks import (
+    EpochWork,
+    StepWork,
+    at_epochs,
+    call_seldom,
+    in_steps,
+    log_seldom,
+)
 from gpu_util_callback.diagnosis.advice.host import (
     PREDICT_ADVICE,
     Validations,
@@ -268,7 +275,7 @@ class HostStall(Rule):
             *self._at_ends(run, limits),
             *self._in_steps(run, limits),
             *self._logging(run, limits),
-            *self._own_python(run, limits),
+            *(self._aside(run, limits) or self._own_python(run, limits)),
             *self._unmarked(run, limits),
             *self._long_steps(run, limits),
         ]
@@ -493,6 +500,47 @@ class HostStall(Rule):
             detail="logging",
             state=True,
         )
+
+    # -- calls in the steps that are no training ----------------------------------------------------
+
+    def _aside(self, run: Run, limits: Limits) -> list[Finding]:
+        """Return the finding about calls within the steps that are neither the framework's nor the input's."""
+        samples = run.fit.get("python_in_steps") or {}
+        count, aside = samples.get("samples", 0), samples.get("aside", 0.0)
+        if count < limits["min_looks"] or not aside:
+            return []
+        rows, body_ns = max(1, run.steps.total_rows), run.steps.total("body_ns")
+        took = round(aside * body_ns)
+        lost, active = took, None
+        if run.used_gpus:
+            idle, in_steps = run.idle(*run.steps.extent_ns), idle_in_steps(run)
+            if idle is None or in_steps is None:
+                return []  # the GPU may be at work meanwhile
+            lost, active = max(0, min(took, in_steps - int(run.steps.explained_ns.sum()))), round(idle.active_pct, 1)
+        if 100 * lost < limits["own_python_pct"] * run.steps.total("duration_ns") or not _in_each_step(run, took):
+            return []
+        return [
+            self.finding(
+                title=f"{samples['calls']} in each step stalls training",
+                where=run.whole,
+                lost_ns=lost,
+                confidence=ESTIMATED,
+                evidence={
+                    "own_python_pct": round(100 * aside, 1),
+                    "looks": count,
+                    "own_python_at": samples["at"],
+                    "own_python_at_pct": round(100 * samples["at_line"], 1),
+                    "ms_per_step": round(took / rows / 1e6, 3),
+                    "steps": run.steps.total_rows,
+                    "gpu_active_pct": active,
+                },
+                threshold=chosen(limits, "own_python_pct", "min_looks"),
+                advice=call_seldom(samples["calls"], samples["at"], aside, samples["at_line"]),
+                gpus=run.used_gpus,
+                detail="aside",
+                state=True,
+            )
+        ]
 
     # -- Python of the program's own in the steps of a loop ----------------------------------------
 
