@@ -85,7 +85,7 @@ def spread(start: np.ndarray, end: np.ndarray, ns: np.ndarray) -> Curve:
 
 @dataclass(frozen=True)
 class Thread:
-    """What the training thread did: a curve for each of `EXACT`, in `steps`, and in which it was `paused`."""
+    """Activities of the training thread: a curve for each of `EXACT`, in `steps`, and in which it was `paused`."""
 
     parts: Mapping[str, Curve]
     steps: Curve

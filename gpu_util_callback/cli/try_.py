@@ -93,7 +93,7 @@ def unusable(program: Sequence[str]) -> str | None:
     """Return why a program cannot be tried, None where it can."""
     problem = run_command.unusable(program, USAGE)
     if problem and program and program[0].endswith(".ipynb"):
-        return f"{program[0]} is a notebook: call `callback.try_fix(model, dataset)` there, or make a script of it"
+        return f"{program[0]} is a notebook: make a script of it, jupyter nbconvert --to script {program[0]}"
     name = Path(program[1] if program[:1] == ["-m"] else program[0]).name if len(program) > 0 else ""
     if not problem and (name in _LAUNCHERS or name.startswith("torch.distributed")):
         return f"{name} starts several processes, which would be timed as one: give the script itself, on one GPU"

@@ -145,7 +145,7 @@ class Fine:
 
 
 class Sized(Protocol):
-    """What is kept by its size."""
+    """Buckets that are kept, by their size."""
 
     @property
     def nbytes(self) -> int: ...

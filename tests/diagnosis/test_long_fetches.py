@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from generated_runs import Generated
 
-from gpu_util_callback.diagnosis.limits import waits_ms
+from gpu_util_callback.diagnosis.read_ahead import waits_ms
 
 
 def loop(kind="generator", name="torch", loop="custom", **fit) -> Generated:

@@ -238,7 +238,7 @@ def test_the_command_says_what_it_will_run_and_asks(here):
     [
         (["--change", "speed=9", "train.py"], "speed is no argument that can be tried"),
         (["--change", "workers=8", "absent.py"], "there is no absent.py"),
-        (["--change", "workers=8", "train.ipynb"], "callback.try_fix(model, dataset)"),
+        (["--change", "workers=8", "train.ipynb"], "make a script of it"),
         (["--change", "workers=8", "-m", "torch.distributed.run", "train.py"], "give the script itself"),
         (["--pairs", "9-4", "--change", "workers=8", "train.py"], "--pairs 9-4"),
         (["--change", "workers=8"], "nothing to run"),

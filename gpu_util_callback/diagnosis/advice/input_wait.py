@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.limits import LongFetches
+from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
 from gpu_util_callback.words import capitalized

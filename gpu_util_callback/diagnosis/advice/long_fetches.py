@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import InputWait, brief
 from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
 from gpu_util_callback.diagnosis.evidence.blocks import MAX_LONG_WAITS, StepBlocks
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.limits import LongFetches
+from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, Advice
 from gpu_util_callback.diagnosis.thresholds import (
     A_FEW,

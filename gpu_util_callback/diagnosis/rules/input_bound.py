@@ -18,7 +18,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, 
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import share_of
-from gpu_util_callback.diagnosis.limits import LongFetches
+from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
     LEAST_GAIN,

@@ -1,4 +1,4 @@
-"""The limits of what a change of the input saves: arithmetic, no run and no words. Times are ms."""
+"""What batches made ahead hide of a wait for the input: arithmetic, no run and no words. Times are ms."""
 
 from dataclasses import dataclass, replace
 
