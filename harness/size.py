@@ -2,12 +2,16 @@
 
 Ends with 1 where a function is too long or branches too often (in harness/, too), a class or file has the
 name of another, or modules import each other in a circle. Late imports count, and those for type checkers
-or by a module's name in a string.
+or by a module's name in a string. Also where a room has more lines of code than `tool.rooms` of pyproject.toml
+grants it: then make it smaller, or lower another room's number by as much in the same commit.
 """
 
 import ast
+import io
 import re
 import sys
+import tokenize
+import tomllib
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -46,12 +50,50 @@ def main() -> int:
     print(f"functions over {MAX_LINES} lines", len(long), *long)
     print(f"functions over {MAX_BRANCHES} branches", len(branchy), *branchy)
     print("circle", " -> ".join(circle) or "none")
-    return bool(circle or long or branchy or len(classes) > 1 or len(files) > 1)
+    sizes, limits = rooms(texts), tomllib.loads(Path("pyproject.toml").read_text())["tool"]["rooms"]
+    over = [f"{room} {size} of {limits.get(room, 0)}" for room, size in sizes.items() if size > limits.get(room, 0)]
+    if "--rooms" in sys.argv:
+        print(*(f'"{room}" = {size}' for room, size in sizes.items()), sep="\n")
+    print("lines of code", sum(sizes.values()), "of", sum(limits.values()), "granted")
+    print("rooms over their limit", len(over), *over)
+    if over:
+        print("Delete as much in that room, or lower another one's number in [tool.rooms] of pyproject.toml.")
+    return bool(over or circle or long or branchy or len(classes) > 1 or len(files) > 1)
 
 
 def sources(*folders: str) -> dict[Path, str]:
     """Return the text of each file in some folders."""
     return {path: path.read_text() for folder in folders for path in sorted(Path(folder).rglob("*.py"))}
+
+
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+# Folders that are rooms of their own within another one.
+_INNER = {"diagnosis": ("advice", "evidence", "rules"), "backends": ("jax", "tensorflow", "torch")}
+
+
+def rooms(texts: dict[Path, str]) -> dict[str, int]:
+    """Return the lines of code by room: a folder of the package, its own files, the plugin."""
+    sizes: dict[str, int] = defaultdict(int)
+    for path, text in texts.items():
+        package, *folders = path.parts[:-1]
+        room = folders[0] if folders and package == PACKAGES[0] else package
+        if folders[1:] and folders[1] in _INNER.get(room, ()):
+            room += "/" + folders[1]
+        sizes[room] += lines_of_code(text)
+    return dict(sorted(sizes.items()))
+
+
+def lines_of_code(text: str) -> int:
+    """Return how many lines of a module hold code: no docstring, no comment, none that is blank."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(range(node.lineno, node.end_lineno + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
