@@ -58,7 +58,7 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
     ("name", "content", "tool"),
     [
         ("trace.pftrace", PERFETTO, "Perfetto"),
-        ("memory.prof", gzip.compress(PPROF), "pprof"),
+        ("memory.prof", gzip.compress(PPROF, mtime=0), "pprof"),
         ("snapshot.pickle", pickle.dumps(Opened()), "a pickle can run any code"),
         ("snapshot.pkl", pickle.dumps({"segments": [Opened()]}, 2), "a pickle can run any code"),
         ("k.ncu-rep", b"NVR\0\1\2", "Nsight Compute"),
