@@ -1,4 +1,4 @@
-"""Benchmarks, harness and demo are no packages of the wheel: nothing else notices a name that has gone."""
+"""Benchmarks, harness, gauntlet and demo are no packages of the wheel: nothing else notices a name that has gone."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_every_script_finds_what_it_imports():
     need("keras")
     scripts = [f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("[!_]*.py")]
     scripts += [path.stem for path in (REPOSITORY / "demo").glob("*.py")]
-    for path in (REPOSITORY / "harness").rglob("[!_]*.py"):
+    for path in (path for top in ("harness", "gauntlet") for path in (REPOSITORY / top).rglob("[!_]*.py")):
         inner = path.relative_to(REPOSITORY).with_suffix("")
         scripts.append(path.stem if "support" in inner.parts else ".".join(inner.parts))
     folders = (REPOSITORY / name for name in ("", "benchmarks", "harness/support", "demo"))

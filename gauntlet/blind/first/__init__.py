@@ -1,0 +1,1 @@
+"""Twenty programs that look for faults."""

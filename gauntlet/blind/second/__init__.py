@@ -1,0 +1,1 @@
+"""Twenty programs that were only measured, once."""
