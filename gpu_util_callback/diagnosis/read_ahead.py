@@ -1,4 +1,4 @@
-"""What batches made ahead hide of a wait for the input: arithmetic, no run and no words. Times are ms."""
+"""Arithmetic of batches that are made ahead: how much of a wait for the input they hide. Times are ms."""
 
 from dataclasses import dataclass, replace
 

@@ -152,7 +152,7 @@ class Dispatch(TypedDict, total=False):
 
 
 class PythonInSteps(TypedDict, total=False):
-    """What the training thread does within the steps besides training, from samples of its stack."""
+    """Calls of the training thread within the steps that do not train, from samples of its stack."""
 
     samples: Count
     aside: Share  # of the time in calls that are neither the framework's nor the input's

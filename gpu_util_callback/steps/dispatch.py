@@ -88,7 +88,7 @@ _NO_STEP = ("keras/src/trainers/data_adapters/", "keras/src/callbacks/", "torch/
 
 
 class LineCalls:
-    """What the lines of a program call, from its source: at which of them a step does not train.
+    """Calls in the lines of a program, from its source: at which of them a step does not train.
 
     A function in C leaves no frame. Where it cannot be told whose it is, or it is the framework's, the line
     counts as training.

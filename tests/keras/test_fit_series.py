@@ -323,15 +323,16 @@ def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeyp
 
 
 def test_fits_of_models_made_again_for_each_fold_are_one_series_of_no_new_shapes(tmp_path):
+    folds = 16  # a quick machine compiles this model in 50 ms: together they take more than half a second
     callback = GpuUtilCallback(str(tmp_path), report=False)
-    for _ in range(7):
+    for _ in range(folds):
         fit(compiled(), callback)
     (recording,) = ended(tmp_path)
-    assert (len(recording.steps["step"]), recording.facts["fits"]) == (7 * STEPS, 7)
+    assert (len(recording.steps["step"]), recording.facts["fits"]) == (folds * STEPS, folds)
     run = run_report(recording)
-    (claim,) = [one for one in [*run["spans"], *run["findings"]] if one["cause"] == "recompilation"]
-    assert claim["title"] == "Every fit compiles its own train function"
-    assert "shape" not in claim["advice"]["text"] and claim["saves_s"] == 0
+    claims = [one for one in [*run["spans"], *run["findings"]] if one["cause"] == "recompilation"]
+    assert {claim["title"] for claim in claims} == {"Every fit compiles its own train function"}
+    assert all("shape" not in claim["advice"]["text"] and claim["saves_s"] == 0 for claim in claims)
 
 
 @pytest.mark.timed

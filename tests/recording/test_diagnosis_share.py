@@ -40,6 +40,9 @@ class Slow:
         self.done.append(now_ns)
         return {}
 
+    def new(self, result):
+        return []
+
 
 def test_a_diagnosis_that_takes_long_is_made_less_often(tmp_path):
     outputs = Outputs(Settings(log_dir=str(tmp_path), report=False), Clock(), fail)
