@@ -21,6 +21,8 @@ def test_every_script_finds_what_it_imports():
     scripts += [path.stem for path in (REPOSITORY / "demo").glob("*.py")]
     for path in (path for top in ("harness", "gauntlet") for path in (REPOSITORY / top).rglob("[!_]*.py")):
         inner = path.relative_to(REPOSITORY).with_suffix("")
+        if "new_trials" in inner.parts:  # programs of strangers: importing one trains
+            continue
         scripts.append(path.stem if "support" in inner.parts else ".".join(inner.parts))
     folders = (REPOSITORY / name for name in ("", "benchmarks", "harness/support", "demo"))
     ran(*python("keras"), "-c", IMPORT, *scripts, env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))})
