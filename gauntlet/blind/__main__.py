@@ -85,7 +85,14 @@ def _recorded(module: str, program: dict[str, str], variant: str, logs: Path) ->
     """Train as a user would, recorded, and return all that is printed."""
     command, arguments = [sys.executable], ["-m", module, variant]
     if program["USES"] == "torchrun":
-        command += ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29555"]
+        command += [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--master-port",
+            str(20000 + os.getpid() % 10000),
+        ]
     if program["USES"] == "run":
         command += ["-m", "gpu_util_callback", "run", "--log-dir", str(logs)]
     else:
@@ -116,7 +123,7 @@ def establish(trainer: Trainer, path: Path, result: dict, pairs: int) -> None:
 
 def record(trainer: Trainer, path: Path, keep: Path) -> None:
     """Record a program once, and keep what `gpu-util report` prints about it; not again if it is there."""
-    if not (keep / path.stem).exists():
+    if not (keep / path.stem / "report.txt").exists():
         trainer.seconds(path, facts(path), "plain", keep / path.stem)
         report(keep / path.stem)
 
@@ -133,12 +140,12 @@ def ratio(result: dict) -> str:
 def table(paths: list[Path], results: dict) -> str:
     """Return the Markdown table of a set; what was judged is written into its JSON file by hand."""
     rows = [
-        "| program | backend | cause | ratio without it [pairs] | first finding | promise | judged |",
-        "|" + " --- |" * 7,
+        "| program | backend | cause | ratio without it [pairs] | first finding | promise | judged | other version |",
+        "|" + " --- |" * 8,
     ]
     for path in paths:
         program, result = facts(path), results.get(path.stem, {})
-        read = [result.get(column, "") for column in ("finding", "promise", "judged")]
+        read = [result.get(column, "") for column in ("finding", "promise", "judged", "again")]
         cause = program["CAUSE"] or "none"
         rows.append("| " + " | ".join([path.stem, program["BACKEND"], cause, ratio(result), *read]) + " |")
     return "\n".join(rows) + "\n"
