@@ -14,6 +14,8 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_util_callback.trying.imports import spec_followed_by
+
 USAGE = "gpu-util run [OPTIONS] SCRIPT [ARGS…] | gpu-util run [OPTIONS] -m MODULE [ARGS…]"
 VALUED = {
     "--log-dir": "the TensorBoard run to record into (default: logs)",
@@ -192,19 +194,12 @@ class Trainings:
         hook = self._hooks.get(name)
         if hook is None:
             return None
-        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
 
-            def exec_module(module: types.ModuleType) -> None:
-                del spec.loader.__dict__["exec_module"]
-                load(module)
-                if self._hooks.pop(name, None) is not None:
-                    self._safely(hook, module)
+        def watch(module: types.ModuleType) -> None:
+            if self._hooks.pop(name, None) is not None:
+                self._safely(hook, module)
 
-            spec.loader.__dict__["exec_module"] = exec_module
-        return spec
+        return spec_followed_by(watch, self, name, path, target)
 
     def _safely(self, action: Callable[..., None], *args: object) -> None:
         try:

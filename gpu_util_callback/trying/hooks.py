@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from .imports import spec_followed_by
 from .meter import Meter
 
 # Constructors of what writes, and the argument that says where.
@@ -97,20 +98,7 @@ class Hooks:
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module as the other finders do, to be changed once it is imported."""
         action = self._waiting.pop(name, None)
-        if action is None:
-            return None
-        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                del spec.loader.__dict__["exec_module"]
-                load(module)
-                action(module)
-
-            spec.loader.__dict__["exec_module"] = exec_module
-        return spec
+        return None if action is None else spec_followed_by(action, self, name, path, target)
 
     # -- calls with other arguments ------------------------------------------------------------------
 
