@@ -1,15 +1,13 @@
 """`gpu-util ab`: two commands in turns, for a merge."""
 
 import argparse
-import os
 import shlex
-import sys
-from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli.try_ import add_engine, announce, pairs_of, progress, report_failure
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.report.ci import junit, markdown
+from gpu_util_callback.report.ci import Case, Outcome, add_to_summary, junit
+from gpu_util_callback.report.screen import strip_control
 from gpu_util_callback.trying.children import ChildFailed, Children, Side
 from gpu_util_callback.trying.trial import Trial, measure
 
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("give two commands")
     pairs = pairs_of(args.pairs)
     announce(args, [args.first, args.second], "", pairs)
-    trial = Trial("second command")
+    trial = Trial("")
     try:
         with Children(args.steps, args.seconds) as children:
             measure(trial, (Side(commands[0]), Side(commands[1])), children, pairs, progress)
@@ -50,34 +48,29 @@ def run(args: argparse.Namespace) -> int:
         return report_failure("ab", error if isinstance(error, ChildFailed) else ChildFailed(f"{error.strerror}"))
     differing = [] if args.allow_different else trial.set_up_differences()
     outcome, sentence = judged(trial, args.max_slowdown, differing)
-    failed = outcome == "slower" or (outcome == "unresolved" and args.unresolved == "fail")
-    verdict = {"run": args.second, "sentence": sentence, "outcome": outcome, "failed": failed}
+    if outcome == "skipped" and args.unresolved == "fail":
+        outcome = "failure"
+    case = Case(args.second, "slowdown", outcome, [sentence], trial.took_s)
     if args.junit:
-        options.write_text(args.junit, junit([], [], [verdict]))
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        try:
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown("failed" if failed else outcome, [], [verdict]))
-        except OSError as error:  # the comparison itself was made
-            print(f"gpu-util ab: {summary}: {error.strerror}", file=sys.stderr)
-    print(sentence)
-    return SLOWER if failed else NOT_COMPARABLE if outcome == "not comparable" else 0
+        options.write_text(args.junit, junit([case]))
+    add_to_summary("ab", {"failure": "failed", "error": "not comparable"}.get(outcome, outcome), [case])
+    print(strip_control(f"{args.second}: {sentence}"))
+    return {"failure": SLOWER, "error": NOT_COMPARABLE}.get(outcome, 0)
 
 
-def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[str, str]:
-    """Return the outcome of a comparison, and everything in one sentence.
+def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[Outcome, str]:
+    """Return the outcome of a comparison as JUnit names it, and everything in one sentence.
 
     The second is slower if it is proven to be slower at all, and a slowdown of the limit is not ruled out.
     """
     if differing:
-        return "not comparable", f"Not comparable: {'; '.join(differing)} (--allow-different)"
+        return "error", f"not comparable: {'; '.join(differing)} (--allow-different)"
     ratio = trial.estimate
     low, high = (100 * (1 / bound - 1) for bound in (ratio.high, ratio.low))
-    outcome = "slower" if low > 0 and high >= limit_pct else "within" if high < limit_pct else "unresolved"
-    says = {
-        "slower": f"slower, at most {limit_pct:g} % allowed",
-        "within": f"within {limit_pct:g} %",
-        "unresolved": f"{limit_pct:g} % is not resolved: {ratio.pairs_for(limit_pct / 100)} more pairs would",
-    }[outcome]
-    return outcome, f"{trial.sentence()} Its steps take {low:+.1f} to {high:+.1f} %: {says}."
+    sentence = f"{trial.sentence()} Its steps take {low:+.1f} to {high:+.1f} %"
+    if low > 0 and high >= limit_pct:
+        return "failure", f"{sentence}: slower, at most {limit_pct:g} % allowed."
+    if high < limit_pct:
+        return "passed", f"{sentence}: within {limit_pct:g} %."
+    more = ratio.pairs_for(limit_pct / 100)
+    return "skipped", f"{sentence}: {limit_pct:g} % is not resolved, {more} more pairs would."

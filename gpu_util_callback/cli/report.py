@@ -3,31 +3,25 @@
 import argparse
 import json
 import math
-import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.diagnosis import RULES, Check, comparison, failures, logdir_report, meant, new_causes, slowdowns
-from gpu_util_callback.diagnosis.regression import DIFFERENT
-from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport, Slowdown
+from gpu_util_callback.diagnosis import RULES, Check, comparison, failures, logdir_report, meant
+from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import Recordings, read_recordings
 from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.redaction import without_secrets
-from gpu_util_callback.report.ci import junit, markdown
+from gpu_util_callback.report.ci import Case, add_to_summary, junit
 from gpu_util_callback.report.energy_sentences import Prices
 from gpu_util_callback.report.screen import strip_control
 from gpu_util_callback.report.terminal import render, rules_text, told_apart
 from gpu_util_callback.words import counted
-
-MAX_SLOWDOWN_PCT = 5.0
-FAILED, NOT_COMPARABLE = 1, 3  # exit codes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +58,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group(
         "check",
         "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
-        "2 = unusable input, 3 = not comparable with the baseline); any limit implies --check",
+        "2 = unusable input); any limit implies --check; `gpu-util ab` compares two commands",
     )
     limits.add_argument("--check", action="store_true", help="without limits: fail if any cause is found")
     limits.add_argument(
@@ -86,41 +80,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="CAUSE[,CAUSE]",
         help="causes that must not be found, by title or id (--rules lists them)",
     )
-    limits.add_argument(
-        "--baseline",
-        metavar="LOGDIR",
-        help="an earlier run, or several, to compare with; a cause that it does not have fails",
-    )
-    limits.add_argument(
-        "--max-slowdown",
-        type=_share,
-        metavar="PCT",
-        help="largest allowed slowdown, counted only when statistically significant (default: 5)",
-    )
-    limits.add_argument(
-        "--unresolved",
-        choices=("pass", "fail"),
-        help="where the scatter neither proves nor rules out a slowdown (default: pass)",
-    )
-    limits.add_argument(
-        "--allow-different",
-        action="store_true",
-        help="compare with a baseline of other GPUs, CPUs, framework, precision or batch size; otherwise exit with 3",
-    )
-    limits.add_argument(
-        "--repeats",
-        action="store_true",
-        help="runs of one script and model are repeats: compare all of them "
-        "together; three or more on both sides resolve more",
-    )
     limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; returns the exit code: 1 if a limit of `--check` is broken.
-
-    3 where a run and its baseline are not comparable.
-    """
+    """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
     if args.rules:
         print(rules_text(options.width(args.width), unicode=options.unicode()), end="")
         return 0
@@ -141,64 +105,30 @@ def run(args: argparse.Namespace) -> int:
     ids_in_order = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: ids_in_order.index(run["id"]))
     _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
-    outcome = None if check is None else _judged(args, check, recordings, report, thresholds)
-    if outcome is not None:
-        _write_outcome(args, report, outcome)
+    broken = None if check is None else failures(report, check)
+    if broken is not None:
+        _write_outcome(args, report["runs"], broken)
     if args.json:
-        _print_json(report, outcome)
-    elif outcome is not None:
-        _print_outcome(args, report, outcome)
+        _print_json(report, broken)
+    elif broken is not None:
+        for failure in _named(broken, args.logdir, report["runs"]):
+            print(strip_control(f"{failure['run']}: {failure['reason']}"))
+        if not broken:
+            print(_within(len(report["runs"])))
     else:
         color, unicode = options.color(args.color), options.unicode()
         text = render(report, options.width(args.width), color, unicode, options.detail(args))
         print(text, end="")
-    return 0 if outcome is None else outcome.status
+    return int(bool(broken))
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The outcome of a check: the limits that are broken, and the verdicts if there is a baseline."""
-
-    broken: list[Failure]
-    verdicts: list[Slowdown] | None
-
-    @property
-    def status(self) -> int:
-        """The exit code."""
-        if self.broken or any(verdict["failed"] for verdict in self.verdicts or ()):
-            return FAILED
-        return NOT_COMPARABLE if any(verdict["outcome"] == DIFFERENT for verdict in self.verdicts or ()) else 0
-
-
-def _judged(
-    args: argparse.Namespace, check: Check, recordings: Recordings, report: LogdirReport, thresholds: dict
-) -> _Outcome:
-    broken = failures(report, check)
-    if args.baseline is None:
-        return _Outcome(broken, None)
-    verdicts, new = _compared(args, recordings, report, thresholds)
-    reasons = {failure["reason"] for failure in broken}
-    return _Outcome(broken + [failure for failure in new if failure["reason"] not in reasons], verdicts)
-
-
-def _print_json(report: LogdirReport, outcome: _Outcome | None) -> None:
+def _print_json(report: LogdirReport, broken: list[Failure] | None) -> None:
     if len(report["runs"]) > 1:
         report["comparison"] = comparison(report["runs"])
-    if outcome is not None:
-        report["check"] = {"passed": not outcome.status, "failures": outcome.broken}
-        if outcome.verdicts is not None:
-            report["check"]["slowdowns"] = outcome.verdicts
+    if broken is not None:
+        report["check"] = {"passed": not broken, "failures": broken}
     json.dump(report, sys.stdout, indent=2, allow_nan=False)
     print()
-
-
-def _print_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
-    for failure in _named(outcome.broken, args.logdir, report["runs"]):
-        print(strip_control(f"{failure['run']}: {failure['reason']}"))
-    for verdict in _named(outcome.verdicts or (), args.logdir, report["runs"]):
-        print(strip_control(verdict["sentence"]))
-    if not outcome.broken and outcome.verdicts is None:
-        print(_within(len(report["runs"])))
 
 
 def _add_cost(runs: Iterable[RunReport], prices: Prices) -> None:
@@ -227,52 +157,20 @@ def _named(entries: Iterable[Mapping], logdirs: list[str], runs: Sequence[Mappin
     for entry in entries:
         of = entry["run"]
         name = f"{names[of]} {apart.get(entry['id'], '')}".strip() if of in names else of  # else it is about several
-        sentence = {"sentence": name + entry["sentence"].removeprefix(of)} if "sentence" in entry else {}
-        named.append({**entry, "run": name, **sentence})
+        named.append({**entry, "run": name})
     return named
 
 
-def _compared(
-    args: argparse.Namespace, recordings: Recordings, report: Mapping, thresholds: dict
-) -> tuple[list[Slowdown], list[Failure]]:
-    """Return how much slower each run is than the baseline, and failures for its new causes."""
-    limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
-    names = _names([*args.logdir, args.baseline])
-    before = open_recordings([args.baseline], None, args.timeout)
-    for side, logdir in ((recordings, args.logdir[0]), (before, args.baseline)):
-        for recording in side:
-            if recording.run == ".":  # the log directory itself is the run
-                recording.run = names[logdir]
-    verdicts = slowdowns(
-        recordings,
-        before,
-        limit,
-        args.repeats,
-        fail_unresolved=args.unresolved == "fail",
-        allow_different=args.allow_different,
-    )
-    return verdicts, new_causes(report["runs"], logdir_report(before, thresholds)["runs"], verdicts)
-
-
-def _write_outcome(args: argparse.Namespace, report: Mapping, outcome: _Outcome) -> None:
+def _write_outcome(args: argparse.Namespace, runs: Sequence[Mapping], broken: Sequence[Failure]) -> None:
     """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
-    runs = report["runs"]
-    broken = _named(outcome.broken, args.logdir, runs)
-    verdicts = None if outcome.verdicts is None else _named(outcome.verdicts, args.logdir, runs)
+    cases = []
+    for run in _named(runs, args.logdir, runs):
+        reasons = [failure["reason"] for failure in broken if failure["id"] == run["id"]]
+        cases.append(Case(run["run"], "limits", "failure" if reasons else "passed", reasons, run["wall_s"] or 0.0))
     if args.junit:
-        options.write_text(args.junit, junit(_named(runs, args.logdir, runs), broken, verdicts))
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        slower = {verdict["id"] for verdict in verdicts or () if verdict["failed"]}
-        count = len({failure["id"] for failure in broken} | slower)
-        summed_up = f"{count} of {len(runs)} runs failed" if count else _within(len(runs))
-        if outcome.status == NOT_COMPARABLE:
-            summed_up = "not comparable with the baseline"
-        try:
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown(summed_up, broken, verdicts))
-        except OSError as error:  # the check itself was made
-            print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
+        options.write_text(args.junit, junit(cases))
+    count = len({failure["id"] for failure in broken})
+    add_to_summary("report", f"{count} of {len(runs)} runs failed" if count else _within(len(runs)), cases)
 
 
 def _warn(problems: Iterable[ReportedProblem]) -> None:
@@ -320,11 +218,7 @@ def _check(args: argparse.Namespace) -> Check | None:
         max_step_ms=args.max_step_ms,
         max_stuck_s=args.max_stuck,
         forbid=[cause_of[cause.casefold()] for cause in forbid],
-        compared=args.baseline is not None,
     )
-    for name in ("max_slowdown", "unresolved", "allow_different", "repeats"):
-        if getattr(args, name) not in (None, False) and args.baseline is None:
-            raise UnusableInput(f"--{name.replace('_', '-')} needs --baseline LOGDIR")
     checked = args.check or check.limited
     if args.junit and not checked:
         raise UnusableInput("--junit needs --check")

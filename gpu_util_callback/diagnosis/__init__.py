@@ -4,11 +4,10 @@
 `advice` holds the remedies; `run_reports` builds the report. Needs numpy and the standard library only.
 """
 
-from gpu_util_callback.diagnosis.check import Check, failures, new_causes
+from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose, judge, judge_together
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
-from gpu_util_callback.diagnosis.regression import slowdowns
 from gpu_util_callback.diagnosis.rules import thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import meant
@@ -28,11 +27,9 @@ __all__ = [
     "judge_together",
     "logdir_report",
     "meant",
-    "new_causes",
     "news",
     "run_report",
     "run_reports",
-    "slowdowns",
     "thresholds_in_force",
     "thresholds_set",
 ]

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpu_util_callback.diagnosis.compare import active_pct, new_findings, time_pct
-from gpu_util_callback.diagnosis.regression import DIFFERENT
-from gpu_util_callback.diagnosis.report_types import Failure, Slowdown
+from gpu_util_callback.diagnosis.compare import active_pct, time_pct
+from gpu_util_callback.diagnosis.report_types import Failure
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import cause_beside
 from gpu_util_callback.diagnosis.verdict import together
@@ -26,13 +25,12 @@ class Check:
     max_step_ms: float | None = None
     max_stuck_s: float | None = None
     forbid: list[str] = field(default_factory=list)
-    compared: bool = False  # with a baseline, see `regression`
 
     @property
     def limited(self) -> bool:
         numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost)
         times = (self.max_step_ms, self.max_stuck_s)
-        return any(number is not None for number in numbers + times) or bool(self.forbid or self.compared)
+        return any(number is not None for number in numbers + times) or bool(self.forbid)
 
     def refuses(self, cause: str) -> bool:
         """Return whether this cause must not be found."""
@@ -57,26 +55,6 @@ def failures(report: Mapping, check: Check) -> list[Failure]:
             if check.refuses(finding["cause"]):
                 of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
                 broken.append({"run": of["run"], "id": of["id"], "reason": _named(finding)})
-    return broken
-
-
-def new_causes(runs: Iterable[Mapping], baseline: Iterable[Mapping], verdicts: Iterable[Slowdown]) -> list[Failure]:
-    """Return one failure per cause that none of a run's baseline runs has.
-
-    Args:
-        runs, baseline: of two reports.
-    """
-    after = {run["id"]: run for run in runs}
-    baseline_runs = {run["id"]: run for run in baseline}
-    broken: list[Failure] = []
-    for verdict in verdicts:
-        run = after[verdict["id"]]
-        before = [baseline_runs[name] for name in verdict["baseline"] if name in baseline_runs]
-        if verdict["outcome"] == DIFFERENT or not before:
-            continue
-        for finding in new_findings(run, before):
-            reason = f"{_named(finding)}; not in the baseline"
-            broken.append({"run": run["run"], "id": run["id"], "reason": reason})
     return broken
 
 

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.report_types import ComparedRun, Comparison, Ru
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, LEAST_S, MOSTLY
-from gpu_util_callback.diagnosis.verdict import gain_of, saves_range, together
+from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
 from gpu_util_callback.redaction import hashed_script
 
 
@@ -130,23 +130,6 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
         "got": got,
         "slower": got < 1 - A_TWENTIETH,
     }
-
-
-def new_findings(run: Mapping, baseline: Sequence[Mapping]) -> list[Mapping]:
-    """Return the findings whose cause none of the baseline's runs has, one a cause.
-
-    What lies just above its threshold here and just below it there is not new, nor what a baseline
-    is too short to show.
-    """
-    by_cause: dict[str, Mapping] = {}
-    for finding in together([*run["spans"], *run["findings"]]):
-        if all(
-            finding["cause"] not in _causes(before)
-            and (not finding["lost_s"] or (_would_show(finding, run, before) and _went_down(finding, run, before)))
-            for before in baseline
-        ):
-            by_cause.setdefault(finding["cause"], finding)
-    return list(by_cause.values())
 
 
 def _between_steps(finding: Mapping) -> bool:

@@ -37,7 +37,6 @@ from gpu_util_callback.recording.problems import ReportedProblem
 
 Version = Literal[1]
 Unit = Literal["gpu_hours", "hours"]
-Outcome = Literal["slower", "within", "unresolved", "unknown", "not comparable"]
 Positive = Annotated[int, Within(1, 2**53)]
 
 
@@ -382,29 +381,11 @@ class Failure(TypedDict):
     reason: str
 
 
-class Slowdown(TypedDict):
-    """A run against its baseline."""
-
-    run: str
-    id: str
-    outcome: Outcome
-    sentence: str  # everything in one sentence
-    measure: str  # "step" or "mean step": the one that decided
-    # The estimate and its bounds, each exceeded in 0.5 % of comparisons of runs that do not differ.
-    slowdown_pct: float | None
-    low_pct: float | None
-    high_pct: float | None
-    baseline: list[str]  # ids of the runs it is compared with
-    failed: bool  # the outcome fails the check
-    differences: list[str]  # why it is not comparable: "GPU: T4, baseline H100"
-
-
 class CheckReport(TypedDict):
     """The outcome of limits."""
 
     passed: bool
     failures: list[Failure]
-    slowdowns: NotRequired[list[Slowdown]]  # with --baseline: each run against it
 
 
 class LogdirReport(TypedDict):

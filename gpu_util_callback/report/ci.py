@@ -1,55 +1,52 @@
 """The outcome of a check for CI: JUnit XML, and a summary in Markdown."""
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
-from gpu_util_callback.diagnosis.regression import DIFFERENT, UNRESOLVED
 from gpu_util_callback.report.screen import strip_control
 
 # Characters that XML 1.0 cannot hold, not even as references.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+Outcome = Literal["passed", "failure", "error", "skipped"]
+_MARKS = {"passed": "✅", "failure": "❌", "error": "⚠️", "skipped": "⚠️"}
 
 
-def junit(runs: Sequence[Mapping], broken: Sequence[Mapping], verdicts: Sequence[Mapping] | None) -> str:
-    """Return one test case a run for its limits, and one for its comparison with the baseline.
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test of a check.
 
-    A comparison that the runs' scatter does not resolve is a skipped test, one of runs that are not
-    comparable an error.
-
-    Args:
-        runs: of the report.
-        broken: what `failures` returned.
-        verdicts: of `slowdowns`; None = nothing was compared.
+    Attributes:
+        run: the run or command.
+        name: what was tested: "limits", "slowdown".
+        outcome: as JUnit has them: an error is what cannot be compared, skipped what is not resolved.
+        reasons: sentences.
+        seconds: it took.
     """
-    suite = ElementTree.Element("testsuite", name="gpu-util")
-    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
 
-    def case(of: str, name: str, seconds: float | None) -> ElementTree.Element:
-        counts["tests"] += 1
-        return ElementTree.SubElement(suite, "testcase", classname=_xml(of), name=name, time=f"{seconds or 0:.3f}")
+    run: str
+    name: str
+    outcome: Outcome
+    reasons: Sequence[str] = ()
+    seconds: float = 0.0
 
-    def fail(test: ElementTree.Element, message: str) -> None:
-        counts["failures"] += 1
-        ElementTree.SubElement(test, "failure", message=_xml(message)).text = _xml(message)
 
-    for run in runs:
-        reasons = [failure["reason"] for failure in broken if failure["id"] == run["id"]]
-        test = case(run["run"], "limits", run["wall_s"])
-        if reasons:
-            fail(test, "; ".join(reasons))
-    for verdict in verdicts or ():
-        test = case(verdict["run"], "slowdown", None)
-        if verdict["failed"]:
-            fail(test, verdict["sentence"])
-        elif verdict["outcome"] == DIFFERENT:
-            counts["errors"] += 1
-            ElementTree.SubElement(test, "error", message=_xml(verdict["sentence"]))
-        elif verdict["outcome"] == UNRESOLVED:
-            counts["skipped"] += 1
-            ElementTree.SubElement(test, "skipped", message=_xml(verdict["sentence"]))
-    for name, count in counts.items():
-        suite.set(name, str(count))
+def junit(cases: Sequence[Case]) -> str:
+    """Return cases as a test suite."""
+    suite = ElementTree.Element("testsuite", name="gpu-util", tests=str(len(cases)))
+    for name, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(name, str(sum(case.outcome == outcome for case in cases)))
+    for case in cases:
+        attributes = {"classname": _xml(case.run), "name": case.name, "time": f"{case.seconds:.3f}"}
+        test = ElementTree.SubElement(suite, "testcase", attributes)
+        if case.outcome != "passed":
+            message = _xml("; ".join(case.reasons))
+            ElementTree.SubElement(test, case.outcome, message=message).text = message
     ElementTree.indent(suite)
     text = ElementTree.tostring(suite, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
@@ -59,18 +56,23 @@ def _xml(text: str) -> str:
     return _NOT_IN_XML.sub("?", text)
 
 
-def markdown(sentence: str, broken: Sequence[Mapping], verdicts: Sequence[Mapping] | None) -> str:
-    """Return the outcome as Markdown, for the summary of a GitHub step.
+def add_to_summary(command: str, sentence: str, cases: Sequence[Case]) -> None:
+    """Append an outcome to the summary of a GitHub step, where one is wanted.
 
     Args:
+        command: which writes it, for a message about a file that cannot be written.
         sentence: the outcome in one sentence.
     """
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
     lines = [f"### gpu-util: {_md(sentence)}", ""]
-    lines += [f"- ❌ {_md(failure['run'])}: {_md(failure['reason'])}" for failure in broken]
-    for verdict in verdicts or ():
-        mark = "❌" if verdict["failed"] else "⚠️" if verdict["outcome"] in (DIFFERENT, UNRESOLVED) else "✅"
-        lines.append(f"- {mark} {_md(verdict['sentence'])}")
-    return "\n".join(lines) + "\n"
+    lines += [f"- {_MARKS[case.outcome]} {_md(f'{case.run}: {reason}')}" for case in cases for reason in case.reasons]
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    except OSError as error:  # the check itself was made
+        print(f"gpu-util {command}: {summary}: {error.strerror}", file=sys.stderr)
 
 
 def _md(text: str) -> str:

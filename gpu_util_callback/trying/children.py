@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import printable
 
 HANG_S = 600.0  # a child without a result is given up after so long
@@ -120,9 +121,13 @@ class Children:
     Args:
         steps, epochs, seconds: as in the plan of `meter.Meter`.
         copy: each runs in a copy of the working directory.
+
+    Raises: UnusableInput on systems without process groups (Windows).
     """
 
     def __init__(self, steps: int, seconds: float, epochs: int = 0, copy: bool = False):
+        if not hasattr(os, "killpg"):
+            raise UnusableInput("programs are tried on Linux and macOS: nothing else ends all that a program started")
         self._plan = {"steps": steps, "seconds": seconds, "epochs": epochs}
         self._copy = copy
         self._process: subprocess.Popen | None = None

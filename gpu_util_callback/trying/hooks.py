@@ -221,6 +221,7 @@ class Hooks:
 
     def _fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         data = bound.arguments.get("x")
+        self.meter.batch_size = bound.arguments.get("batch_size") or _batch_size(data)
         if hasattr(type(data), "__getitem__") and hasattr(data, "on_epoch_end"):
             for name, value in self.change.args_for("PyDataset").items():
                 if hasattr(data, name):
@@ -346,6 +347,7 @@ class Hooks:
             dataset = id(iterator._dataset)
             training = dataset == hooks._loader
             if training:
+                hooks.meter.batch_size = _batch_size(iterator._index_sampler)
                 hooks.meter.tick(hooks._loaders.get(dataset, 0))
             try:
                 batch = original(iterator)
@@ -446,6 +448,7 @@ class MonitorStandIn:
     def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches; each is the beginning of a step."""
         self._meter.epoch_begins()
+        self._meter.batch_size = _batch_size(dataset)
         for batch in dataset:
             if not self._by_steps:
                 self._meter.tick(self.steps)
@@ -512,6 +515,19 @@ def _watch(base: type) -> type:
                 float(value)
 
     return Watch
+
+
+def _batch_size(data: Any) -> int | None:
+    """Return the batch size that a fit's or loop's data states; None = not known."""
+    while data is not None:
+        size = getattr(data, "batch_size", None) or getattr(data, "_batch_size", None)
+        if size is not None:
+            try:
+                return int(size)
+            except (TypeError, ValueError):  # not an attribute of ours to read
+                return None
+        data = getattr(data, "_input_dataset", None)  # of `tf.data`: the stage before
+    return None
 
 
 def _thin(callback: Any, hook: str, every: int) -> None:

@@ -6,12 +6,16 @@ Loaded by its path into a program of any environment: the standard library alone
 import atexit
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 WARM_STEPS, WARM_S = 20, 1.0  # compilation, and buffers that were filled meanwhile
 LOSSES = 10  # first steps whose losses are compared
@@ -34,6 +38,7 @@ class Meter:
         self.losses: dict[int, float] = {}
         self.drain: Callable[[], None] = lambda: None  # waits until the device is done
         self.was_applied: Callable[[], bool] = lambda: True  # whether the change met its call
+        self.batch_size: int | None = None  # of the training; None = not known
         self.by_monitor = False  # our monitor's loop marks the steps
         self._claimed: bool | None = None
         self._steps = 0
@@ -194,7 +199,7 @@ class Meter:
         if not self.was_applied():
             self.fail("the program never makes the call that the change is about")
             return
-        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        batch = {} if self.batch_size is None else {"batch size": str(self.batch_size)}
         self._save(
             {
                 "seconds": seconds,
@@ -202,9 +207,9 @@ class Meter:
                 "epochs": epochs,
                 "whole_epochs": self._whole,
                 "losses": self.losses,
-                "host_bytes": kib * (1 if sys.platform == "darwin" else 1024),
+                "host_bytes": host_bytes(),
                 "gpu_bytes": gpu_bytes(),
-                "set_up": set_up(),
+                "set_up": set_up() | batch,
             }
         )
 
@@ -227,15 +232,25 @@ def set_up() -> dict[str, str]:
             facts["precision"] = str(keras.mixed_precision.dtype_policy().name)
         else:
             facts["framework"] = next((name for name in ("jax", "torch", "tensorflow") if name in modules), "none")
-        if facts["framework"] == "torch" and modules["torch"].cuda.is_available():
-            facts["GPU"] = str(modules["torch"].cuda.get_device_name(0))
+        if facts["framework"] == "torch":
+            cuda = modules["torch"].cuda
+            facts["GPU"] = str(cuda.get_device_name(0)) if cuda.is_available() else "none"
         elif facts["framework"] == "jax":
             facts["GPU"] = str(modules["jax"].local_devices()[0].device_kind)
         elif facts["framework"] == "tensorflow":
-            facts["GPU"] = str(len(modules["tensorflow"].config.list_physical_devices("GPU")))
+            config = modules["tensorflow"].config
+            details = map(config.experimental.get_device_details, config.list_physical_devices("GPU"))
+            facts["GPU"] = ", ".join(str(gpu.get("device_name", "GPU")) for gpu in details) or "none"
     except Exception:  # names that moved: what is not known is not compared
         pass
     return facts
+
+
+def host_bytes() -> int | None:
+    """Return the most bytes that this process held; None where the system does not say."""
+    if resource is None:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def gpu_bytes() -> int | None:

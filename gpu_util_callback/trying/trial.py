@@ -23,7 +23,7 @@ class Trial:
     """The measured sides, and the ratio of their times.
 
     Attributes:
-        words: what is changed.
+        words: what is changed; "" for two commands.
         line: to paste; "" for two commands.
         first, second: what the children of each side measured, in the order of the pairs.
         took_s: of all.
@@ -52,13 +52,14 @@ class Trial:
         """Return the outcome in a line."""
         ratio = self.estimate
         before, after = (fmean(side.ms for side in sides) for sides in (self.first, self.second))
+        name = f"{self.words}: " if self.words else ""
         pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
         if not ratio.resolved:
             more = ratio.pairs_for(TOLD_SHARE)
             tells = f"{counted(more, 'more pair')} would resolve {100 * TOLD_SHARE:.0f} %"
             further = tells if more else f"{100 * TOLD_SHARE:.0f} % would show"
-            return f"{self.words}: no change resolved: {factor(ratio)}, {pairs}; {further}. {self.differences()}"
-        return f"{self.words}: {_ms(before)} → {_ms(after)} a step, {factor(ratio)}, {pairs}. {self.differences()}"
+            return f"{name}no change resolved: {factor(ratio)}, {pairs}; {further}. {self.differences()}"
+        return f"{name}{_ms(before)} → {_ms(after)} a step, {factor(ratio)}, {pairs}. {self.differences()}"
 
     def set_up_differences(self) -> list[str]:
         """Return what both sides are known to have computed with, and what differs: "framework: jax, before torch"."""

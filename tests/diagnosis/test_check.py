@@ -3,6 +3,7 @@
 import json
 from itertools import product
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from generated_runs import GPU, Generated, write
@@ -89,6 +90,7 @@ def test_exit_codes(logdir, capsys, limits, code):
         (["--min-utilization", "101"], "must be a percentage"),
         (["--max-input-wait", "-5"], "must be a non-negative number"),
         (["--max-step-ms", "nan"], "must be a non-negative number"),
+        (["--junit", "x.xml"], "--junit needs --check"),
         (["--max-lost"], "expected one argument"),
         (["--max-los", "5", "--nonsense"], "unrecognized arguments: --nonsense"),
     ],
@@ -193,3 +195,27 @@ def test_the_offline_tab_is_judged_by_the_thresholds_that_were_asked_for(logdir,
     assert '"cause":"input_bound"' not in page.read_text()
     assert main(["report", str(logdir), "--html", str(page)]) == 0
     assert '"cause":"input_bound"' in page.read_text()
+
+
+def test_ci_gets_junit_and_a_summary(logdir, tmp_path, capsys, monkeypatch):
+    summary, file = tmp_path / "summary.md", tmp_path / "x.xml"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    limits = ["--max-step-ms", "1", "--max-input-wait", "5"]
+    assert main(["report", str(logdir), *limits, "--junit", str(file)]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    suite = ElementTree.parse(file).getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == (
+        "1",
+        "1",
+        "0",
+        "0",
+    )
+    [case] = suite
+    assert case.get("classname") == "resnet" and float(case.get("time")) > 1  # its log directory is the run
+    assert all(line.removeprefix("resnet: ") in case[0].get("message") for line in printed) and len(printed) == 2
+    said = summary.read_text()
+    assert said.startswith("before\n### gpu-util: 1 of 1 runs failed") and said.count("❌ resnet: ") == 2
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))  # a folder
+    assert main(["report", str(logdir), "--max-input-wait", "80"]) == 0
+    assert "gpu-util report: " in capsys.readouterr().err

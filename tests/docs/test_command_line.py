@@ -54,24 +54,21 @@ def test_commands_and_options_on_all_pages_exist(page, capsys):
 
 
 def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data):
-    for name in ("before", "logs"):
-        make_recording(tmp_path / name, "thirds", steps=300, gpus=1)
+    make_recording(tmp_path / "logs", "thirds", steps=300, gpus=1)
     monkeypatch.chdir(tmp_path)
     # The doctor would import each framework: tests/gpus/test_doctor.py.
     monkeypatch.setattr(_checks, "FRAMEWORKS", dict.fromkeys(_checks.FRAMEWORKS, ()))
     stands_for = {
         "LOGDIR…": "logs",
         "LOGDIR": "logs",
-        "RUN": "logs",
-        "RUN_OR_LOGDIR": "before",
         "PCT": "1",
         "…": "--forbid gpu_lost",
         "FILE": "trace.json",
         "DIR": "tables",
     }
-    # `run` and `look` need a process of their own: tests/run.
-    rows = re.findall(r"^\| `(gpu-util (?!run|look)[^`]+)` \|", PAGE, re.M)
-    assert len(rows) == 9
+    # `run`, `look` and `ab` need processes of their own: tests/run, tests/trying.
+    rows = re.findall(r"^\| `(gpu-util (?!run|look|ab)[^`]+)` \|", PAGE, re.M)
+    assert len(rows) == 8
     statuses = {}
     for row in rows:
         words = [stands_for.get(word, word) for word in row.split()[1:]]
@@ -83,7 +80,7 @@ def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data
         out = capsys.readouterr().out
         if "--json" in words:
             json.loads(out)
-    assert list(statuses.values()) == [0, 1, 0, 0, 0, 0, 0, 0, 0], statuses
+    assert list(statuses.values()) == [0, 1, 0, 0, 0, 0, 0, 0], statuses
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert list((tmp_path / "tables").rglob("*.parquet"))
 

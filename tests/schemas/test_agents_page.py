@@ -45,31 +45,38 @@ def test_its_programs_run(block, tmp_path):
 
 
 def commands(example: str) -> list[list[str]]:
-    """The arguments of each `gpu-util report` in the steps of an example's first job."""
+    """The arguments of each `gpu-util` in the steps of an example's first job."""
     yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
     workflow = yaml.safe_load((DOCS / "examples" / example).read_text(encoding="utf-8"))
     steps = next(iter(workflow["jobs"].values()))["steps"]
-    return [shlex.split(step["run"])[1:] for step in steps if "gpu-util report" in step.get("run", "")]
+    return [shlex.split(step["run"])[1:] for step in steps if step.get("run", "").startswith("gpu-util ")]
 
 
-@pytest.mark.parametrize(
-    ("example", "new", "baseline", "status"),
-    [
-        ("training-baseline.yml", "healthy", {}, 0),
-        ("training-baseline.yml", "healthy", {"step_ms": 18.0}, 1),
-        ("training-baseline.yml", "healthy", None, 2),
-        ("training-check.yml", "healthy", None, 0),
-        ("training-check.yml", "slow", None, 1),
-    ],
-)
-def test_the_examples_for_ci_are_gates(example, new, baseline, status, tmp_path, monkeypatch):
-    gate, *page = commands(example)
-    place = "ci" if page else "new"
-    make_recording(tmp_path / "logs" / place, new, steps=600, gpus=1)
-    if baseline is not None:
-        make_recording(tmp_path / "logs" / "main", "healthy", steps=600, gpus=1, **baseline)
+@pytest.mark.parametrize(("recorded", "status"), [("healthy", 0), ("slow", 1)])
+def test_the_example_of_limits_for_ci_is_a_gate(recorded, status, tmp_path, monkeypatch):
+    gate, page = commands("training-check.yml")
+    make_recording(tmp_path / "logs" / "ci", recorded, steps=600, gpus=1)
     monkeypatch.chdir(tmp_path)
     assert main(gate) == status
-    assert page or (tmp_path / "gate.xml").is_file() == (status < 2)
-    for arguments in page:
-        assert main(arguments) == 0 and (tmp_path / "report.html").is_file()
+    assert main(page) == 0 and (tmp_path / "report.html").is_file()
+
+
+PROGRAM = """
+import time
+from gpu_util_callback import GpuUtilMonitor
+with GpuUtilMonitor("logs") as monitor:
+    for batch in monitor.batches(range(200)):
+        time.sleep({seconds})
+"""
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.004, 0), (0.03, 1)])
+def test_the_example_of_two_commands_for_ci_is_a_gate(seconds, status, tmp_path, monkeypatch, capsys):
+    (gate,) = commands("training-ab.yml")
+    for place, step_s in (("main", 0.01), ("new", seconds)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "train.py").write_text(PROGRAM.format(seconds=step_s))
+    monkeypatch.chdir(tmp_path / "new")
+    python = [word.replace("python ", f"{sys.executable} ") for word in gate]
+    assert main([*python, "--steps", "20", "--seconds", "0.5", "--pairs", "4-4"]) == status, capsys.readouterr()
+    assert (tmp_path / "new" / "ab.xml").is_file()

@@ -101,12 +101,11 @@ def test_every_field_of_a_run_is_in_the_schema(tmp_path):
     assert set(run) <= set(known), set(run) - set(known)
 
 
-def test_the_total_of_many_runs_and_a_check_against_a_baseline(tmp_path):
+def test_the_total_of_many_runs_and_a_check_of_limits(tmp_path):
     for scenario in SCENARIOS:
         make_recording(tmp_path / scenario, scenario, steps=300, gpus=2, scalars=False)
     (tmp_path / "damaged" / "plugins" / "gpu_utilization" / "x").mkdir(parents=True)
     found = check("total", str(tmp_path))
     assert found["recordings"] >= len(SCENARIOS)
-    slow, healthy = str(tmp_path / "slow"), str(tmp_path / "healthy")
-    document = check("report", slow, "--baseline", healthy, status=1)
-    assert document["check"]["slowdowns"][0]["outcome"] == "slower"
+    document = check("report", str(tmp_path / "slow"), "--check", status=1)
+    assert document["check"]["failures"]

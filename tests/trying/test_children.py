@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_util_callback.cli import main
+from gpu_util_callback.cli.ab import judged
 from gpu_util_callback.trying.changes import parse
-from gpu_util_callback.trying.children import ChildFailed, Children, Side, python
+from gpu_util_callback.trying.children import ChildFailed, Children, Side, Timed, python
 from gpu_util_callback.trying.outcomes import outcomes, store
 from gpu_util_callback.trying.trial import Trial, measure, sides_of
 
@@ -319,15 +321,84 @@ def test_two_commands_are_compared_for_a_merge(here, limit, seconds, code, says)
     assert f'failures="{code}"' in Path("ab.xml").read_text() and says in Path("summary.md").read_text()
 
 
+SHORT = ["--yes", "--pairs", "2-2", "--steps", "20", "--seconds", "0.2"]
+
+
 def test_what_computes_with_something_else_is_not_comparable(here):
     text = "import sys, types\nmodule = types.ModuleType('torch')\nsys.modules['{name}'] = module\n" + LOOP
     for name in ("torch", "jax"):
         write(text, f"{name}_.py", name=name, batches=9999, seconds=0.002, epochs=1)
     commands = [f"{sys.executable} torch_.py", f"{sys.executable} jax_.py"]
-    options = ["--yes", "--pairs", "2-2", "--steps", "20", "--seconds", "0.2"]
-    done = command("ab", *commands, *options)
+    done = command("ab", *commands, *SHORT, "--junit", "ab.xml")
     assert done.returncode == 3 and "framework: jax, before torch" in done.stdout, done.stderr
-    assert command("ab", *commands, *options, "--allow-different").returncode in (0, 1)
+    assert 'errors="1"' in Path("ab.xml").read_text()
+    assert command("ab", *commands, *SHORT, "--allow-different").returncode in (0, 1)
+
+
+# What a training of each kind states its batch size by.
+BATCHES = {
+    "monitor": """
+        import time
+        from gpu_util_callback import GpuUtilMonitor
+        class Data(list):
+            batch_size = {size}
+        with GpuUtilMonitor("logs") as monitor:
+            for batch in monitor.batches(Data(range(9999))):
+                time.sleep(0.002)
+        """,
+    "loader": """
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        for x, in DataLoader(TensorDataset(torch.zeros(9999, 4)), batch_size={size}):
+            model(x).sum().backward()
+            optimizer.step()
+        """,
+    "arrays": """
+        import keras, numpy
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        model.fit(numpy.zeros((9999, 4)), numpy.zeros(9999), batch_size={size}, verbose=0)
+        """,
+    "tf.data": """
+        import keras, tensorflow as tf
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        x = tf.zeros((9999, 4))
+        model.fit(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch({size}).prefetch(2), verbose=0)
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_another_batch_size_is_not_comparable(here, kind):
+    for name, size in (("before.py", 8), ("after.py", 16)):
+        write(BATCHES[kind], name, size=size)
+    done = command("ab", f"{sys.executable} before.py", f"{sys.executable} after.py", *SHORT)
+    assert done.returncode == 3 and "batch size: 16, before 8" in done.stdout, (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        ([1.0, 1.01, 0.99, 1.0], [1.2, 1.19, 1.21, 1.2], "failure"),
+        ([1.0, 1.01, 0.99, 1.0], [1.02, 1.03, 1.01, 1.02], "passed"),  # slower, by less than 5 %
+        ([1.0, 1.3, 0.8, 1.1], [1.1, 0.9, 1.2, 1.1], "skipped"),
+    ],
+)
+def test_a_limit_is_broken_kept_or_not_resolved(first, second, outcome):
+    def side(seconds_a_step):
+        return [Timed(100 * s, 100, 0, False, {}, None, None, {}, 1.0) for s in seconds_a_step]
+
+    found, sentence = judged(Trial("", first=side(first), second=side(second)), 5.0, [])
+    assert found == outcome and ("more pairs would" in sentence) == (outcome == "skipped")
+
+
+def test_where_nothing_ends_all_processes_of_a_program_it_says_so(here, monkeypatch, capsys):
+    monkeypatch.delattr(os, "killpg")  # Windows
+    assert main(["ab", "python a.py", "python b.py", "--yes"]) == 2
+    assert "Linux and macOS" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_command_that_does_not_exist(here):
