@@ -28,7 +28,7 @@ class KerasAdapter(WatchingAdapter):
     """
 
     def __init__(self, name: str, timing: str, runtime: Runtime):
-        super().__init__(name, timing, runtime, counts_work=True)
+        super().__init__(name, timing, runtime)
         self._model: Any = None
         self._train: TimedFunction | None = None
         self._test: TimedFunction | None = None

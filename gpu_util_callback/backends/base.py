@@ -114,7 +114,6 @@ class Adapter:
     shapes_compile: bool = False  # whether a new input shape may make the framework compile
     every_shape_compiles: bool = False  # whether it always does
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
-    counts_work: bool = False  # whether `work` may know
     has_stages: bool = True  # whether the input pipeline may have stages that can be read
     will_fail: tuple[str, str] | None = None  # (what of Keras' own fit will fail, what to do)
     unavailable: list[Unavailable] = field(default_factory=list)  # what cannot be measured here

@@ -140,8 +140,8 @@ class ModelWork:
 
     def facts(self, facts: Mapping[str, object], gpus: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         """Return `work`, `throughput` and `gpus` with their peaks for the manifest."""
-        if self._adapter.counts_work or any(gpu.get("used_by_framework") for gpu in gpus):
-            self._settle()  # a loop on a CPU has neither a work to count nor a peak
+        if gpu_used(gpus):
+            self._settle()  # a CPU has no peak to compare with, and counting costs up to 20 ms a fit
         result: dict[str, object] = {"gpus": list(gpus)}
         if self._samples == self._samples and self._samples and self._training_ns > 0:
             result["throughput"] = {"samples": int(self._samples), "training_s": round(self._training_ns / 1e9, 6)}
@@ -200,6 +200,11 @@ class ModelWork:
             more = {"source": peak.source, "derived": peak.derived}
             gpu["peak"] = shown | {name: text for name, text in more.items() if text}
         return gpus_shown
+
+
+def gpu_used(gpus: Sequence[Mapping[str, object]]) -> bool:
+    """Return whether the framework uses a GPU."""
+    return any(gpu.get("used_by_framework") for gpu in gpus)
 
 
 def _varies(facts: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ class Counting(Adapter):
     counted: CountedWork | None = None
 
     def __init__(self, name: str = "tensorflow"):
-        super().__init__(name=name, runtime=InTf32(), counts_work=True)
+        super().__init__(name=name, runtime=InTf32())
         self.asked: list[int | None] = []
 
     def work(self, batch):
