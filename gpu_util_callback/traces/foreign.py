@@ -20,7 +20,7 @@ _BEGINNINGS = (
     (rb"PERFILE2|memray|[\{\xfb][0()\xa8\xa9\xe9]", f"a profile of perf, memray or cProfile: {_SAMPLES}"),
     (rb"<(\?xml|svg|!DOCTYPE|html)", "a web page or drawing, such as a flame graph: give the trace that it shows"),
     (
-        rb'"?[A-Za-z_ ]{2,40}"?,"?[A-Za-z_ ]{2,40}"?[,\r\n]',
+        rb'(==\d+== [^\n]*\n)*"?[A-Za-z_ ()%]{2,40}"?,"?[A-Za-z_ ()%]{2,40}"?[,\r\n]',
         "a table in CSV, as of rocprof and nsys stats: give the trace",
     ),
     (
@@ -53,8 +53,16 @@ _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
 _FROM_URL = {"speedscope": f"a profile in speedscope's format: {_SAMPLES}"}
 
 # Categories and names of processes in a Chrome trace: of tools without a GPU's work, and of accelerators.
-_BROWSER = re.compile(r"devtools\.timeline|\bblink\b|\bv8\b|^CrRendererMain|^CrBrowserMain")
-_VIZTRACER = re.compile(r"^FEE$|viztracer", re.IGNORECASE)
+_TOOLS = (
+    (
+        r"devtools\.timeline|\bblink\b|\bv8\b|^crrenderermain|^crbrowsermain",
+        "a browser's trace: pages and scripts, no training",
+    ),
+    (r"^fee$|viztracer", "VizTracer's trace: Python functions, without the GPU's work"),
+    (r"^task::|^ray$", "Ray's timeline: its tasks, without the GPU's work"),
+    (r"^session$", "ONNX Runtime's profile: a model's inference, no training"),
+    (r"^ninja|^source$|^total frontend$|^optmodule$", "a compiler's trace: a build, no training"),
+)
 _ACCELERATORS = (
     ("an Ascend NPU", re.compile(r"ascend|\bcann\b|\bnpu\b", re.IGNORECASE)),
     ("a Gaudi accelerator", re.compile(r"habana|gaudi|synapse|\bhpu\b", re.IGNORECASE)),
@@ -137,8 +145,4 @@ def accelerator(labels: Collection[str]) -> str:
 
 def by_labels(labels: Collection[str]) -> str:
     """Return what a Chrome trace is by its categories and its processes' names, if no training's; "" = not known."""
-    if any(map(_BROWSER.search, labels)):
-        return "a browser's trace: its pages and scripts, no training"
-    if any(map(_VIZTRACER.search, labels)):
-        return "VizTracer's trace: Python functions, without the GPU's work"
-    return ""
+    return next((tool for sign, tool in _TOOLS if any(re.search(sign, label, re.IGNORECASE) for label in labels)), "")

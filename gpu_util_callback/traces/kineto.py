@@ -418,6 +418,7 @@ class _TextReader:
         self.count = 0
         self.marks = 0
         self.others: dict[str, int] = {}  # phase of events that hold no activity -> how many
+        self.no_events: list[str] = []  # members of the first object in the list that is no event
         self.categories: set[str] = set()  # of events that none of the profilers read here writes
         self.tpu = False
 
@@ -448,7 +449,7 @@ class _TextReader:
             counted = [f"{count:,} {names.get(phase, f'events {phase!r}')}" for phase, count in self.others.items()]
             return f"a Chrome trace{of} without activities: {', '.join(counted) or 'it holds names alone'}"
         texts = {name: value for name, value in document.members.items() if isinstance(value, str)}
-        return foreign.by_members(document.names, texts)
+        return foreign.by_members(document.names or self.no_events, texts)
 
     def _event(self, event: dict) -> None:
         phase = event.get("ph")
@@ -472,6 +473,8 @@ class _TextReader:
             self._metadata(event)
         elif isinstance(phase, str) and (phase in self.others or len(self.others) < _PHASES):
             self.others[phase] = self.others.get(phase, 0) + 1
+        elif phase is None and not self.no_events:
+            self.no_events = list(event)
 
     def _complete(self, event: dict, start: int, end: int) -> None:
         category = event.get("cat")

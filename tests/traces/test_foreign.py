@@ -67,6 +67,8 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
         ("stacks.txt", b"MainThread;main (t.py:3);load (t.py:9) 12\nMainThread;main 3\n", "py-spy"),
         ("perf.data", b"PERFILE2" + bytes(64), "perf, memray"),
         ("table.parquet", b"PAR1" + bytes(64), "nsys export"),
+        ("kernels.csv", b"Time (%),Total Time (ns),Instances,Name\n90.1,5,1,gemm\n", "CSV"),
+        ("nvprof.csv", b'==7== NVPROF is profiling\n==7== Result:\n"Start","Duration","Name"\n', "CSV"),
         ("events.out.tfevents.1.host", bytes(40), "log directory"),
     ],
 )
@@ -111,6 +113,8 @@ def test_files_that_libraries_write(tmp_path):
         ({"resourceSpans": []}, "OpenTelemetry"),
         ({"rows": [1, 2], "columns": ["a"]}, "its members: rows, columns"),
         ({"traceEvents": []}, "holds no trace events"),
+        ([{"count": 100}, {"name": "conv", "timeMs": 1.2}], "its members: count"),  # trtexec --exportProfile
+        ([[1690000000.0, 1, 0.5]], "holds no trace events"),
     ],
 )
 def test_json_of_another_tool(tmp_path, document, tool):
@@ -150,6 +154,9 @@ COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 
         ([COUNTER, mark(1, "Ascend Hardware")], "Ascend NPU"),
         ([event("devtools.timeline", "RunTask", 0, 5), mark(7, "Renderer")], "browser"),
         ([event("FEE", "main (t.py:3)", 0, 5)], "VizTracer"),
+        ([event("task::train", "task::train", 0, 5)], "Ray's timeline"),
+        ([event("Session", "model_loading_uri", 0, 5), event("Node", "Conv_kernel_time", 5, 9)], "ONNX Runtime"),
+        ([event("Source", "vector", 0, 5)], "a compiler's trace"),
     ],
 )
 def test_chrome_traces_of_others(tmp_path, events, tool):
