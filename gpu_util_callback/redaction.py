@@ -231,7 +231,6 @@ _DROPPED = {
     "address",
     "addresses",
     "variables",
-    "kept",
     "control_group",
     "group_inode",
 }

@@ -146,7 +146,6 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "idle_sync_ms_per_step": ("GPU idle around synchronizations, per step", "ms"),
     "idle_sync_pct": ("GPU idle around synchronizations, share of a step", "%"),
     "input_cpus": ("cores that the input keeps busy", ""),
-    "items_mib": ("its items take", "MiB"),
     "kernel_pct": ("kernels, share of a step", "%"),
     "kernels_per_step": ("kernels per step", ""),
     "largest_kernel": ("longest of those kernels", ""),

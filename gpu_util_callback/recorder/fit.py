@@ -16,7 +16,7 @@ from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
-from gpu_util_callback.recorder.memory_watch import note_fit, owners_in_fit
+from gpu_util_callback.recorder.memory_watch import note_fit
 from gpu_util_callback.recorder.messages import debug, drain, note
 from gpu_util_callback.recorder.model_work import TRAINING
 from gpu_util_callback.recorder.outputs import ScalarPoints
@@ -280,8 +280,6 @@ class KerasSession:
         callbacks_of_fit = callbacks.callbacks if callbacks is not None else []
         with recorder.guarded("facts about the callbacks"):
             recorder.facts["fit"]["callbacks"] = describe_callbacks(callbacks_of_fit)
-        with recorder.guarded("growing lists"):
-            recorder.memory.kept_items.watch(owners_in_fit(self._callback._model, callbacks_of_fit))
         with recorder.guarded("profiler windows"):
             self._windows = open_windows(
                 recorder, backend, callbacks_of_fit, params.get("steps"), params.get("epochs") or 0

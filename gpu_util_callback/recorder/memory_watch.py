@@ -1,4 +1,4 @@
-"""Memory during a fit: what grows in the user's program, and the error when there is none left."""
+"""Memory during a fit: what the framework keeps more and more of, and the error when there is none left."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import re
 import sys
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_util_callback.backends.base import Adapter
@@ -19,15 +18,9 @@ from gpu_util_callback.steps.rows import seen_batch_size
 
 _fitted: set[weakref.ref[object]] = set()  # the models of this process' fits, also those that are gone
 MOST_MODELS = 10_000
-LOOK_S = 2.0  # between two looks; each is a len() of some hundred lists
-SHARE = 0.001  # of a core, that looking may take
-MOST = 2000  # lists looked at
-SHOWN = 8  # listed in the manifest
+SHARE = 0.001  # of a core, that counting may take
 MOST_SHAPES = 256  # whose batch sizes are noted
-LEAST = 8  # items gained, and no fewer ...
-FEW, LARGE = 3, 16 << 20  # ... but for large ones, in bytes together
-METRICS_OF = "metrics of"
-_KINDS = (list, deque, dict)
+LEAST = 8  # steps: the first ones trace what the others use
 # Errors of memory by name; others are recognised by their message.
 _ERRORS = {"ResourceExhaustedError", "OutOfMemoryError", "MemoryError"}
 _LATE = {"JaxRuntimeError", "XlaRuntimeError"}  # raised where a step's result is read
@@ -47,13 +40,6 @@ _HOOK = re.compile(r"\.on_(?:train|epoch|batch|test|predict)_\w+$")
 _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
 
-def owners_in_fit(model: object, callbacks: Iterable[object]) -> list[tuple[str, str, object]]:
-    """Return the objects of a fit whose lists may grow: (kind, name, object)."""
-    owners = [("callback", type(callback).__name__, callback) for callback in callbacks]
-    owners += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
-    return owners
-
-
 def note_fit(model: object) -> None:
     """Note a model that is about to be fitted, without keeping it alive; on the training thread."""
     if len(_fitted) < MOST_MODELS:
@@ -66,138 +52,6 @@ def _models() -> dict[str, int]:
     if len(references) < 2:
         return {}
     return {"models_fitted": len(references), "models_alive": sum(model() is not None for model in references)}
-
-
-def _metrics(model: Any) -> list[object]:
-    """Return a model's metrics, also those that Keras wraps once the first step has made them."""
-    metrics = []
-    try:
-        for metric in list(model.metrics):
-            inner = getattr(metric, "metrics", None)
-            metrics += list(inner) if isinstance(inner, list) else [metric]
-    except Exception:  # a model that is not compiled or not built
-        return []
-    return metrics
-
-
-class KeptItems:
-    """Lengths of the lists of some objects and of the main program, and which of them grow.
-
-    Nothing is kept alive: objects are referred to weakly, and of a list's items only the newest one
-    is looked at, for its size. All methods but `watch` run on the recorder's thread.
-
-    Args:
-        steps: returns the number of training steps so far.
-    """
-
-    def __init__(self, steps: Callable[[], int]):
-        self._steps = steps
-        self._owners: list[tuple[str, str, weakref.ref[object]]] = []
-        self._first: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> step, length
-        self._due = 0.0
-        self._growing: list[dict[str, Any]] = []
-
-    def watch(self, owners: Iterable[tuple[str, str, object]]) -> None:
-        """Watch these objects' attributes from now on."""
-        for kind, name, owner in owners:
-            try:
-                self._owners.append((kind, name, weakref.ref(owner)))
-            except TypeError:  # it takes no weak references
-                continue
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return the lists that have grown, the fastest first; looks again when it is due."""
-        began = time.perf_counter()
-        if began >= self._due:
-            self._growing = self._look(self._steps())
-            self._due = began + max(LOOK_S, (time.perf_counter() - began) / SHARE)
-        return self._growing
-
-    def _look(self, step: int) -> list[dict[str, Any]]:
-        growing = []
-        looked = 0
-        for kind, name, owner, values in self._places():
-            for attribute, value in values:
-                if not isinstance(value, _KINDS) or attribute.startswith("__"):
-                    continue
-                looked += 1
-                if looked > MOST:
-                    break
-                length = len(value)
-                key = name, attribute, id(value)
-                since, before = self._first.setdefault(key, (step, length))
-                if length < before:  # emptied: begin again
-                    self._first[key] = step, length
-                elif length - before >= FEW and step > since:
-                    about, bound = _newest(value), getattr(value, "maxlen", None)
-                    gained = length - before
-                    if about is not None and (gained >= LEAST or gained * about["item_bytes"] >= LARGE):
-                        growing.append(
-                            {
-                                "name": f"{name}.{attribute}" if name else attribute,
-                                "of": kind,
-                                "per_step": round((length - before) / (step - since), 4),
-                                "items": length,
-                                **({"bound": bound} if bound else {}),
-                                **about,
-                            }
-                        )
-            del owner
-        growing.sort(key=lambda entry: (not entry["graph"], -entry["per_step"] * entry["item_bytes"]))
-        return growing[:SHOWN]
-
-    def _places(self) -> Iterable[tuple[str, str, object, list[tuple[str, object]]]]:
-        for kind, name, reference in self._owners:
-            owner = reference()
-            if owner is not None and kind == METRICS_OF:
-                for metric in _metrics(owner):
-                    yield "metric", type(metric).__name__, metric, _items(vars(metric))
-            elif owner is not None:
-                yield kind, name, owner, _items(getattr(owner, "__dict__", {}))
-        main = sys.modules.get("__main__")
-        if main is not None:
-            yield "program", "", main, _items(vars(main))
-
-
-def _items(values: Mapping[str, object]) -> list[tuple[str, object]]:
-    try:
-        return [(name, value) for name, value in values.copy().items() if isinstance(name, str)]  # type: ignore[attr-defined]
-    except RuntimeError:  # it changed meanwhile
-        return []
-
-
-def _newest(value: object) -> dict[str, Any] | None:
-    """Return the size of the newest item: {"item_bytes", "graph", "weights"}; None if tiny."""
-    try:
-        item = value[-1] if isinstance(value, (list, deque)) else None
-        if isinstance(value, dict):
-            item = value[next(reversed(value))]
-    except (IndexError, KeyError, StopIteration, RuntimeError):
-        return None
-    parts = list(item.values()) if isinstance(item, dict) else item
-    weights = isinstance(parts, (list, tuple)) and len(parts) > 1
-    if not isinstance(parts, (list, tuple)):
-        parts = [parts]
-    size = sum(_bytes(part) for part in parts[:MOST])
-    graph = any(getattr(part, "grad_fn", None) is not None for part in parts[:8])
-    if not size and not graph:
-        return None
-    return {"item_bytes": size, "graph": graph, "weights": weights}
-
-
-def _bytes(part: object) -> int:
-    """Return the bytes of an array of any framework, by its shape alone; 0 for anything else."""
-    shape, kind = getattr(part, "shape", None), getattr(part, "dtype", None)
-    if shape is None or kind is None:
-        return len(part) if isinstance(part, (bytes, bytearray, str)) else 0
-    size = getattr(kind, "itemsize", None) or getattr(kind, "size", None)
-    try:
-        count = int(size) if isinstance(size, int) else 4
-        for dim in shape:
-            count *= int(dim)
-        return count
-    except (TypeError, ValueError):
-        return 0
 
 
 class MemoryWatch:
@@ -213,7 +67,6 @@ class MemoryWatch:
 
     def __init__(self, adapter: Adapter, steps: Callable[[], int], keep: Callable[[str, bytes], None] | None = None):
         self._keep = keep
-        self.kept_items = KeptItems(steps)
         self._adapter = adapter
         self._steps = steps
         self._began = time.perf_counter()
@@ -272,9 +125,6 @@ class MemoryWatch:
         sizes = {shape_id: size for shape_id, size in self._sizes.items() if size is not None}
         if sizes:
             result["batch_sizes"] = sizes
-        growing = self.kept_items.read()
-        if growing:
-            result["kept"] = growing
         if self._kills.kills:
             result["oom_kills"] = self._kills.kills
         if self._kills.folder:
@@ -291,7 +141,7 @@ class MemoryWatch:
         step = self._steps()
         counts = self._adapter.runtime.counters() | self._adapter.compile_clock.counters()
         for name, value in counts.items():
-            if step < LEAST:  # the first steps trace what the others use
+            if step < LEAST:
                 continue
             since, before = self._first.setdefault(name, (step, value))
             if value < before:  # the program let go of some: count from here

@@ -371,19 +371,6 @@ class Machine(TypedDict, total=False):
     address_space_limit_bytes: Annotated[int, Within(0, MOST_NS)]
 
 
-class Kept(TypedDict, total=False):
-    """A list of the user's program that gained items while it trained."""
-
-    name: Required[str]
-    of: str  # "callback", "metric", "model" or "program"
-    per_step: Number
-    items: Count
-    bound: Count  # a deque's `maxlen`
-    item_bytes: Count  # of its newest item
-    graph: bool  # its items keep their history of gradients
-    weights: bool  # its items are lists of arrays
-
-
 class OutOfMemoryFacts(TypedDict, total=False):
     """The error with which a training ran out of memory, and what was known then."""
 
@@ -412,7 +399,6 @@ class Retraced(TypedDict):
 class MemoryFacts(TypedDict, total=False):
     """Memory that grew, and memory that ran out."""
 
-    kept: list[Kept]
     models_fitted: Count  # in this process, if several
     models_alive: Count  # of these, still in memory
     functions: Count

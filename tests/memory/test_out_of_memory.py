@@ -132,9 +132,8 @@ def test_the_host_s_memory_runs_out(tmp_path, kind, where):
     if kind == "validation":
         assert finding["evidence"]["peak_in"] == "validation"
     else:  # where one is kept in each of its steps
-        assert finding["evidence"]["grows_with"] == "kept"
-        assert finding["evidence"]["items_mib"] == pytest.approx(4.0 * run["steps"], rel=0.3)
-        assert finding["advice"]["text"].startswith("`kept` gains items as training goes on")
+        assert finding["evidence"]["grows_with"].endswith("more Python objects after each step")
+        assert "tracemalloc" in finding["advice"]["code"]  # and no smaller batch, which would fill it later
 
 
 @pytest.mark.slow

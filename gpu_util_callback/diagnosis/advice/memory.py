@@ -17,39 +17,6 @@ _UNFRAGMENTED = {
 }
 
 
-def _list(run: Run, name: str) -> Advice:
-    return Advice(
-        f"`{name}` gains items as training goes on, and each keeps its array alive. Append a Python "
-        "number instead, or keep the last ones alone.",
-        f"{_attribute_of_self(name)} = collections.deque(maxlen=100)",
-    )
-
-
-def _graphs(run: Run, name: str) -> Advice:
-    return Advice(
-        f"`{name}` keeps tensors with their history of gradients: each holds all activations of "
-        "its step. Keep the values alone; of a loss, loss.item() is enough.",
-        f"{_attribute_of_self(name)}.append(tensor.detach())",
-    )
-
-
-def _checkpoints(run: Run, name: str) -> Advice:
-    return Advice(
-        f"`{name}` keeps a copy of the weights each time: write them to disk, or keep the best one alone.",
-        'keras.callbacks.ModelCheckpoint("best.weights.h5", save_best_only=True, save_weights_only=True)'
-        if has_keras_fit(run)
-        else "",
-    )
-
-
-def _metric(run: Run, name: str) -> Advice:
-    return Advice(
-        f"`{name}` gains items as training goes on, and nothing empties it: a metric's reset_state() has "
-        "to clear what it keeps itself. Sums in variables (add_weight) need no list at all.",
-        f"def reset_state(self):\n    super().reset_state()\n    {_attribute_of_self(name)}.clear()",
-    )
-
-
 _ONE_MODEL = (
     "first = model.get_weights()  # once, before the first fit\nmodel.set_weights(first)  # in place of a new model"
 )
@@ -130,36 +97,17 @@ def _tensors(run: Run, observed: str) -> Advice:
 
 
 def _objects(run: Run, observed: str) -> Advice:
-    history = "; a sum of losses keeps the history of all of them" if run.framework == "torch" else ""
+    begins = f"There are {observed}: something in Python may keep results of past steps" if observed else ""
     return Advice(
-        f"There are {observed}: a list or dictionary in Python keeps results of past steps. Look for "
-        f"losses, logits or batches that are appended to something{history}, and keep Python "
-        "numbers.",
-        f"losses.append({idioms(run).read})",
-    )
-
-
-def _unknown(run: Run, observed: str) -> Advice:
-    return Advice(
-        "The cause is not known. Compare two snapshots of Python's allocations some hundred steps "
-        "apart; if they show nothing, the memory is a library's: leave out callbacks, metrics and "
-        "stages of the input one by one.",
+        f"{begins or 'The cause is not known'}. Two snapshots of Python's allocations, some hundred steps apart, show "
+        "the line that keeps them, such as losses, logits or batches appended to a list; if they show nothing, the "
+        "memory is a library's: leave out callbacks, metrics and stages of the input one by one.",
         'tracemalloc.start()\n...\nprint(*tracemalloc.take_snapshot().statistics("lineno")[:10], sep="\\n")',
     )
 
 
-def _attribute_of_self(qualified_name: str) -> str:
-    """Return a list's name as its class writes it: "Keeps.losses" -> "self.losses"."""
-    owner, _, attribute = qualified_name.rpartition(".")
-    return f"self.{attribute}" if owner else attribute
-
-
 # kind of growth -> its advice, given what was seen of it.
 GROWING: dict[str, Callable[[Run, str], Advice]] = {
-    "list": _list,
-    "graphs": _graphs,
-    "checkpoints": _checkpoints,
-    "metric": _metric,
     "models": _models,
     "programs": _programs,
     "traces": _traces,
@@ -168,7 +116,7 @@ GROWING: dict[str, Callable[[Run, str], Advice]] = {
     "workers": _workers,
     "tensors": _tensors,
     "objects": _objects,
-    "unknown": _unknown,
+    "unknown": _objects,
 }
 
 

@@ -22,7 +22,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
-from gpu_util_callback.recording.manifest_facts import Kept
 from gpu_util_callback.recording.schema import FIT_GAP
 from gpu_util_callback.words import duration, gpu_names
 
@@ -39,7 +38,7 @@ CALLED = {
 }
 AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
-EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
+EXPLAINS = Constant(0.3, "more objects, tensors or operations a step, and no fewer, are kept by steps")
 A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
 ONE_IN = Constant(0.02, "of the run: what began this close to the growth may have begun it")
 
@@ -81,8 +80,7 @@ class MemoryGrowth(Rule):
     Growth that the planned end of the training forestalls is reported once the training is over: a
     cache that fills may have stopped until then.
     Growth within a first epoch may be a buffer that fills up, or a tooth of an epoch's saw-tooth:
-    it counts once it goes on after the epoch's end, or when it has taken much of what was left, or
-    at the end of the run, when a list of the program is known to hold it.
+    it counts once it goes on after the epoch's end, or when it has taken much of what was left.
     """
 
     cause = "memory_growth"
@@ -153,10 +151,9 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     room = _room(run, group, column, growth)
     room_bytes = None if room is None else max(0.0, room.left)
     taken_pct = 0.0 if room_bytes is None else 100 * growth.grown / (room_bytes + growth.grown)
-    if _fills_a_bound(run, growth, room_bytes):
-        return None
-    lasting = _lasting(run, growth, steps, low) or (run.over and _is_a_list(run, growth))
-    if not lasting and (taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, room_bytes)):
+    if not _lasting(run, growth, steps, low) and (
+        taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, room_bytes)
+    ):
         return None
     full_step = full_s = ends_step = None
     if room_bytes is not None:
@@ -218,29 +215,6 @@ def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     return per_epoch is None or room_bytes > growth.per_step * max(0, per_epoch - run.end_step)
 
 
-def _is_a_list(run: Run, growth: Growth) -> bool:
-    """Return whether an unbounded list of the program makes up nearly all of the growth."""
-    return any(
-        not kept_list.get("bound") and _growth_of(kept_list) >= FOUR_FIFTHS * growth.per_step
-        for kept_list in run.memory_facts.get("kept", ())
-    )
-
-
-def _growth_of(kept_list: Kept) -> float:
-    """Return the bytes by which a list of the program grows in a step."""
-    return kept_list.get("per_step", 0.0) * kept_list.get("item_bytes", 0)
-
-
-def _fills_a_bound(run: Run, growth: Growth, room_bytes: float | None) -> bool:
-    """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
-    for kept_list in run.memory_facts.get("kept", ()):
-        bound = kept_list.get("bound")
-        if bound and _growth_of(kept_list) >= FOUR_FIFTHS * growth.per_step:
-            to_come = (bound - kept_list.get("items", 0)) * kept_list.get("item_bytes", 0)
-            return room_bytes is None or to_come <= room_bytes
-    return False
-
-
 def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
     """Return how much more the memory can grow, and the limit that stops it."""
     if group != "host":
@@ -300,7 +274,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> F
             title += f", after the end of this training ({forecast.ends_step:,} steps)"
         elif not run.over:
             title += f", in about {duration(forecast.full_s)}"
-    kind, observed = _why(run, forecast)
+    kind, observed = why(run, forecast)
     evidence: Evidence = {
         "memory": CALLED[forecast.column].lower(),
         "grown_mib": round(growth.grown / MIB, 1),
@@ -357,9 +331,10 @@ def _began_with(run: Run, forecast: Forecast) -> str | None:
 _Why = tuple[str, str | None]  # the kind of growth, a key of `GROWING`, and the observation that shows it
 
 
-def _why(run: Run, forecast: Forecast) -> _Why:
+def why(run: Run, forecast: Forecast) -> _Why:
+    """Return what grows: a key of `GROWING`, and the observation that shows it."""
     explanations = (explain(run, forecast) for explain in _EXPLANATIONS)
-    return next((why for why in explanations if why is not None), ("unknown", None))
+    return next((explained for explained in explanations if explained is not None), ("unknown", None))
 
 
 def _workers(run: Run, forecast: Forecast) -> _Why | None:
@@ -375,24 +350,6 @@ def _graph(run: Run, forecast: Forecast) -> _Why | None:
     if not operations or operations < EXPLAINS:
         return None
     return "graph", f"{operations:.3g} operations added to the graph in each step"
-
-
-def _growing_list(run: Run, forecast: Forecast) -> _Why | None:
-    """Return the list whose items make up the growth."""
-    best: tuple[float, str, str] | None = None
-    per_step = forecast.growth.per_step
-    for kept_list in run.memory_facts.get("kept", ()):
-        graph = kept_list.get("graph", False)
-        share = _growth_of(kept_list) / per_step
-        if not graph and share < EXPLAINS:
-            continue
-        kind = "graphs" if graph else "checkpoints" if kept_list.get("weights") else "list"
-        if kept_list.get("of") == "metric":
-            kind = "metric"
-        rank = share if not graph else max(share, 1.0)
-        if best is None or rank > best[0]:
-            best = rank, kind, kept_list["name"]
-    return None if best is None else best[1:]
 
 
 def _models(run: Run, forecast: Forecast) -> _Why | None:
@@ -451,7 +408,6 @@ def _objects(run: Run, forecast: Forecast) -> _Why | None:
 _EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
     _workers,
     _graph,
-    _growing_list,
     _models,
     _traces,
     _buffer,

@@ -9,8 +9,9 @@ from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FULL_PCT, THREE_QUARTERS, Limits, Threshold
-from gpu_util_callback.recording.manifest_facts import Kept, OutOfMemoryFacts
+from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth, forecasts, why
+from gpu_util_callback.diagnosis.thresholds import FULL_PCT, THREE_QUARTERS, Limits, Threshold
+from gpu_util_callback.recording.manifest_facts import OutOfMemoryFacts
 from gpu_util_callback.words import size
 
 MIB = 1 << 20
@@ -66,7 +67,7 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
         "memory_stacks": error.get("stacks"),
         "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
     }
-    fits, growing_list, fragmented = None, None, False
+    fits, fragmented = None, False
     if gpu is not None:
         gpu_memory = _of_gpu(run, gpu, error, where)
         evidence |= gpu_memory
@@ -79,15 +80,22 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
             fits = room.room if batch and room.room < batch else None
     else:
         evidence |= _of_host(run, where)
-        growing_list = _large_list(run)
-        if growing_list is not None:
-            evidence |= {"grows_with": growing_list["name"], "items_mib": _mib(_bytes(growing_list))}
+    kind, evidence["grows_with"] = _growth(run, gpu)
     return OutOfMemory.finding(
         title=title,
         evidence=known(evidence),
-        advice=GROWING["list"](run, growing_list["name"]) if growing_list else smaller(run, gpu, fits, fragmented),
+        advice=GROWING[kind](run, evidence["grows_with"] or "") if kind else smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
     )
+
+
+def _growth(run: Run, gpu: int | None) -> tuple[str | None, str | None]:
+    """Return what grew until memory was full, as `why` does: a smaller batch would only fill it later."""
+    group = "host" if gpu is None else f"gpu{gpu}/allocator"
+    limits = {name: threshold.default for name, threshold in MemoryGrowth.thresholds.items()}
+    growing = forecasts(run, limits) if len(run.steps) else []
+    forecast = next((forecast for forecast in growing if forecast.group == group), None)
+    return (None, None) if forecast is None else why(run, forecast)
 
 
 def _mib(count: float | None, digits: int = 1) -> float | None:
@@ -121,17 +129,6 @@ def _of_host(run: Run, where: str) -> Evidence:
         "limit_gib": None if limit is None else round(limit[0] / 2**30, 2),
         **_peaks(run, "host:process_held_bytes", where),
     }
-
-
-def _large_list(run: Run) -> Kept | None:
-    """Return the list of the program's that held much of the memory."""
-    held = run.highest_of("host:process_held_bytes")
-    largest = max(run.memory_facts.get("kept", ()), key=_bytes, default=None)
-    return largest if largest is not None and held and _bytes(largest) >= A_QUARTER * held else None
-
-
-def _bytes(kept_list: Kept) -> float:
-    return kept_list.get("items", 0) * kept_list.get("item_bytes", 0)
 
 
 def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
@@ -193,11 +190,10 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     if counted:
         where = " in its container" if "container" in counted else ""
         observed = f"the kernel has counted a kill for memory{where} since"
-    growing_list = _large_list(run)
+    kind, grows_with = _growth(run, None)
     evidence: Evidence = {
         "seen": observed,
-        "grows_with": growing_list["name"] if growing_list else None,
-        "items_mib": _mib(_bytes(growing_list)) if growing_list else None,
+        "grows_with": grows_with,
         **_of_host(run, ""),
         "host_used_pct": None if share is None else round(share, 1),
         "batch_size": batch_of(run),
@@ -208,7 +204,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         confidence=ESTIMATED,
         evidence=known(evidence),
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
-        advice=GROWING["list"](run, growing_list["name"]) if growing_list else smaller(run, None, None),
+        advice=GROWING[kind](run, grows_with or "") if kind else smaller(run, None, None),
     )
 
 

@@ -1,126 +1,16 @@
-"""Lists that gain items are named, with the size of an item; nothing is kept alive by looking."""
+"""What a framework keeps more and more of is counted, and memory of containers and workers."""
 
-import gc
 import os
 import subprocess
 import sys
-import weakref
-from collections import deque
 
-import numpy as np
 import pytest
 
 from gpu_util_callback.backends.base import Adapter, Runtime
 from gpu_util_callback.cgroup import MemoryGroup, kill_count
 from gpu_util_callback.gpus._host import _own_bytes
 from gpu_util_callback.recorder import memory_watch
-from gpu_util_callback.recorder.memory_watch import KeptItems, MemoryWatch, owners_in_fit
-
-
-@pytest.fixture
-def watch(monkeypatch):
-    monkeypatch.setattr(memory_watch, "LOOK_S", 0.0)
-    monkeypatch.setattr(memory_watch, "SHARE", 1e9)
-    state = {"step": 0}
-    return KeptItems(lambda: state["step"]), state
-
-
-class Owner:
-    def __init__(self):
-        self.logits, self.numbers, self.last, self.by_name = [], [], deque(maxlen=4), {}
-
-
-def test_the_list_that_grows_is_named_with_what_an_item_takes(watch):
-    kept, state = watch
-    owner = Owner()
-    kept.watch([("callback", "Owner", owner)])
-    kept.read()
-    for step in range(1, 51):
-        state["step"] = step
-        owner.logits.append(np.ones(1000, np.float32))
-        owner.numbers.append(0.5)
-        owner.last.append(np.ones(1000))
-        owner.by_name[f"step {step}"] = [np.ones(10, np.float64), np.ones(5, np.float64)]
-    found = {one["name"]: one for one in kept.read() if one["name"].startswith("Owner")}
-    assert set(found) == {"Owner.logits", "Owner.by_name"}
-    assert found["Owner.logits"] == {
-        "name": "Owner.logits",
-        "of": "callback",
-        "per_step": 1.0,
-        "items": 50,
-        "item_bytes": 4000,
-        "graph": False,
-        "weights": False,
-    }
-    assert found["Owner.by_name"]["item_bytes"] == 120 and found["Owner.by_name"]["weights"]
-
-
-def test_the_end_of_a_deque_is_known(watch):
-    kept, state = watch
-    owner = Owner()
-    owner.recent = deque(maxlen=200)
-    kept.watch([("callback", "Owner", owner)])
-    kept.read()
-    state["step"] = 50
-    owner.recent.extend(np.ones(1000, np.float32) for _ in range(50))
-    [one] = [one for one in kept.read() if one["name"] == "Owner.recent"]
-    assert (one["items"], one["bound"]) == (50, 200)
-
-
-def test_an_emptied_list_begins_again_and_a_dead_owner_is_forgotten(watch):
-    kept, state = watch
-    owner = Owner()
-    kept.watch([("callback", "Owner", owner)])
-    for step in range(40):
-        state["step"] = step
-        if step % 6 == 0:
-            owner.logits.clear()
-        owner.logits.append(np.ones(1000))
-        assert [one for one in kept.read() if one["name"].startswith("Owner")] == []
-    item = owner.logits[-1] = Owner()
-    gone = weakref.ref(owner), weakref.ref(item)
-    del owner, item
-    gc.collect()
-    assert (gone[0](), gone[1]()) == (None, None)
-    kept.read()
-
-
-def test_tensors_with_their_history_are_known_by_it(watch):
-    torch = pytest.importorskip("torch")
-    kept, state = watch
-    owner = Owner()
-    kept.watch([("callback", "Owner", owner)])
-    kept.read()
-    weight = torch.ones(3, requires_grad=True)
-    for step in range(1, 20):
-        state["step"] = step
-        owner.logits.append((weight * 2).sum())
-    [one] = [one for one in kept.read() if one["name"] == "Owner.logits"]
-    assert one["graph"] and one["item_bytes"] == 4
-
-
-def test_a_metric_that_keras_makes_later_is_told_from_callbacks(watch):
-    class Metric:
-        def __init__(self):
-            self.seen = []
-
-    class Wrapping:
-        def __init__(self, *metrics):
-            self.metrics = list(metrics)
-
-    class Model:
-        metrics = ()
-
-    kept, state = watch
-    model, metric = Model(), Metric()
-    kept.watch(owners_in_fit(model, []))
-    Model.metrics = (Wrapping(metric),)
-    for step in range(1, 30):
-        state["step"] = step
-        metric.seen.append(np.ones(100))
-        found = kept.read()
-    [one] = [one for one in found if one["name"] == "Metric.seen"]
-    assert one["of"] == "metric" and one["item_bytes"] == 800
+from gpu_util_callback.recorder.memory_watch import MemoryWatch
 
 
 def test_what_was_traced_again_stays_known(monkeypatch):
