@@ -109,6 +109,7 @@ def _text(value: bytes | str | None) -> str | None:
 
 
 def _physical_gpu(gate: Gate, handle: object, index: int, key: str) -> NvmlGpu:
+    """Return a whole GPU with its facts, without the MIG devices on it."""
     pci = gate.ask("nvmlDeviceGetPciInfo", handle, gpu=key)
     gpu = NvmlGpu(
         nvml_index=index,
@@ -123,6 +124,7 @@ def _physical_gpu(gate: Gate, handle: object, index: int, key: str) -> NvmlGpu:
 
 
 def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
+    """Return the MIG devices of a GPU: each with its own memory and multiprocessors, on its parent's bus."""
     migs = []
     for index in range(gate.ask("nvmlDeviceGetMaxMigDeviceCount", parent.handle, gpu=key) or 0):
         handle = gate.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, index, gpu=key)
@@ -160,6 +162,7 @@ def memory_of(gate: Gate, handle: object, key: str) -> Answer:
 
 
 def _memory_total(gate: Gate, handle: object, key: str) -> int | None:
+    """Return a GPU's memory in bytes; None where the driver does not report a possible one."""
     memory = memory_of(gate, handle, key)
     for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo/1"):
         gate.memory.forget(name, key)  # the sampled value has its own reason

@@ -225,6 +225,7 @@ class Gate:
         return self.memory.blocked.get((symbol, gpu)) == _NEVER
 
     def _failed(self, symbol: str, gpu: str, error: Exception) -> None:
+        """Record why a call failed for a GPU: never ask again, ask less often, or give the GPU up."""
         code = code_of(self.binding, error)
         memory = self.memory
         if code in NO_NEW_VALUE or (code == TIMEOUT and symbol in WAITS):
@@ -319,6 +320,7 @@ def starting_since() -> float | None:
 
 
 def _start(binding: ModuleType) -> None:
+    """Start NVML, from a driver folder unknown to the loader if need be. Raises: the binding's NVMLError."""
     try:
         binding.nvmlInit()
     except Exception as error:

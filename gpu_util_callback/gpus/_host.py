@@ -105,6 +105,7 @@ class Host:
             self._store.add("host", self.columns, self._clock.now(), list(row.values()))
 
     def _cpu(self, row: dict[str, float]) -> None:
+        """Add the use of all cores, of the busiest and of each, in per cent since the reading before."""
         times = self._try("CPU", lambda: self._psutil.cpu_times(percpu=True))
         before = self._before.get("cpu", (0.0, None))[1]
         self._before["cpu"] = (time.perf_counter(), times)
@@ -133,6 +134,8 @@ class Host:
             row["iowait_pct"] = 100 * waited / total if hasattr(times[0], "iowait") else NAN
 
     def _read_process(self, row: dict[str, float]) -> None:
+        """Add this process's CPU (100 = one core), memory and I/O, and its main thread's wait for a core."""
+
         def read() -> tuple[float, Any, int]:
             with self._process.oneshot():
                 times = self._process.cpu_times()
@@ -195,6 +198,7 @@ class Host:
         return self._children_cpu_pct
 
     def _traffic(self, row: dict[str, float]) -> None:
+        """Add what disks and network cards moved, in bytes per second, without the loopback."""
         disk = self._try("disk", self._psutil.disk_io_counters)
         if disk is not None:
             row["disk_read_bytes_per_s"] = self._rate("disk_read", disk.read_bytes)
@@ -206,6 +210,7 @@ class Host:
             row["network_tx_bytes_per_s"] = self._rate("tx", sum(c.bytes_sent for c in real))
 
     def _rate(self, name: str, count: float) -> float:
+        """Return a counter's growth per second since its reading before; NaN for the first, or after a reset."""
         now_s = time.perf_counter()
         before = self._before.get(name)
         self._before[name] = (now_s, count)
@@ -314,6 +319,7 @@ def _cpu(root: Path) -> dict[str, str | bool | None]:
 
 
 def _address_space_limit() -> int | None:
+    """Return the limit on this process's address space in bytes; None without one."""
     try:
         import resource
 

@@ -128,6 +128,7 @@ def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) 
 def _by_identity(
     uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible
 ) -> tuple[NvmlGpu | None, str]:
+    """Return the GPU of `pool` with this UUID, else with this PCI address, and by which of the two; else (None, "")."""
     if uuid:
         for gpu in pool:
             if bare_uuid(gpu.uuid) == bare_uuid(uuid):
@@ -248,6 +249,7 @@ def cuda_gpus() -> list[CudaGpu]:
 
 
 def _already_loaded() -> ctypes.CDLL | None:
+    """Return CUDA's driver library where the framework has loaded it; else None: loading it starts nothing here."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -262,6 +264,7 @@ def _device(library: ctypes.CDLL, ordinal: int) -> ctypes.c_int | None:
 
 
 def _uuid(library: ctypes.CDLL, ordinal: int) -> str:
+    """Return the UUID of CUDA's device `ordinal`, "" if unknown."""
     device = _device(library, ordinal)
     names = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
     function = next((symbol for name in names if (symbol := getattr(library, name, None))), None)
@@ -272,6 +275,7 @@ def _uuid(library: ctypes.CDLL, ordinal: int) -> str:
 
 
 def _pci_bus_id(library: ctypes.CDLL, ordinal: int) -> str:
+    """Return the PCI address of CUDA's device `ordinal`, "" if unknown."""
     device = _device(library, ordinal)
     text = ctypes.create_string_buffer(32)
     function = getattr(library, "cuDeviceGetPCIBusId", None)

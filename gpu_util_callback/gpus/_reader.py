@@ -76,6 +76,7 @@ class Refreshes:
         return rows
 
     def _add_refresh(self, apart_ns: int) -> None:
+        """Add the time between two new values; the period is the mean of those near the lower third."""
         if apart_ns > LONGEST_REFRESH_NS:
             return
         self._apart.append(apart_ns)
@@ -158,6 +159,7 @@ class UtilizationBuffer(_Source):
             memory.note("polled utilization", self._key, missing["reason"], missing["cure"])
 
     def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:
+        """Return the buffer's new readings as (µs since the epoch, per cent), NaN for an impossible one."""
         last = self._last_us[column]
         answer = self._gate.ask(
             "nvmlDeviceGetSamples",
@@ -325,6 +327,7 @@ class Counters(_Source):
         self._unmetered = [column for column in _THROUGHPUT if column not in counted]
 
     def _account(self, fields: Sequence["Field"], answer: Answer, row: list[float]) -> None:
+        """Put each field's answer into `row`: gauges as they are, counters as rates since the reading before."""
         now_s = time.perf_counter()
         get_code, get_time, get_type, get_value = self._getters
         dropped = []
@@ -349,6 +352,7 @@ class Counters(_Source):
             self._drop(field, code)
 
     def _rate(self, field: Field, at_s: float, count: float) -> float:
+        """Return a counter's growth per second in its column's unit; NaN for the first reading, or after a reset."""
         before = self._before.get(field)
         self._before[field] = (at_s, count)
         if before is None or at_s <= before[0]:
@@ -416,6 +420,7 @@ class Counters(_Source):
                 self._gate.memory.forget(name, self._key)  # the counter's own reason is better
 
     def _reasons(self, row: list[float], uncounted: list[str]) -> None:
+        """Put the reasons for lower clocks into `row`: 100 while one holds, for those without a counter of time."""
         questions = [(symbol, self._gpu.board) for symbol in REASON_CALLS]
         bits = self._gate.first_of(*questions, gpu=self._key)
         if bits is None:
@@ -504,6 +509,7 @@ class Gpm(_Source):
         self.supported = False
 
     def _probe(self) -> bool:
+        """Return whether this GPU has GPM."""
         ask, key = self._gate.ask, self._key
         answer = ask("nvmlGpmQueryDeviceSupport", self._gpu.board, gpu=key)
         if answer is None:
@@ -514,6 +520,7 @@ class Gpm(_Source):
         return True
 
     def _ready(self) -> bool:
+        """Return whether both samples of the driver are allocated; allocate them at first."""
         if self._samples is not None:
             return True
         pair = [self._gate.ask("nvmlGpmSampleAlloc", gpu=self._key) for _ in range(2)]
@@ -535,6 +542,7 @@ class Gpm(_Source):
         return self._gate.ask("nvmlGpmSampleGet", gpu.handle, sample, gpu=key) is not None
 
     def _values(self, older: object, newer: object) -> list[float] | None:
+        """Return the metrics between two samples, in the columns' units; None if there is none of them."""
         request = self._request
         request.sample1, request.sample2 = older, newer
         request.numMetrics = len(self._metrics)
@@ -729,6 +737,7 @@ class Processes(_Source):
         return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in pids)
 
     def _of_lists(self, memory_by_pid: Mapping[int, float]) -> list[float]:
+        """Return the memory in bytes of this process's tree and of others, and how many others; NaN = unknown."""
         if not self._listed and (self._expected or not host_pids()):
             if memory_by_pid and not host_pids():
                 self._gate.memory.note(_FOREIGN, self._key, *_gate.HOST_PIDS)
@@ -747,6 +756,7 @@ class Processes(_Source):
         return self._ours
 
     def _of_samples(self, sampled: Mapping[int, int], memory_by_pid: Mapping[int, float]) -> list[float]:
+        """Return the GPU use in per cent of this process's tree and of others; NaN = unknown."""
         if not sampled:
             return [NAN, NAN]
         kin = self._descent({**memory_by_pid, **sampled})
@@ -779,6 +789,7 @@ class Processes(_Source):
         return memory_by_pid if answered else None
 
     def _list(self, symbol: str) -> list[Answer] | None:
+        """Return the driver's list of processes of one kind; None if it gives none."""
         handle = self._gpu.handle
         # Drivers before 510 have the older call.
         listed = self._gate.first_of((symbol, handle), (f"{symbol}_v2", handle), gpu=self._key)
@@ -840,6 +851,7 @@ class GpuGauges(_Source):
         ]
 
     def _memory(self) -> tuple[float, float]:
+        """Return (used, reserved by the driver) memory in bytes; NaN where they are the whole machine's."""
         if self._gpu.facts.get("unified_memory"):
             self._gate.memory.note("nvmlDeviceGetMemoryInfo", self._key, *_gate.UNIFIED)
             return NAN, NAN
@@ -858,6 +870,7 @@ class GpuGauges(_Source):
         return NAN if mean is None else float(mean)
 
     def _instant_power(self) -> float:
+        """Return the power at this moment in mW, where the GPU reports more than a mean; else NaN."""
         name = f"{_BATCH}/power"
         answer = self._gate.ask(_BATCH, self._gpu.board, [_POWER_INSTANT], gpu=self._key, name=name)
         if answer is None:
@@ -874,6 +887,7 @@ class GpuGauges(_Source):
         return NAN
 
     def _temperature(self) -> float:
+        """Return the core's temperature in °C, NaN if unknown."""
         value = self._gate.first_of(
             ("nvmlDeviceGetTemperatureV", self._gpu.board, _CORE_SENSOR),
             ("nvmlDeviceGetTemperature", self._gpu.board, _CORE_SENSOR),  # drivers before 570
@@ -965,6 +979,7 @@ class GpuReader:
         self._gpm.close()
 
     def _open(self) -> None:
+        """Open what is read of the GPU, with the samples so far forgotten."""
         gate, gpu, key = self._gate, self.gpu, self.key
         self._gauges = GpuGauges(gate, gpu, key)
         self._buffer = UtilizationBuffer(gate, gpu, key, self._store, self._clock)

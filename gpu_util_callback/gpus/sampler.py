@@ -95,6 +95,7 @@ class Worker(threading.Thread):
         self.cpu_s = time.thread_time()
 
     def _tick_on(self, pace: RateController) -> None:
+        """Read this worker's GPUs at its pace until the sampler is stopped."""
         assert self.gate is not None
         due = time.perf_counter()
         xid_due = due
@@ -115,6 +116,7 @@ class Worker(threading.Thread):
             self._stopped.wait(due - now)
 
     def _close(self, readers: Sequence[GpuReader], at_end: bool = False) -> None:
+        """Close readers; `at_end`: after a last reading."""
         for reader in readers:
             try:
                 if at_end:
@@ -186,6 +188,7 @@ class SamplerThreads:
         return max(rates, default=0.0)
 
     def _watch(self) -> None:
+        """Read the host, and watch for calls of the driver that hang, until the sampler is stopped."""
         host = self._host()
         host_due = 0.0
         while True:
@@ -201,6 +204,7 @@ class SamplerThreads:
                 return
 
     def _check(self, worker: Worker, now: float) -> None:
+        """Note a call of a worker that has hung for `HANG_S`, or that one which hung has returned."""
         hanging_call, call = self._hanging.get(worker), _call_of(worker)
         if hanging_call is not None and call != hanging_call:
             del self._hanging[worker]
@@ -238,6 +242,8 @@ class SamplerThreads:
             self._begin(self._open_driver)
 
     def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
+        """Give readers of a worker that hangs to a new one, with a gate of its own."""
+
         def open_again(worker: Worker) -> Opened:
             new_gate = Gate(gate.binding, self._memory)
             worker.gate = new_gate  # before the first call, so that a hang in it is seen
@@ -246,6 +252,7 @@ class SamplerThreads:
         self._begin(open_again, patient=True)  # no other thread opens these GPUs
 
     def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
+        """Start a worker, which opens the driver itself; forget the workers that ended."""
         if self.stopped.is_set():
             return
         worker = Worker(open_driver, self._hz, self.stopped, patient)

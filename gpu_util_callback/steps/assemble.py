@@ -250,6 +250,12 @@ class Assembler:
             raise
 
     def _add(self, items: Sequence[Item], last: bool) -> dict[str, list[Columns]]:
+        """Return new rows by table, in pieces of one kind each.
+
+        Args:
+            items: what the timeline collected, in the order of time.
+            last: no more will come, so that phases after the last step have no step to wait for.
+        """
         tables: dict[str, list[Columns]] = {}
 
         def put(table: str, columns: Columns | None) -> None:
@@ -301,6 +307,7 @@ class Assembler:
         self._functions[function.which] = function
 
     def _block(self, phase: str, calls: _Calls) -> _Block:
+        """Return calls of one function in a row, with what its graph or stamps say about their batches."""
         table, stamps, counts = calls
         block = _Block(table, self._functions[phase], stamps, counts)
         if block.function.rows is not None:
@@ -402,6 +409,7 @@ class Assembler:
         self._waiting = waiting
 
     def _phases(self, phases: list[tuple[Phase, int]]) -> Columns | None:
+        """Return rows of `phases`, each (phase, its step), in ns since the epoch; None without any."""
         if not phases:
             return None
         rows = [p for p, _ in phases]
@@ -419,6 +427,7 @@ class Assembler:
     # ---- training ------------------------------------------------------------------------
 
     def _train(self, block: _Block, phases: list[tuple[Phase, int]]) -> tuple[Columns | None, np.ndarray]:
+        """Return rows of `steps` (None without any), and the number of steps before each call and after the last."""
         calls, rows = block.table, block.rows
         before = self.steps
         self._calls += len(calls)
@@ -563,6 +572,7 @@ class Assembler:
     # ---- validation ----------------------------------------------------------------------
 
     def _validation(self, block: _Block, phases: list[tuple[Phase, int]]) -> Columns | None:
+        """Return rows of `validation_steps`: start, duration and input wait in ns, -1 where a wait is not known."""
         calls, rows = block.table, block.rows
         for i in np.flatnonzero(calls[:, CALL["flags"]] & TRACED):
             start, end = int(calls[i, CALL["call"]]), int(calls[i, CALL["call_end"]])
@@ -612,6 +622,13 @@ class _Division(NamedTuple):
 
 
 def _divided(at: Mapping[str, int], waits: np.ndarray, ends: np.ndarray) -> _Division:
+    """Return how one call that ran several batches is divided among them.
+
+    Args:
+        at: times of the call in ns, by name.
+        waits: int64[batches] input wait in ns.
+        ends: int64[batches] end of each batch in ns; the last one ends with the call.
+    """
     starts = np.concatenate([[at["start"]], ends[:-1]])
     stops = np.concatenate([ends[:-1], [at["end"]]])
     callbacks = np.zeros(len(ends), np.int64)

@@ -92,6 +92,7 @@ def _library(kind: type) -> str | None:
 
 
 def _rhythms(callback: object) -> dict[str, int]:
+    """Return the arguments of a callback that say how often it works, such as `save_freq`, with their numbers."""
     try:
         arguments = signature(type(callback).__init__).parameters.values()
     except (TypeError, ValueError):  # no readable signature
@@ -270,6 +271,7 @@ class CallbackTimer(Wrappers):
             self._around(owner, hook, before, after)
 
     def _epoch_ends(self, epoch: int, logs: object = None) -> None:
+        """Note that an epoch ends, before the callbacks are called, which get the same logs."""
         try:
             self._timeline.epoch_end()
         except Exception as error:
@@ -279,6 +281,7 @@ class CallbackTimer(Wrappers):
 
     @uncounted
     def _around(self, owner: object, name: str, before: Callable | None, after: Callable | None) -> None:
+        """Replace a hook of Keras' list so that `before` and `after` run around it; neither can break it."""
         hook = getattr(owner, name)
         failed = self._failed
         epoch_begin: Callable | None = self._timeline.epoch_begin if name == "on_epoch_begin" else None
@@ -314,6 +317,7 @@ class CallbackTimer(Wrappers):
     def _stamp(self, callback: object, name: str, stamp: Callable[..., None]) -> None:
         # Before it calls the first callback, Keras has turned the logs into Python numbers, which
         # waits for the device.
+        """Replace a hook of the list's first callback so that `stamp` gets its arguments before it."""
         hook = _function(callback, name)
 
         def timed(self: object, *args: object, **kwargs: object) -> object:
@@ -327,6 +331,7 @@ class CallbackTimer(Wrappers):
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
     def _time_callback(self, callback: object, pooled: set[str]) -> None:
+        """Time the hooks that a callback overrides; those of `pooled` run on other threads and are only counted."""
         name = type(callback).__name__
         classes = {c.__name__ for c in type(callback).__mro__}
         kind = "checkpoint" if classes & CHECKPOINTS else "callback"
@@ -398,6 +403,7 @@ class CallbackTimer(Wrappers):
 
     @uncounted
     def _sum_up(self, callback: object, name: str, sums: HookSums) -> None:
+        """Replace a hook of each batch: short calls are summed up, long ones become phases."""
         self.sums.append(sums)
         hook = _function(callback, name)
         clock = time.perf_counter_ns
@@ -439,6 +445,7 @@ class CallbackTimer(Wrappers):
 
     @uncounted
     def _write_down(self, callback: object, name: str, title: str, kind: str) -> None:
+        """Replace a hook outside the batches: calls of `SHORT_NS` and longer become phases."""
         hook = _function(callback, name)
         clock = time.perf_counter_ns
         write = self._timeline.phase
@@ -514,6 +521,7 @@ class InputTimer(Wrappers):
 
     @uncounted
     def _time(self, owner: object, name: str, title: str) -> None:
+        """Replace a method of the input so that calls of more than 20 µs count as its work."""
         method = getattr(owner, name, None)
         if method is None or name in owner.__dict__:
             return

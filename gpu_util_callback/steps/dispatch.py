@@ -203,6 +203,7 @@ class DispatchWatch:
         return stopped(0.0)
 
     def _pause_s(self) -> float:
+        """Return the seconds until the next sample: few while samples are few, infinite where none has a meaning."""
         if not self._meaning:
             return float("inf")
         samples = self._samples - min(self._kinds[COMPILING], _COMPILED) + self._between
@@ -285,6 +286,7 @@ class DispatchWatch:
             self._between_functions[function] += 1
 
     def _meaning_of(self, code: CodeType) -> str:
+        """Return what it means that a stack holds this code, remembered for a bounded number of codes."""
         meaning = self._meanings.get(code)
         if meaning is None:
             if len(self._meanings) >= _MOST_KNOWN:  # a program that keeps creating functions
@@ -293,6 +295,7 @@ class DispatchWatch:
         return meaning
 
     def _of(self, code: CodeType) -> str:
+        """Return what it means that a stack holds this code: "user" for the program's own, "" for a library's."""
         name = path_of(code)
         if code.co_name in _TRACING:
             return COMPILING

@@ -71,6 +71,13 @@ def all_stacks(deepest: int = 200) -> dict[int, Stack]:
 def _stacks(only: int | None, until: CodeType | None, deepest: int) -> dict[int, Stack]:
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
+    """Return the stacks of threads by id, innermost frame first.
+
+    Args:
+        only: one thread's id; None = all.
+        until: the outermost code of interest, the last to be listed.
+        deepest: frames of a stack at the most.
+    """
     collects = gc.isenabled()
     gc.disable()
     stacks: dict[int, Stack] = {}

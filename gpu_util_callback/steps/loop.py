@@ -199,6 +199,7 @@ class Loop:
                 self.windows.epoch_end()
 
     def _end_work(self, end: int) -> None:
+        """End a step of the loop, at the earliest when it began; the time inside calls of others is not its own."""
         if not self._working:
             return
         self._working = False

@@ -173,6 +173,7 @@ shape_of = operator.attrgetter("shape")
 
 
 def _collect(data: object, shapes: list[tuple]) -> None:
+    """Append the shape of each array in nested sequences and dictionaries."""
     if isinstance(data, _SEQUENCES):
         for part in data:
             _collect(part, shapes)

@@ -293,6 +293,7 @@ class Timeline:
         return self._logs_end if self.open else 0
 
     def _close_step(self, end: int) -> None:
+        """Append the step, which ends now (perf ns), as one tuple in the order of `CALL`."""
         self._append(
             (
                 self._start,
@@ -316,6 +317,7 @@ class Timeline:
             self.own_steps += 1
 
     def _input_set_up(self, now: int) -> None:
+        """Note the time since the last event as the set-up of an epoch's iterator."""
         self.first = False
         self.flags = FIRST
         name = f"epoch {self._epoch + 1}: iterator"
@@ -362,6 +364,7 @@ class Timeline:
         self.first = False
 
     def test_batch_begin(self) -> None:
+        """Begin a validation step, with its fetch."""
         now = self._perf()
         begin = self.fetch or now
         self.fetch = 0
@@ -382,6 +385,7 @@ class Timeline:
         self.open = False
 
     def _close_test(self, end: int) -> None:
+        """Append the validation step, which ends now (perf ns), as one tuple in the order of `CALL`."""
         self._append(
             (
                 self._start,

@@ -100,6 +100,12 @@ def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
 
 
 def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str | os.PathLike[str]) -> str:
+    """Write one process of a trace as a recording; return its folder.
+
+    Args:
+        place: the process's place in the analysis.
+        number: its number among the `count` processes that are written.
+    """
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
@@ -133,6 +139,7 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
 def _facts(
     analysis: Analysis, p: ProcessAnalysis, number: int, count: int, start_ns: int, end_ns: int, has_time: bool
 ) -> dict[str, Any]:
+    """Return a process's facts for the manifest; times in ns since the epoch."""
     trace = analysis.trace
     tool = _TOOLS[trace.format]
     names = [Path(path).name for path in trace.paths]
@@ -299,6 +306,7 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
 
 
 def _run(analysis: Analysis, p: ProcessAnalysis) -> Run:
+    """Return one process as the rules see a run, with times from the trace's own zero."""
     evidence = Evidence()
     evidence.add(
         {

@@ -211,6 +211,7 @@ def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
 
 
 def _spread(values: np.ndarray) -> dict[str, float] | None:
+    """Return mean, percentiles and total of values, in their unit; None without any."""
     if not len(values):
         return None
     low, middle, high = np.percentile(values, (5, 50, 95))

@@ -87,6 +87,7 @@ class HostRows:
         external: int,
         root: bool = False,
     ) -> None:
+        """Append an event of the host, in ps from the trace's zero; -1 stands for an absent id."""
         start_, end_, correlation_, value_, external_ = self._wide
         start_.append(start)
         end_.append(end)
@@ -141,6 +142,7 @@ class DeviceRows:
     def _append(
         self, wide: tuple[int, ...], kind: int, name: str, op: int, shape: int, memory: int, graph: int
     ) -> None:
+        """Append an event of a GPU; `wide` are its columns of 64 bits, in their order."""
         for column, value in zip(self._wide, wide, strict=True):
             column.append(value)
         self._kind.append(kind)
@@ -217,6 +219,7 @@ class DeviceRows:
         return kind_and_memory
 
     def _shape_of(self, arguments: dict) -> int:
+        """Return the id of how a kernel was launched: its grid, blocks, registers and shared memory."""
         get = arguments.get
         grid, block = get("grid"), get("block")
         occupancy = get("est. achieved occupancy %")
@@ -423,6 +426,7 @@ class _TextReader:
         self.tpu = False
 
     def read(self, document: Document) -> Process:
+        """Return the process of a document. Raises: BrokenJson; _NoTrace where it is a file of another kind."""
         for event in document.values():
             if type(event) is dict:
                 self._event(event)
@@ -452,6 +456,7 @@ class _TextReader:
         return foreign.by_members(document.names or self.no_events, texts)
 
     def _event(self, event: dict) -> None:
+        """Add one event, whichever its phase; one with an impossible time is counted as unusable."""
         phase = event.get("ph")
         if phase == "X":
             start, duration = to_ps(event.get("ts")), to_ps(event.get("dur", 0))
@@ -477,6 +482,7 @@ class _TextReader:
             self.no_events = list(event)
 
     def _complete(self, event: dict, start: int, end: int) -> None:
+        """Add an activity, its start and end in ps from the trace's zero, to the host's rows or a GPU's."""
         category = event.get("cat")
         arguments = event.get("args")
         if type(arguments) is not dict:
@@ -535,6 +541,7 @@ class _TextReader:
         return kind
 
     def _thread(self, pid: object, tid: object) -> int:
+        """Return the index of a thread, from 0 in the order of appearance."""
         key = (str(pid), str(tid))
         index = self.threads.get(key)
         if index is None:
@@ -544,6 +551,7 @@ class _TextReader:
         return index
 
     def _instant(self, event: dict) -> None:
+        """Add an instant: an allocation with the memory after it, or the window's end."""
         name = event.get("name")
         start = to_ps(event.get("ts"))
         if start is None:
@@ -570,6 +578,7 @@ class _TextReader:
         totals.append(total)
 
     def _metadata(self, event: dict) -> None:
+        """Take the name of a process or thread."""
         self.marks += 1
         arguments = event.get("args")
         text = arguments.get("name") if type(arguments) is dict else None
@@ -629,6 +638,7 @@ class _TextReader:
             )
 
     def _process(self, members: dict[str, object]) -> Process:
+        """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations."""
         zero = self.zero or 0
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1

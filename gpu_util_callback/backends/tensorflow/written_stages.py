@@ -500,6 +500,8 @@ def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
 
 
 def _replace_entry(entries: Any, token: str, function: Callable, timed: Callable, calls: InputCalls) -> None:
+    """Put a timed function in the place of one that TensorFlow calls by its token, until the calls are restored."""
+
     def put() -> None:
         entries[token] = timed  # a weak reference: `back` keeps it alive
 

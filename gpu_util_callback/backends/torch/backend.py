@@ -51,6 +51,7 @@ class LoaderTimer:
         self.data_adapter.__dict__.pop(_GET, None)
 
     def _timed(self, iterator: Iterator) -> TimedBatches:
+        """Return a loader's iterator with its fetches timed."""
         self._batches.fetches = timed = TimedBatches(
             iterator,
             self._came,
@@ -114,6 +115,7 @@ class TorchAdapter(PythonAdapter):
             self._train_loader.requesting = requested
 
     def _time_loader(self, phase: str, data_adapter: object) -> LoaderTimer | None:
+        """Time Keras' fetches in a phase, "train" or "validation"; None where that is not possible."""
         timeline = self._timeline
         if not hasattr(data_adapter, _GET) or not timeline:
             return None

@@ -47,6 +47,7 @@ def counted(function: Callable, args: tuple[object, ...]) -> tuple[object, Count
 
 
 def _batch_size(args: object) -> int:
+    """Return the first dimension of the first array in nested arguments; 0 without one."""
     if isinstance(args, (tuple, list)):
         return next(filter(None, map(_batch_size, args)), 0)
     if isinstance(args, dict):
@@ -74,6 +75,7 @@ class _Watch(TorchDispatchMode):
         return out
 
     def _add(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object) -> None:
+        """Add the FLOPs of one operation of a step, or its name where they are not known."""
         name = str(func._overloadpacket)
         flops = flop_registry.get(_SAME_AS.get(name, func._overloadpacket))
         if flops is None:

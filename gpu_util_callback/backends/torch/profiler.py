@@ -128,6 +128,7 @@ class TorchProfiler(ProfilerSession):
             waits.mark = self.wait  # waits for the input are marked in the profile from here on
 
     def _record(self, on_device: bool) -> None:
+        """Start a profile of the host, and of the GPU if `on_device`. Raises: ProfilerFailed."""
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
         self._stopped, self._is_abandoned = None, False
         self._over.clear()
@@ -203,6 +204,7 @@ class TorchProfiler(ProfilerSession):
                 self._unwatch()
 
     def _give_way(self) -> None:
+        """End this window so that a profile of the program's own can start on this thread."""
         main = threading.current_thread() is threading.main_thread()
         if main:
             self._drop()
@@ -215,6 +217,7 @@ class TorchProfiler(ProfilerSession):
                 self._lose()
 
     def _drop(self) -> None:
+        """End this window without its file."""
         with self._lock:
             if self._profile is None:
                 return
@@ -290,10 +293,11 @@ class TorchProfiler(ProfilerSession):
 
     @uncounted
     def _wrapper(self, original: Callable) -> Callable:
+        """Wrap a function of torch that starts or stops a profile, so that a window never meets another profile."""
         ends = original.__name__ == "_disable_profiler"
 
         @functools.wraps(original)
-        def door(*args, **kwargs):
+        def guarded(*args, **kwargs):
             if not ends and not self._is_ours():
                 self._give_way()
             try:
@@ -302,7 +306,7 @@ class TorchProfiler(ProfilerSession):
                 if ends:
                     self._theirs.discard(threading.get_ident())
 
-        return door
+        return guarded
 
     def _is_ours(self) -> bool:
         return self._starting and threading.current_thread() is threading.main_thread()

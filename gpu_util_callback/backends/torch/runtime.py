@@ -153,6 +153,7 @@ def _cudnn() -> str | None:
 
 
 def _bus_id(properties: object) -> str | None:
+    """Return a GPU's PCI address, None where this version of torch does not tell it."""
     try:
         domain, bus, device = (
             int(getattr(properties, name)) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
