@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -76,13 +77,26 @@ class TrainerHooks:
     def _new_monitor(self) -> GpuUtilMonitor:
         return GpuUtilMonitor(**{"framework": "torch", **self._settings})
 
-    def _begin(self, loader: object) -> None:
+    def _begin(self, loader: object, accumulates: object) -> None:
+        """Begin to record.
+
+        Args:
+            accumulates: the number of batches whose gradients one update of the weights adds up.
+        """
         self._finish()
         frame = self._training()
         self._monitor = monitor = self._new_monitor()
         monitor.begin_in(frame, FitWatch(frame))
-        self._add_facts({"trainer": "transformers" if self._library == "transformers" else "lightning"})
         monitor._tell(monitor._describe, loader, False)
+        recorder = monitor._recorder
+        if recorder is None:
+            return
+        name, batches = "transformers" if self._library == "transformers" else "lightning", recorder.facts["fit"]
+        recorder.facts["fit"] = facts = {**batches, "trainer": name}
+        if isinstance(accumulates, int) and accumulates > 0:
+            facts["gradient_accumulation_steps"] = accumulates
+            if name == "transformers" and batches.get("steps_per_epoch"):  # its step is an update
+                facts["steps_per_epoch"] = math.ceil(batches["steps_per_epoch"] / accumulates)
 
     def _training(self) -> FrameType:
         """Return the frame of the trainer's method that the program has called."""
@@ -94,15 +108,13 @@ class TrainerHooks:
             frame = frame.f_back
         return training
 
+    def on_train_end(self, *_: object, **__: object) -> None:
+        self._finish()
+
     def _finish(self, error: BaseException | None = None) -> None:
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
             monitor.__exit__(type(error) if error is not None else None, error, None)
-
-    def _add_facts(self, facts: dict[str, object]) -> None:
-        recorder = self._monitor._recorder if self._monitor is not None else None
-        if recorder is not None:
-            recorder.facts["fit"] = {**recorder.facts["fit"], **facts}
 
     def _loop_does(self, method: str, *args: object) -> None:
         monitor = self._monitor
@@ -152,8 +164,8 @@ class _HuggingFace(TrainerHooks):
 
     _phase = ""  # under way
 
-    def on_train_begin(self, *_: object, **arguments: object) -> None:
-        self._begin(arguments.get("train_dataloader"))
+    def on_train_begin(self, args: object, *_: object, **arguments: object) -> None:
+        self._begin(arguments.get("train_dataloader"), getattr(args, "gradient_accumulation_steps", None))
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
         self._epoch("batches_begin")
@@ -175,11 +187,7 @@ class _HuggingFace(TrainerHooks):
     def on_evaluate(self, _args: object, _state: object, control: _Control, **_: object) -> None:
         self._next_phase(control)
 
-    def on_save(self, _args: object, _state: object, control: _Control, **_: object) -> None:
-        self._next_phase(control)
-
-    def on_train_end(self, *_: object, **__: object) -> None:
-        self._finish()
+    on_save = on_evaluate
 
     def _next_phase(self, control: _Control) -> None:
         """End a phase, and begin the one that the trainer has announced."""
@@ -264,10 +272,9 @@ class _Lightning(TrainerHooks):
     _in_batch = False  # `training_step` fetches by itself where it takes an iterator
 
     def on_train_start(self, trainer: _Trainer, *_: object) -> None:
-        self._begin(trainer.train_dataloader)
+        self._begin(trainer.train_dataloader, getattr(trainer, "accumulate_grad_batches", None))
         self._parts: dict[str, tuple[str, str]] = {}
         try:
-            self._add_facts({"gradient_accumulation_steps": int(trainer.accumulate_grad_batches)})
             starts = _Reported(trainer.profiler, "start", self._action_starts, True)
             self._reported = starts, _Reported(trainer.profiler, "stop", self._action_stops, False)
         except Exception as error:
@@ -329,9 +336,6 @@ class _Lightning(TrainerHooks):
 
     def on_train_epoch_end(self, *_: object) -> None:
         self._epoch("batches_end")
-
-    def on_train_end(self, *_: object) -> None:
-        self._finish()
 
     def on_exception(self, _trainer: object, _module: object, error: BaseException) -> None:
         self._finish(error)

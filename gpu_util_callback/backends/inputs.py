@@ -39,9 +39,9 @@ _ADAPTERS = {
     "KerasSequenceAdapter": ("PyDataset", "_keras_sequence"),
 }
 
-# Python's own wrappers of iterators, and the attributes in which progress bars keep what they wrap.
+# Python's own wrappers of iterators, and how attributes end in which libraries keep what they wrap.
 _WRAPPERS = (enumerate, zip, map, filter, itertools.islice, itertools.chain)
-_WRAPPED = ("iterable", "loader", "dataloader")
+_WRAPPED = ("iterable", "loader", "pipeline")
 _DEEPEST = 4  # wrappers round wrappers
 
 # Grain: what a user makes, and the part of a pipeline that stands for one worker process.
@@ -91,7 +91,8 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     name = type(adapter).__name__
     kind, home = _ADAPTERS.get(name, (name, ""))
     source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
-    facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, source))
+    sized = source if kind == "torch DataLoader" else adapter
+    facts.update(input_kind=kind, batch_size=_size(sized), **_makers(kind, source))
     # As Keras has asked for it: asking again would run the user's `__len__`.
     iterator = frame.f_locals.get("epoch_iterator")
     batches = getattr(iterator, "_num_batches", None)
@@ -133,10 +134,10 @@ def describe_validation(dataset: object) -> dict[str, object]:
 
 
 def seen_through(dataset: object) -> object:
-    """Return what a progress bar, `enumerate` and the like iterate over, where that makes batches.
+    """Return what a progress bar, `enumerate`, a trainer's loader and the like iterate over, where that makes batches.
 
-    Of `zip` the one with the fewest workers. Nothing is iterated over and no user code runs except
-    attribute access: the garbage collector shows what Python's own wrappers hold.
+    Of `zip` the one with the fewest workers. Nothing is iterated over and no user code runs: the
+    garbage collector shows what Python's own wrappers hold.
     """
     kinds = {kind for _, kind in _MODULES}
     inputs = [value for value in _inside(dataset, _DEEPEST) if _kind(value) in kinds]
@@ -149,20 +150,15 @@ def _inside(dataset: object, depth: int) -> Iterator[object]:
     yield dataset
     if depth <= 0 or any(_home(base) for base in type(dataset).__mro__):
         return
+    held: list[Any] = []
     if type(dataset) in _WRAPPERS:
-        for referent in gc.get_referents(dataset):
-            for member in referent if type(referent) is tuple else (referent,):
-                yield from _inside(member, depth - 1)
-        return
-    if isinstance(dataset, type) or not hasattr(type(dataset), "__iter__"):
-        return
-    for name in _WRAPPED:
-        try:
-            attribute = getattr(dataset, name, None)
-        except Exception:  # a user-defined property
-            continue
-        if attribute is not None:
-            yield from _inside(attribute, depth - 1)
+        held = gc.get_referents(dataset)
+    elif not isinstance(dataset, type) and hasattr(type(dataset), "__iter__"):
+        attributes = getattr(dataset, "__dict__", {})
+        held = [attributes[name] for name in list(attributes) if name.endswith(_WRAPPED)]
+    for value in held:
+        for member in value if type(value) in (tuple, list) and len(value) < _MANY else (value,):
+            yield from _inside(member, depth - 1)
 
 
 def _home(base: type) -> str | None:
@@ -182,7 +178,7 @@ def _kind(dataset: object) -> str:
 
 def _size(owner: Any) -> int | None:
     try:
-        size = owner.batch_size
+        size = owner.batch_size or owner.batch_sampler.batch_size  # of a torch DataLoader
         return int(size) if size is not None else None
     except Exception:  # a dataset whose batches have no fixed size
         return None

@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, part_of
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, LEAST_S, MOSTLY
 from gpu_util_callback.diagnosis.verdict import gain_of, saves_range
+from gpu_util_callback.recording.work import stated_samples
 from gpu_util_callback.redaction import hashed_script
 
 
@@ -26,7 +27,7 @@ def comparison(runs: Sequence[Mapping]) -> Comparison:
                 "status": run["status"],
                 "steps": run["steps"],
                 "ms_per_step": run["step_ms"]["mean"],
-                "batch_size": stated_batch(run),
+                "batch_size": stated_samples(run),
                 "ms_per_sample": ms_per_sample(run),
                 "speed": _speed(base, run),
                 "gpu_active_pct": active_pct(run),
@@ -178,8 +179,8 @@ def _seconds(run: Mapping, stalls: bool) -> float:
 
 def _samples(run: Mapping, other: Mapping) -> float:
     """Return the samples of a run, or its steps unless both runs know their batch size."""
-    size = stated_batch(run)
-    return run["steps"] * (size if size and stated_batch(other) else 1)
+    size = stated_samples(run)
+    return run["steps"] * (size if size and stated_samples(other) else 1)
 
 
 def _same_job(run: Mapping) -> tuple | None:
@@ -197,7 +198,7 @@ def _speed(base: Mapping, run: Mapping) -> float | None:
     old, new = _seconds_per_step(base), _seconds_per_step(run)
     if not old or not new:
         return None
-    before, after = stated_batch(base), stated_batch(run)
+    before, after = stated_samples(base), stated_samples(run)
     if before and after:
         old, new = old / before, new / after
     return round(old / new, 3)
@@ -209,14 +210,9 @@ def _seconds_per_step(run: Mapping) -> float | None:
     return (run["wall_s"] - (run["time_s"].get("compile") or 0.0)) / run["steps"]
 
 
-def stated_batch(facts: Mapping) -> int | None:
-    """Return the batch size that a fit was given; None if none was."""
-    return (facts.get("fit") or {}).get("batch_size") or None
-
-
 def ms_per_sample(run: Mapping) -> float | None:
     """Return the mean step time over the batch size; None if either is unknown."""
-    mean, batch = run["step_ms"]["mean"], stated_batch(run)
+    mean, batch = run["step_ms"]["mean"], stated_samples(run)
     return round(mean / batch, 6) if mean is not None and batch else None
 
 

@@ -47,7 +47,7 @@ from gpu_util_callback.recording.manifest_facts import (
 from gpu_util_callback.recording.problems import Problem, reported, unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
-from gpu_util_callback.recording.work import batch_size, full_rates, mfu_of, peak_text, samples_per_s
+from gpu_util_callback.recording.work import batch_size, batches_a_step, full_rates, mfu_of, peak_text, samples_per_s
 from gpu_util_callback.trying.outcomes import outcomes
 from gpu_util_callback.words import percent
 
@@ -255,10 +255,11 @@ def _with_trial(finding: AnyClaim, tried: Mapping[str, TriedFacts]) -> AnyClaim:
 
 def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:
     """Return joules a sample of the whole run: validation and callbacks included."""
-    energy, size = judged.get("energy"), batch_size(facts.get("fit") or {})
+    fit = facts.get("fit") or {}
+    energy, size = judged.get("energy"), batch_size(fit)
     if not energy or not size or not steps:
         return None
-    return float(f"{energy['total_j'] / (steps * size):.6g}")
+    return float(f"{energy['total_j'] / (steps * size * batches_a_step(fit)):.6g}")
 
 
 def _rounded(number: float | None) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from gpu_util_callback.diagnosis.rule import own_findings
 from gpu_util_callback.diagnosis.rules import RULES
 from gpu_util_callback.recording.manifest_facts import AdviceFacts, Facts, RunLoss, RunSummary, as_declared
+from gpu_util_callback.recording.work import stated_samples
 
 MAX_BYTES = 2048
 IDLE_CAUSES = frozenset(rule.cause for rule in RULES if rule.unused)
@@ -45,7 +46,7 @@ def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSum
         "trial_of": facts.get("trial_of"),
         "parameters": model.get("parameters"),
         "backend": (facts.get("framework") or {}).get("backend"),
-        "batch_size": fit.get("batch_size"),
+        "batch_size": stated_samples(facts),
         "begins": {
             "epoch": fit.get("first_epoch"),
             "iteration": fit.get("first_iteration"),

@@ -15,11 +15,19 @@ SAMPLES_PER_S, MFU_PCT = "samples_per_s", "mfu_pct"  # columns of samples
 
 def batch_size(fit: Mapping[str, Any]) -> int | None:
     """Return the samples of a batch: as given, or the first dimension of an input that has one."""
-    size = fit.get("batch_size")
-    if size is None:
-        first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
-        size = first if isinstance(first, int) and first > 0 else None
-    return size
+    first = next((dims[0] for dims in fit.get("input_dims") or () if dims), None)
+    return fit.get("batch_size") or (first if isinstance(first, int) and first > 0 else None)
+
+
+def batches_a_step(fit: Mapping[str, Any]) -> int:
+    """Return the batches of a step: those of an update of the weights in a Hugging Face `Trainer`, else 1."""
+    return (fit.get("gradient_accumulation_steps") or 1) if fit.get("trainer") == "transformers" else 1
+
+
+def stated_samples(facts: Mapping[str, Any]) -> int | None:
+    """Return the samples of a step, as the batch size that a fit was given says; None if none was."""
+    fit = facts.get("fit") or {}
+    return (fit.get("batch_size") or 0) * batches_a_step(fit) or None
 
 
 def samples_per_s(facts: Mapping[str, Any]) -> float | None:

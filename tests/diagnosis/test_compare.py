@@ -117,6 +117,19 @@ def test_comparison_is_per_sample_where_batch_sizes_differ(tmp_path):
     assert small["causes"] == [] and small["gone"] == [] and small["new"] == []
 
 
+def test_a_step_of_a_trainer_has_the_samples_of_an_update(tmp_path):
+    """Hugging Face's Trainer takes the batches of an update in one step, Lightning one batch."""
+    for trainer, speed in {"transformers": 2.0, "lightning": 0.5}.items():
+        folder = tmp_path / trainer
+        for at_s, (each, step_ms) in enumerate([(1, 10), (4, 20)]):
+            run = run_of(0, batch=8, step_ms=step_ms, later_s=100 * at_s)
+            run.facts["fit"] |= {"trainer": trainer, "gradient_accumulation_steps": each}
+            write(run, folder / str(each))
+        assert comparison(logdir_report(read_recordings(folder))["runs"])["runs"][1]["speed"] == pytest.approx(
+            speed, 0.1
+        )
+
+
 def test_command_compares_log_directories(before_and_after, capsys):
     folders = [str(before_and_after / name) for name in ("before", "after")]
     assert main(["report", *folders, "--json"]) == 0

@@ -147,12 +147,52 @@ class Angry(Bar):
         raise RuntimeError("not yet")
 
 
+class Adapter(Bar):
+    """As accelerate keeps the loader that it moves to a device: not a DataLoader, but for `isinstance`."""
+
+    def __init__(self, loader):
+        self.base_dataloader = loader
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["base_dataloader"], name)
+
+    def __iter__(self):
+        return iter(self.base_dataloader)
+
+    __class__ = property(lambda self: type(self.base_dataloader))
+
+
+class Copy(Bar):
+    """As Lightning's Fabric does."""
+
+    def __init__(self, loader):
+        self.__dict__ |= vars(loader)
+        self._dataloader = loader
+
+    def __iter__(self):
+        return iter(self._dataloader)
+
+
+class Stages(Bar):
+    """As webdataset's WebLoader does: stages in this process follow."""
+
+    def __init__(self, loader):
+        self.pipeline = [loader, len]
+
+    def __iter__(self):
+        return iter(self.pipeline[0])
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
         enumerate,
         Bar,
         Angry,
+        Adapter,
+        Copy,
+        Stages,
+        lambda loader: enumerate(Adapter(loader)),
         lambda loader: enumerate(Bar(loader)),
         lambda loader: Bar(enumerate(loader)),
         lambda loader: zip(range(9), loader, strict=False),
@@ -181,6 +221,15 @@ def test_a_loader_is_seen_through_what_wraps_it(wrap, workers):
     assert found["input_kind"] == "torch DataLoader"
     assert found["input_class"] == "TensorDataset" and found["input_workers"] == workers
     assert len(list(wrapped)) == 3, "nothing of it was taken"
+
+
+def test_the_size_of_a_batch_may_be_the_samplers():
+    """Trainers give a loader a sampler of batches, and no size."""
+    torch = pytest.importorskip("torch")
+    sampler = torch.utils.data.BatchSampler(range(12), 4, drop_last=False)
+    loader = torch.utils.data.DataLoader(range(12), batch_sampler=sampler)
+    assert describe_input(loader)["batch_size"] == describe_input(Adapter(loader))["batch_size"] == 4
+    assert describe_input(torch.utils.data.DataLoader(range(12), batch_size=None))["batch_size"] is None
 
 
 def test_a_function_that_joins_samples_is_named_where_it_is_the_programs_own():

@@ -215,8 +215,9 @@ class CallbackHandler:
     def __init__(self): self.callbacks = []
     def on_train_begin(self, args, state, control): self.call("on_train_begin", control)
     def call(self, event, control):
+        args = SimpleNamespace(gradient_accumulation_steps=4)
         for one in self.callbacks:
-            getattr(one, event)(None, None, control, model=None, train_dataloader=[1])
+            getattr(one, event)(args, None, control, model=None, train_dataloader=[1] * 30)
 """
 TRAINER = """
 import time
@@ -249,8 +250,8 @@ class ModelCheckpoint(Callback):
     def on_train_batch_end(self, *_): time.sleep(0.03)
     def on_train_epoch_end(self, *_): time.sleep(0.3)
 class Trainer:
-    train_dataloader = [1]
-    accumulate_grad_batches = 1
+    train_dataloader = [1] * 8
+    accumulate_grad_batches = 4
     def __init__(self):
         self.callbacks = []
         self.profiler = SimpleNamespace(start=lambda action: None, stop=lambda action: None)
@@ -306,7 +307,8 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, trainers):
     assert "does not record" not in err
     (recording,) = read_recordings(trainers / "logs")
     waits = recording.steps["input_wait_ns"] / 1e6
-    assert len(waits) == 8
+    assert len(waits) == recording.facts["fit"]["steps_per_epoch"] == 8, "a step of transformers is an update"
+    assert recording.facts["fit"]["gradient_accumulation_steps"] == 4
     assert 18 < sorted(waits)[4] < 40
     phases = recording.phases
     (validation,) = phases["self_ns"][phases["kind"] == "validation"] / 1e6
