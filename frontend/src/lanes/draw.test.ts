@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { drawBand, drawLine } from './draw.ts';
 import { Points } from './resample.ts';
-import { throttledRanges } from './throttle.ts';
 
 /** Four points, 20 pixels apart, of one series with these least and greatest values. */
 function four(min: number[], max: number[]): Points {
@@ -49,11 +48,4 @@ test("another worker's steps are one line, at the sum of their parts", () => {
   const context = new Proxy({} as Record<string, unknown>, { get: (_, name) => (_x: number, y: number) => name === 'lineTo' && at.push(y), set: () => true });
   drawLine(context as unknown as CanvasRenderingContext2D, points, 2, { x: 0, y: 10, width: 80, height: 40 }, { colour: 'blue', top: 10 }, Infinity);
   assert.deepEqual(at.map(Math.round), [38, 38, 38, 38]);
-});
-
-test('a tenth of the time throttled is marked, neighbours are one', () => {
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 9, 0, 0]), 1, 1), [], 'a moment at the power cap');
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 90, 10, 0]), 1, 1), [[20, 45]]);
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 90, 10, 0]), 1, 0.5), [[20, 25], [40, 45]], 'a gap between them');
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [30, 0, NaN, 50]), 1, 1), [[0, 5], [60, 65]]);
 });

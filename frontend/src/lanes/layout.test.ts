@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { LaneInfo } from '../api/types.ts';
-import { groupKey, laneKey, lanesByGroup, layOut, neighbours, rowAt, seriesRowKey, type LaneSource } from './layout.ts';
+import { groupKey, laneKey, lanesByGroup, layOut, rowAt, seriesRowKey, type LaneSource } from './layout.ts';
 
 const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: '%', kind: 'band', series: [{ name: id, title: id }] });
 const source = (id: string): LaneSource => ({
@@ -78,9 +78,6 @@ test('compared recordings stand lane by lane, each with the name of its run', ()
   assert.deepEqual(rows.slice(1, 3).map((row) => row.type === 'lane' && row.origin), ['a', 'b']);
   const folded = layOut([source('a'), source('b')], { ...NONE, collapsed: without('a#gpu0') }, false).rows;
   assert.ok(!folded.some(({ key }) => key.includes('#gpu0:')), 'a group folds with all of its runs');
-  const moved = layOut([source('a'), source('b')], { ...NONE, order: ['b#gpu0:temperature_c', 'b#gpu0:power_mw'] }, false);
-  assert.deepEqual(moved.rows.slice(4, 6).map(({ key }) => key), ['a#gpu0:temperature_c', 'b#gpu0:temperature_c']);
-  assert.deepEqual(neighbours(moved, 'b#gpu0:power_mw'), ['b#gpu0:temperature_c', 'b#gpu0:power_mw']);
 });
 
 test('lanes in which other workers are drawn say whose stands in front', () => {
@@ -108,22 +105,6 @@ test('a series that is hidden is not in its row, and the lane stays', () => {
   assert.ok(row?.type === 'lane');
   assert.deepEqual(row.lane.series.map(({ name }) => name), ['input_wait']);
   assert.equal(row.whole.series.length, 2);
-});
-
-test('lanes move among the lanes of their group, groups among groups; training stays on top', () => {
-  const layout = layOut([source('a')], NONE, false);
-  assert.deepEqual(neighbours(layout, 'a#gpu0:temperature_c'), ['a#gpu0:power_mw', 'a#gpu0:temperature_c']);
-  assert.deepEqual(neighbours(layout, 'a#gpu2'), ['a#gpu0', 'a#gpu2', 'a#gpu10', 'a#host']);
-  assert.deepEqual(neighbours(layout, 'a#nothing'), []);
-  const order = ['a#gpu0:temperature_c', 'a#gpu0:power_mw', 'a#gpu10', 'a#gpu0', 'a#gpu2', 'a#host'];
-  const keys = layOut([source('a')], { ...NONE, order }, false).rows.map(({ key }) => key);
-  assert.deepEqual(keys, ['a#steps', 'a#gpu10', 'a#gpu10:power_mw', 'a#gpu0', 'a#gpu0:temperature_c', 'a#gpu0:power_mw', 'a#gpu2', 'a#gpu2:power_mw', 'a#host', 'a#host:cpu']);
-});
-
-test('a lane that is new since the order was made comes last in its group', () => {
-  const later = { ...source('a'), lanes: [...source('a').lanes, lane('gpu0:sm_clock_mhz', 'gpu0')] };
-  const keys = layOut([later], { ...NONE, order: ['a#gpu0:temperature_c', 'a#gpu0:power_mw'] }, false).rows.map(({ key }) => key);
-  assert.deepEqual(keys.slice(2, 5), ['a#gpu0:temperature_c', 'a#gpu0:power_mw', 'a#gpu0:sm_clock_mhz']);
 });
 
 test('a GPU with lesser lanes only shows them at once', () => {

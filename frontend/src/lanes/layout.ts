@@ -23,8 +23,6 @@ export interface LanePreferences {
   pinned: readonly string[];
   /** Keys of lanes, and of single series of lanes, that are not shown. */
   hidden: ReadonlySet<string>;
-  /** Keys of groups and lanes that were moved, with all their neighbours, in their new order. */
-  order?: readonly string[];
 }
 
 export interface LaneRow {
@@ -165,16 +163,6 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     const { source, lane } = lookup.get(key) as { source: LaneSource; lane: LaneInfo };
     addLane(source, lane, true, (many ? `${source.label} · ` : '') + titleOf(lane.group, source.groupTitles));
   }
-  const places = new Map((preferences.order ?? []).map((key, i) => [key, i]));
-  const inOrder = <T>(list: T[], keys: (item: T) => string[]): T[] => {
-    // What has no header cannot be moved: it stays in front. What is new comes last.
-    const place = (item: T): number => {
-      const known = keys(item);
-      if (!many && known.some((key) => key.endsWith('#training'))) return -1;
-      return known.map((key) => places.get(key)).find((at) => at !== undefined) ?? 1e9;
-    };
-    return places.size === 0 ? list : [...list].sort((a, b) => place(a) - place(b));
-  };
   const own = new Map(sources.map((source) => [source, new Map(byGroup(source.lanes))]));
   const groups = byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => {
     const members = sources.filter((source) => own.get(source)?.has(group));
@@ -184,7 +172,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
   const rank = ({ group }: { group: string }): number => (group === 'training' ? 0 : named.has(group.replace(MORE, '')) ? 1 : 2);
   groups.sort((a, b) => rank(a) - rank(b));
   const folded = new Set<string>();
-  for (const { group, members } of inOrder(groups, ({ group, members }) => members.map(({ id }) => groupKey(id, group)))) {
+  for (const { group, members } of groups) {
     const first = members[0];
     if (!first) continue;
     const key = groupKey(first.id, group);
@@ -204,7 +192,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     }
     const alike = new Map<string, typeof shown>();
     for (const one of shown) alike.set(one.lane.id, [...(alike.get(one.lane.id) ?? []), one]);
-    for (const same of inOrder([...alike.values()], (list) => list.map(({ source, lane }) => laneKey(source.id, lane.id))))
+    for (const same of alike.values())
       for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, source.front].filter(Boolean).join(' · '));
   }
   return { rows, height: top };
@@ -214,20 +202,6 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
 function withSeries(lane: LaneInfo, key: string, hidden: ReadonlySet<string>): LaneInfo {
   const series = lane.series.filter(({ name }) => !hidden.has(seriesRowKey(key, name)));
   return series.length === lane.series.length ? lane : { ...lane, series };
-}
-
-/** Keys of the rows among which a row can be moved: the lanes of its group, or all groups. */
-export function neighbours(layout: Layout, key: string): string[] {
-  const at = layout.rows.findIndex((row) => row.key === key && !(row.type === 'lane' && row.pinned));
-  const own = layout.rows[at];
-  if (!own) return [];
-  if (own.type === 'group') return layout.rows.filter(({ type }) => type === 'group').map((row) => row.key);
-  let from = at;
-  let to = at;
-  const inside = (row: Row | undefined): boolean => row?.type === 'lane' && !row.pinned;
-  while (inside(layout.rows[from - 1])) from--;
-  while (inside(layout.rows[to + 1])) to++;
-  return layout.rows.slice(from, to + 1).flatMap((row) => (row.type === 'lane' && row.source === own.source ? row.key : []));
 }
 
 export function rowAt(layout: Layout, y: number): Row | null {

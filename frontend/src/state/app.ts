@@ -256,25 +256,6 @@ export class App {
     this.state.set({ hidden: new Set() });
   }
 
-  /** Moves a pinned lane up (-1) or down (1) among the pinned ones. */
-  movePin(key: string, by: number): void {
-    const pinned = [...this.state.get().pinned];
-    const from = pinned.indexOf(key);
-    const to = from + by;
-    if (from < 0 || to < 0 || to >= pinned.length) return;
-    pinned.splice(to, 0, ...pinned.splice(from, 1));
-    this.state.set({ pinned });
-  }
-
-  /** Moves a group or a lane to another place among its neighbours, which are given as they stand. */
-  moveRow(key: string, neighbours: readonly string[], to: number): void {
-    const from = neighbours.indexOf(key);
-    if (from < 0 || to < 0 || to >= neighbours.length || to === from) return;
-    const moved = [...neighbours];
-    moved.splice(to, 0, ...moved.splice(from, 1));
-    this.state.set({ order: [...this.state.get().order.filter((other) => !neighbours.includes(other)), ...moved] });
-  }
-
   togglePin(key: string): void {
     const { pinned } = this.state.get();
     this.state.set({ pinned: pinned.includes(key) ? pinned.filter((other) => other !== key) : [...pinned, key] });

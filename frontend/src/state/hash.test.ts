@@ -4,7 +4,7 @@ import { decodeHash, EMPTY_LINK, encodeHash, type LinkState } from './hash.ts';
 
 const FULL: LinkState = {
   id: 'runs/a b&c=d#e/2026-x', compare: ['x/y', 'z,w'], axis: 'clock', view: { start: 12.5, end: 4800 }, follow: true, selected: 'input_bound-0', touched: true, tables: true,
-  measure: { start: 1e12, end: 1.5e12 }, collapsed: ['id#gpu0'], pinned: ['id#gpu0:utilization_pct'], hidden: ['a%2Cb'], order: ['id#gpu1', 'id#gpu0'], window: { number: 3, step: 124 },
+  measure: { start: 1e12, end: 1.5e12 }, collapsed: ['id#gpu0'], pinned: ['id#gpu0:utilization_pct'], hidden: ['a%2Cb'], window: { number: 3, step: 124 },
   list: true, sort: 'name', search: 'lr 1&2 ü', cause: 'input_bound',
 };
 

@@ -14,12 +14,10 @@ export interface LinkState {
   /** A span was chosen or closed by a person. */
   touched: boolean;
   tables: boolean;
-  /** The verdict's sentence alone, so that the lanes have its room. */
   measure: Range | null;
   collapsed: string[];
   pinned: string[];
   hidden: string[];
-  order: string[];
   window: OpenWindow | null;
   /** The table of all runs is shown. */
   list: boolean;
@@ -41,7 +39,7 @@ export interface OpenWindow {
 const NEWEST = '-start';
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'time', view: null, follow: false, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  id: null, compare: [], axis: 'time', view: null, follow: false, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], window: null,
   list: false, sort: NEWEST, search: '', cause: '',
 };
 
@@ -99,7 +97,6 @@ export function encodeHash(hash: string, state: Linked): string {
     closed: encodeList(state.collapsed),
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
-    order: encodeList(state.order),
     // One leaves the table and finds it as it was by going back, not by each link to a run.
     ...(state.list ? { list: '1', sort: state.sort === NEWEST ? '' : state.sort, search: state.search, cause: state.cause } : {}),
   };
@@ -131,7 +128,6 @@ export function decodeHash(hash: string): LinkState {
     collapsed: decodeList(found.get('closed')),
     pinned: decodeList(found.get('pinned')),
     hidden: decodeList(found.get('hidden')),
-    order: decodeList(found.get('order')),
     window,
     list: found.has('list'),
     sort: /^-?[a-z]{1,12}$/.exec(found.get('sort') ?? '')?.[0] ?? NEWEST,

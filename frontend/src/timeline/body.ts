@@ -3,11 +3,10 @@ import type { LaneInfo } from '../api/types.ts';
 import { drawBand, drawLine, drawStack, type Rect } from '../lanes/draw.ts';
 import { colourOf } from '../lanes/colours.ts';
 import { isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
-import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { place, spanPieces } from '../lanes/spans.ts';
 import { drawLimit, drawTrend, trendLine } from '../lanes/trend.ts';
-import { shift, span, toPixel, type Range } from '../math/range.ts';
+import { shift, span, toPixel } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { drawEnds } from './ends.ts';
@@ -35,12 +34,7 @@ interface Prepared {
   /** Of each of the points: the longest time to the next one that is no gap, in nanoseconds. */
   joins: number[];
   top: number;
-  /** Where the GPU was throttled, in lanes that show the effect; the first of them has the word for it. */
-  throttled: [number, number][];
-  first: boolean;
 }
-
-type Throttled = Map<LaneInfo, Prepared['throttled']>;
 
 const pool = new Map<string, Points[]>();
 
@@ -68,12 +62,11 @@ export function drawBody(
   context.clearRect(0, 0, width, height);
   const visible = layout.rows.filter((row) => row.top - scroll <= height && row.top + row.height - scroll >= 0);
   const prepared: Prepared[] = [];
-  const throttled: Throttled = new Map();
   for (const row of visible) {
     if (row.type !== 'lane') continue;
     const sources = frame.sources.filter(({ on }) => on === row.source);
     // Lines lie behind those of the row's own run, but before its columns.
-    for (const source of row.lane.kind === 'stack' ? sources : sources.reverse()) prepared.push(prepare(frame, source, row, throttled));
+    for (const source of row.lane.kind === 'stack' ? sources : sources.reverse()) prepared.push(prepare(frame, source, row));
   }
   const scales = shareScales(prepared, tops);
   for (const row of visible) {
@@ -144,7 +137,7 @@ export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
   const before = [...tops.values()].join();
   for (const row of layout.rows) {
     if (row.type !== 'lane' || row.lane.max) continue;
-    for (const source of frame.sources.filter(({ on }) => on === row.source)) grow(tops, row, prepare(frame, source, row, new Map()).top);
+    for (const source of frame.sources.filter(({ on }) => on === row.source)) grow(tops, row, prepare(frame, source, row).top);
   }
   return [...tops.values()].join() !== before;
 }
@@ -162,7 +155,7 @@ function drawSelected(context: CanvasRenderingContext2D, { palette, view, width,
 /** Lanes whose mean reads well as a filled area: shares of a whole and of a capacity. */
 const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || (lane.max ?? 0) > 0;
 
-function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttled): Prepared {
+function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
   const { axis, width, level } = frame;
   const view = shift(frame.view, -source.shift);
   const { lane } = row;
@@ -177,7 +170,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     // A step that compiles takes a hundred times as long as the others: the scale is theirs.
     const scaled = lane.series.flatMap(({ name }, s) => (name === 'compile' ? [] : [s]));
     const total = (i: number): number => scaled.reduce((sum, s) => sum + ((all.mean[s]?.[i] as number) || 0), 0);
-    return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [], first: false };
+    return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1 };
   }
   const points = pointsFor(key, keys.length).slice(0, keys.length);
   let top = lane.max ?? 0;
@@ -187,24 +180,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     if (!lane.max) top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
     return joinLimit(one, axis, tiles[0]?.level ?? level);
   });
-  const seen = throttled.size;
-  const ranges = behind ? [] : throttledIn(frame, source, lane, view, throttled);
-  return { ...of, points, joins, top, throttled: ranges, first: throttled.size > seen };
-}
-
-const scratch = new Points();
-
-/** `found` holds those of this frame already: the lanes of a GPU share them. */
-function throttledIn({ axis, level, width }: Frame, source: Source, lane: LaneInfo, view: Range, found: Throttled): [number, number][] {
-  const by = throttleLane(source.recording, lane);
-  if (!by) return [];
-  const old = found.get(by);
-  if (old) return old;
-  const keys = by.series.map(({ name }) => seriesKey(by.id, name));
-  const points = resample(source.tiles.best(axis, level, view, keys[0] as string), keys, view, width, scratch);
-  const ranges = throttledRanges(points, keys.length, joinLimit(points, axis, level));
-  found.set(by, ranges);
-  return ranges;
+  return { ...of, points, joins, top };
 }
 
 function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
@@ -230,5 +206,4 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
   drawLimit(context, lane, rect, top, palette);
   const line = trendLine(lane, axis, prepared.origin, shift(view, -prepared.shift), rect, top);
   if (line && lane.trend) drawTrend(context, line, lane.trend.title, rect, palette);
-  drawThrottled(context, prepared.throttled, y + 1, width, palette, prepared.first);
 }

@@ -1,13 +1,12 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
 import type { WordedFinding, RecordingReply, WindowInfo } from '../api/types.ts';
-import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
+import { isAbout, layOut, seriesRowKey, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange } from '../lanes/spans.ts';
 import { partAt, type Hole } from '../lanes/time.ts';
 import { remedyOf } from '../state/findings.ts';
 import { copyText, pasted } from '../views/fix.tsx';
 import { cleanCode } from '../math/text.ts';
-import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
 import { plural } from '../math/format.ts';
 import { clamp, levelFor, padded, sameRange, shift, span, stretched, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
@@ -173,15 +172,15 @@ export class Timeline {
   }
 
   private relayout(sources: Source[], compact: boolean, height: number): Layout {
-    const { collapsed, pinned, hidden, order } = this.app.state.get();
-    const key = [collapsed, pinned, hidden, order, compact, height, ...sources.map(({ recording }) => recording)];
+    const { collapsed, pinned, hidden } = this.app.state.get();
+    const key = [collapsed, pinned, hidden, compact, height, ...sources.map(({ recording }) => recording)];
     if (alike(key, this.layoutKey)) return this.shape.get().layout;
     this.layoutKey = key;
     const behind = sources.filter(({ id, on }) => id !== on).length;
     const lanes: LaneSource[] = sources.filter(({ id, on }) => id === on).map(({ id, label, recording }, i) => ({
       id, label, ...lanesOf(recording), front: i === 0 && behind > 0 ? `rank ${recording.report.rank}, ${plural(behind, 'other worker')} as thin lines` : '',
     }));
-    const preferences = { collapsed, pinned, hidden, order };
+    const preferences = { collapsed, pinned, hidden };
     const layout = layOut(lanes, preferences, compact);
     // Few lanes on a large screen grow into the room there is, in steps so that nothing wobbles.
     const room = Math.min(2, Math.floor((4 * height) / Math.max(1, layout.height)) / 4);
@@ -336,8 +335,6 @@ export class Timeline {
         const near = this.moving !== undefined ? 0 : tables || frame.sources.length > 1 ? Infinity : height;
         if (row.top >= scroll + height + near || row.top + row.height <= scroll - near) continue;
         wanted.add(row.lane.id);
-        const throttled = throttleLane(source.recording, row.lane);
-        if (throttled) wanted.add(throttled.id);
       }
       const time = timeLane(source.recording, this.app.state.get().gpus[source.id]);
       const overview = time ? [time.id] : [];
@@ -548,13 +545,6 @@ export class Timeline {
     const near = frame.axis === 'step' ? { step: Math.floor(at) } : { step: null, ns: source.recording.extent.start_ns + at };
     this.app.openWindow({ number: hit.window, ...near });
     return true;
-  }
-
-  /** Moves a lane up (-1) or down (1) among the lanes of its group, a group among the groups. */
-  moveRow(key: string, by: number): void {
-    if (this.app.state.get().pinned.includes(key)) return this.app.movePin(key, by);
-    const list = neighbours(this.shape.get().layout, key);
-    this.app.moveRow(key, list, list.indexOf(key) + by);
   }
 
   /** `f`: the measured range, else the selected span. */

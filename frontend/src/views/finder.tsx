@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { laneKey, lanesByGroup } from '../lanes/layout.ts';
 import { clean } from '../math/text.ts';
 import { lanesOf } from '../timeline/frame.ts';
-import { copyPicture } from '../timeline/png.ts';
+import { copyPicture } from '../timeline/poster.ts';
 import { titleOf } from '../words/causes.ts';
 import { fitLabel, runName } from '../words/labels.ts';
 import { useApp, useTab, type Tab } from './hooks.ts';

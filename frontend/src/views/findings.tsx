@@ -5,7 +5,7 @@ import { type Bounds, count, duration, percent, plural, seconds } from '../math/
 import { clean, held, ranges } from '../math/text.ts';
 import { causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { statusOf, stepsText } from '../words/labels.ts';
-import { aboutGpus, GpuCards } from './gpus.tsx';
+import { aboutGpus, Gpus } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
 import { Prose, Remedy } from './prose.tsx';
@@ -94,7 +94,7 @@ export function About({ recording }: { recording: RecordingReply }) {
       )}
       <details class="aside">
         <summary>{recording.report.gpus.length > 1 ? `${recording.report.gpus.length} GPUs` : 'GPU'}</summary>
-        <GpuCards report={recording.report} />
+        <Gpus report={recording.report} />
       </details>
       <Missing recording={recording} />
     </section>
@@ -272,7 +272,7 @@ function where(item: Group['first'], gpus: number): string {
 
 /** What could not be measured, with the reason and the cure. */
 function Missing({ recording }: { recording: RecordingReply }) {
-  // Why there is no GPU stands in the place of the GPUs' cards.
+  // Why there is no GPU stands in the place of the GPUs.
   const missing = recording.report.unavailable.filter((item) => recording.report.gpus.length || !aboutGpus(item));
   const problems = recording.problems;
   if (missing.length + problems.length === 0) return null;

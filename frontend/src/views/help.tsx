@@ -37,7 +37,6 @@ const KEYS: [string, [string, string][]][] = [
     [
       ['drag; touch: hold, then drag', 'measure a range'],
       ['click a step (zoomed in)', 'where that step went'],
-      ['drag a label', 'move a lane or a group'],
       ['click a legend', 'hide or show its series'],
       ['click a colour, in bar or lane', 'what took this time, and its fix'],
       ['drag on the axis or the line above it', 'zoom to it'],
@@ -87,8 +86,7 @@ export function Help() {
       <p>
         The first lane is the time of a GPU: blue is busy, and the colour above its edge is what training did while the GPU had nothing to do.
         Hatched parts are estimates from profiler windows; grey is unexplained, and dots mean that nothing was sampled. In the lanes below, a line is the average of what a pixel covers; the band around it runs from the minimum to the maximum, so that no spike is
-        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured.  A hatched strip over power, clock
-        and temperature: the driver had lowered the clocks for a tenth of the time or more.
+        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured.
       </p>
       <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>
         Close

@@ -1,56 +1,10 @@
 /** The labels beside the lanes: names, scales, values; they fold, pin, hide and move what they name. */
 import { useEffect, useRef } from 'preact/hooks';
 import { colourOf } from '../lanes/colours.ts';
-import { neighbours, type GroupRow, type LaneRow } from '../lanes/layout.ts';
+import type { GroupRow, LaneRow } from '../lanes/layout.ts';
 import { plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import type { Timeline } from '../timeline/timeline.ts';
 import { useSelect, useTab } from './hooks.ts';
-
-const DRAG_PIXELS = 6;
-
-/** Dragging a label with the mouse up or down moves its row among its neighbours. */
-function startDrag(timeline: Timeline, key: string, event: PointerEvent): void {
-  if (event.button !== 0 || event.pointerType === 'touch' || (event.target as HTMLElement).closest('.tl-tools, .tl-legend')) return;
-  const label = event.currentTarget as HTMLElement;
-  const from = event.clientY;
-  let moved = 0;
-  const move = (now: PointerEvent): void => {
-    moved = now.clientY - from;
-    if (Math.abs(moved) < DRAG_PIXELS) return;
-    label.classList.add('dragged');
-    label.style.transform = `translateY(${moved}px)`;
-  };
-  const end = (now: PointerEvent): void => {
-    removeEventListener('pointermove', move);
-    removeEventListener('pointerup', end);
-    removeEventListener('pointercancel', end);
-    label.classList.remove('dragged');
-    label.style.transform = '';
-    if (Math.abs(moved) < DRAG_PIXELS || now.type === 'pointercancel') return;
-    // The click that follows would fold a group.
-    addEventListener('click', (click) => click.stopPropagation(), { capture: true, once: true });
-    setTimeout(() => dropAt(timeline, key, moved));
-  };
-  addEventListener('pointermove', move);
-  addEventListener('pointerup', end);
-  addEventListener('pointercancel', end);
-}
-
-/** Moves a row to where its middle was dragged to. */
-function dropAt(timeline: Timeline, key: string, by: number): void {
-  const { app } = timeline;
-  const { layout } = timeline.shape.get();
-  const { pinned } = app.state.get();
-  const list = pinned.includes(key) ? pinned : neighbours(layout, key);
-  const rows = list.map((one) => layout.rows.find((row) => row.key === one)).filter((row) => row !== undefined);
-  const own = rows.find((row) => row.key === key);
-  if (!own) return;
-  const middle = own.top + own.height / 2 + by;
-  const to = rows.filter((row) => row.key !== key && row.top + row.height / 2 < middle).length;
-  if (pinned.includes(key)) app.movePin(key, to - pinned.indexOf(key));
-  else app.moveRow(key, list, to);
-}
 
 /**
  * Groups are one stop of the Tab key; inside, arrow keys go from group to group, open and fold them.
@@ -76,7 +30,7 @@ interface GroupProps {
 }
 
 export function GroupLabel({ row, stop, onFocus }: GroupProps) {
-  const { app, timeline } = useTab();
+  const { app } = useTab();
   const toggle = (): void => app.toggle('collapsed', row.key);
   return (
     <button
@@ -85,10 +39,9 @@ export function GroupLabel({ row, stop, onFocus }: GroupProps) {
       style={{ top: `${row.top}px`, height: `${row.height}px` }}
       aria-expanded={!row.collapsed}
       tabIndex={stop ? 0 : -1}
-      title="Click to fold, drag to move; arrow keys go from group to group"
+      title="Click to fold; arrow keys go from group to group"
       onFocus={onFocus}
       onKeyDown={(event) => rove(event, row, toggle)}
-      onPointerDown={(event) => startDrag(timeline, row.key, event)}
       onClick={toggle}
     >
       <GroupTitle row={row} />
@@ -169,8 +122,7 @@ export function LaneLabel({ row }: { row: LaneRow }) {
     <div
       class="tl-label"
       style={{ top: `${row.top}px`, height: `${row.height}px` }}
-      title={[row.origin, lane.title, lane.note, 'Drag to move'].filter(Boolean).map((part) => clean(part, 400)).join('\n')}
-      onPointerDown={(event) => startDrag(timeline, row.key, event)}
+      title={[row.origin, lane.title, lane.note].filter(Boolean).map((part) => clean(part, 400)).join('\n')}
     >
       <span class="tl-title">
         <bdi>{name}</bdi>
@@ -180,8 +132,6 @@ export function LaneLabel({ row }: { row: LaneRow }) {
       {row.origin && <bdi class="tl-origin">{clean(row.origin, 60)}</bdi>}
       <Legend row={row} />
       <span class="tl-tools">
-        <Tool sign="↑" name={`Move ${name} up`} onClick={() => timeline.moveRow(row.key, -1)} />
-        <Tool sign="↓" name={`Move ${name} down`} onClick={() => timeline.moveRow(row.key, 1)} />
         <Tool sign={row.pinned ? '⊖' : '⊕'} name={`${row.pinned ? 'Unpin' : 'Pin'} ${name}`} onClick={() => app.togglePin(row.key)} />
         {!row.pinned && <Tool sign="✕" name={`Hide ${name}`} onClick={() => app.toggle('hidden', row.key)} />}
       </span>

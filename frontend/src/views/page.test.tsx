@@ -111,7 +111,7 @@ test('what no cause explains is not called healthy', async () => {
 test('messages show code as code, and the remedy after it', async () => {
   const missing = { source: 'nvml', reason: 'no driver <b>here</b>', cure: 'pass `--gpus all` to it' };
   await opened(changed(() => ({ gpus: [], gpu_time_est: {}, unavailable: [missing] })));
-  assert.match(text('card'), /no driver <b>here<\/b>/);
+  assert.match(text('gpu-none'), /no driver <b>here<\/b>/);
   assert.equal(text('cure'), '→ pass --gpus all to it');
   assert.match(elements('cure')[0] ?? '', /<code>--gpus all<\/code>/);
 });

@@ -1,7 +1,6 @@
 /** What is under the pointer, in words and numbers. */
 import { colourOf } from '../lanes/colours.ts';
 import { phaseTitle } from '../lanes/spans.ts';
-import { throttleLane } from '../lanes/throttle.ts';
 import { duration, nanoseconds, percent, plural, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { phaseAt, waitAt, waitColour } from '../timeline/head.ts';
@@ -134,11 +133,6 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
       if (found.max > found.min && (lane.kind !== 'stack' || found.max > found.mean * 1.5))
         lines.push({ title: 'min–max', value: `${withUnit(found.min, lane.unit)} – ${withUnit(found.max, lane.unit)}` });
     });
-    const by = throttleLane(source.recording, lane);
-    for (const { name, title } of by?.series ?? []) {
-      const share = by && valueAt(source.tiles, frame.axis, frame.level, by.id, name, at - source.shift, reach)?.mean;
-      if (share) lines.push({ colour: 'slate', title: `throttled, ${clean(title, 40)}`, value: withUnit(share, by.unit) });
-    }
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const others = frame.sources
       .filter(({ id, on }) => on === row.source && id !== on)

@@ -8,7 +8,7 @@ import type { AxisChoice } from '../state/hash.ts';
 import { addressWindow } from '../state/hash.ts';
 import { exportReport, exportValues } from '../timeline/export.ts';
 import { convertRange, type Frame } from '../timeline/frame.ts';
-import { copyPicture, exportPng } from '../timeline/png.ts';
+import { copyPicture } from '../timeline/poster.ts';
 import { factsLine, statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
 import { copyText } from './fix.tsx';
@@ -145,9 +145,6 @@ function Actions({ recording }: { recording: RecordingReply }) {
           <div class="popover end" role="group" aria-label="Export">
             <button type="button" onClick={save(() => copyPicture(timeline))}>
               Copy picture <small>number, bar, lane</small>
-            </button>
-            <button type="button" onClick={save(() => exportPng(timeline))}>
-              Picture of this view <small>PNG</small>
             </button>
             <button type="button" onClick={save(() => exportValues(timeline))}>
               Lanes of this view <small>CSV</small>

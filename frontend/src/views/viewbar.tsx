@@ -14,7 +14,7 @@ export function ViewBar() {
   useDismiss(open, () => setOpen(false), box);
   return (
     <div class="viewbar" ref={box}>
-      <button type="button" class="small" aria-haspopup="dialog" aria-expanded={open} title="All lanes: show, hide, pin, move" onClick={() => setOpen(!open)}>
+      <button type="button" class="small" aria-haspopup="dialog" aria-expanded={open} title="All lanes: show, hide, pin" onClick={() => setOpen(!open)}>
         lanes <span aria-hidden="true">▾</span>
       </button>
       <Small sign="↶" name="Undo zoom" keys="z" disabled={!app.canUndo} onClick={() => app.undo()} />
@@ -66,8 +66,6 @@ function LaneList({ most }: { most: number }) {
                       <label>
                         <input type="checkbox" checked={!hidden.has(row)} onChange={() => app.toggle('hidden', row)} /> <bdi>{called}</bdi>
                       </label>
-                      <Small sign="↑" name={`Move ${called} up`} onClick={() => timeline.moveRow(row, -1)} />
-                      <Small sign="↓" name={`Move ${called} down`} onClick={() => timeline.moveRow(row, 1)} />
                       <button type="button" class="small" aria-pressed={pinned.includes(row)} onClick={() => app.togglePin(row)}>
                         {pinned.includes(row) ? 'unpin' : 'pin'}
                       </button>
