@@ -101,7 +101,6 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "own_python_at": ("most of it at", ""),
     "own_python_at_pct": ("of it", "%"),
     "own_python_pct": ("stack samples in Python of the program's own", "%"),
-    "logging_pct": ("stack samples in a library that writes a log", "%"),
     "predict_set_up_pct": ("stack samples inside the set-up of a call of predict", "%"),
     "eager_looks_pct": ("stack samples inside an eager operation", "%"),
     "eager_op_us": ("step time per eager operation", "µs"),

@@ -363,7 +363,7 @@ def _holding(finding: Mapping, run: Mapping) -> str:
     if finding["cause"] == STUCK:
         return f"{finding['title']}."
     if not finding["lost_s"]:
-        return f"{finding['title']}; its cost is not known."
+        return f"{finding['title']}; cost unknown."
     lost = f"{duration(finding['lost_s'])} of {duration(run['wall_s'])}"
     gains = promise(run["wall_s"], finding.get("saves_range_s"), finding["saves_s"], "job")
     return f"{finding['title']} ({lost} lost).{gains}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
@@ -31,17 +32,17 @@ _FORECASTS = frozenset(rule.cause for rule in RULES if rule.forecast)
 _HALTS = frozenset(rule.cause for rule in RULES if rule.halts)
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"
-UNKNOWN = "No bottleneck was established"  # how such a verdict begins, or in its midst:
+UNKNOWN = "No bottleneck found"  # how such a verdict begins, or in its midst:
 UNEXPLAINED = "no single cause explains it"
-NOTHING = "Nothing held training back"
-NOTHING_IN_TRACE = "Nothing held the GPU back"
-NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
+NOTHING = "Nothing held up training"
+NOTHING_IN_TRACE = "Nothing held up the GPU"
+NOTHING_LARGE = "Nothing large held up training"  # ... if small findings are listed
+UNCHECKED = "the inside of steps"  # what an all-clear without a GPU's samples says it did not check
+OTHER_PROGRAMS = "Other programs used"  # how a verdict begins where they kept the cores from a run without findings
 COMPILING = "but compiling"  # what follows NOTHING where the GPU was busy otherwise
 NO_STEP = "No training step was recorded yet."
 NOT_TRACED = "No findings"  # a trace without what the device did
 TOO_LITTLE = f"{UNKNOWN}: too little GPU work to judge"  # in a trace
-# Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
-OUTSIDE = "Training was not held up between steps"
 # Part of the account -> beginning of the verdict where it took more than the steps, and no cause was found in it.
 _TOOK = {
     "input_wait": "Waiting for input took",
@@ -49,15 +50,14 @@ _TOOK = {
     "validation": "Validation took",
     "callbacks": "Callbacks took",
 }
-CLEAR = (NOTHING, NOTHING_LARGE, OUTSIDE, *_TOOK.values())  # how verdicts without a cause begin, but those of UNKNOWN
-SMALL = (NOTHING_LARGE, *_TOOK.values())  # likewise, where small findings may be listed
+SMALL = (NOTHING_LARGE, OTHER_PROGRAMS, *_TOOK.values())  # verdicts without a cause, beside small findings
+CLEAR = (NOTHING, *SMALL)  # how verdicts without a cause begin, but those of UNKNOWN
 # Beginning of a verdict on a run without findings -> what it says; any other one: that the loss has no single cause.
 _CALM: dict[str, Calm] = {
     f"{NOTHING} {COMPILING}": "compiling",
     _TOOK["compile"]: "compiling",
     NOTHING: "healthy",
     NOTHING_IN_TRACE: "healthy",
-    OUTSIDE: "outside",
     NO_STEP: "empty",
     NOT_TRACED: "unjudged",
     TOO_LITTLE: "unjudged",
@@ -65,12 +65,12 @@ _CALM: dict[str, Calm] = {
 _UNNAMED = tuple(f"{rule.cause}:{rule.unnamed}" for rule in RULES if rule.unnamed)  # beginnings of ids
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
-    "input_wait": "into waiting for input",
-    "compile": "into compiling",
-    "validation": "into validation",
-    "callbacks": "into callbacks",
-    "other": "passed between the steps",
-    "unkept": "into steps that came too fast to be recorded",  # a part of "other"
+    "input_wait": "waiting for input",
+    "compile": "compiling",
+    "validation": "in validation",
+    "callbacks": "in callbacks",
+    "other": "between the steps",
+    "unkept": "in steps that came too fast to be recorded",  # a part of "other"
 }
 
 
@@ -81,6 +81,8 @@ def is_unknown(verdict: str) -> bool:
 
 def calm(verdict: str) -> Calm:
     """Return what the verdict on a run without findings says."""
+    if verdict.startswith(NOTHING) and UNCHECKED in verdict:
+        return "outside"
     return next((says for beginning, says in _CALM.items() if verdict.startswith(beginning)), "unexplained")
 
 
@@ -195,7 +197,7 @@ def is_unnamed(finding: Mapping) -> bool:
 
 
 def _of_unknown_cost(finding: Mapping) -> str:
-    unknown = "" if finding["cause"] in _FORECASTS else "; its cost is not known"
+    unknown = "" if finding["cause"] in _FORECASTS else "; cost unknown"
     return f"{finding['title']}{unknown}."
 
 
@@ -490,26 +492,21 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     seconds = times["step"] if times else (run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")) / 1e9
     wall = run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
-    went = f"{share} of {duration(wall)} went into training steps"
+    went = f"{share} of {duration(wall)} in steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
     later = wall - times.get("compile", 0.0)  # every run begins by compiling
     mostly = seconds >= FOUR_FIFTHS * later
     small_parts = {**times, "unkept": unkept, "other": times.get("other", 0.0) - unkept}
     small_parts = small_parts if seconds < FOUR_FIFTHS * wall else {}
     unclear = went + _largest(small_parts, wall)
-    # Compiling alone does not contradict "nothing held it back" about all the rest.
+    # Compiling alone does not contradict "nothing held it up" about all the rest.
     clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
-    took = _took(times, seconds, wall)
-    if took and idle is None:
-        return f"{took}, training steps {share}."
+    took, others = _took(times, seconds, wall), _cores_of_others(run)
     if idle is None:
-        if not mostly:
-            why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
-            return f"{UNKNOWN}: {clear} ({why})."
-        waits = run.steps.total("wait_known") > 0
-        opening = OUTSIDE if nothing == NOTHING else NOTHING_LARGE
-        return f"{opening}: {clear}; {_not_measured(run, waits)}."
+        if took and not others:
+            return f"{took}, training steps {share}."
+        return f"{others or (nothing if mostly else UNKNOWN)}: {clear}. {_unchecked(run)}"
     is_plural = len(idle.gpus) > 1
     gpu = "the GPUs were" if is_plural else "the GPU was"
     active = f"{percent(idle.active_pct)} of the time{' on average' if is_plural else ''}"
@@ -525,6 +522,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         if took:
             return f"{took}, training steps {share}; {gpu} active {active}."
         parts = _idle_parts_of_run(run, idle)
+        active += f". {others}" if others else ""
         return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
     kernels = _kernels_at_least(run, idle)
     if kernels is not None and kernels < BUSY_PCT.default:
@@ -561,21 +559,26 @@ def _kernels_at_least(run: Run, idle: Idle) -> float | None:
     return min((part.kernels_pct for part in filled), default=None)
 
 
-def _not_measured(run: Run, waits: bool) -> str:
-    """Return the aspects that an all-clear does not cover."""
-    within = (
-        "how busy the GPU was in them was not measured"
-        if run.used_gpus
-        else "how well they use the CPU was not measured (no GPU in use)"
-    )
-    stack_samples = stack_samples_of(run)
-    small_us = SMALL_US.default
+def _cores_of_others(run: Run) -> str:
+    """Return which part of the cores other programs used, where all were busy; "" where not, or not known."""
+    host = InputWait(run, run.whole, 1.0, 1.0)
+    if not (host.cores_full and host.others_compute):
+        return ""
+    return f"{OTHER_PROGRAMS} {min(host.cpus, host.other_cpus):.1f} of the {host.cpus} cores"
+
+
+def _unchecked(run: Run) -> str:
+    """Return the sentences on what an all-clear does not cover."""
+    why = "GPU utilization was not measured" if run.used_gpus else "No GPU"
+    waits = "" if run.steps.total("wait_known") else "waits for input and "
+    unchecked = f"{why}, so {waits}{UNCHECKED} {'were' if waits else 'was'} not checked."
+    stack_samples, small_us = stack_samples_of(run), SMALL_US.default
     if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
-        within += (
-            f"; Python starts some {stack_samples.operations:,} operations in each, one every "
-            f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster"
+        unchecked += (
+            f" Python starts some {stack_samples.operations:,} operations in each, one every "
+            f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster."
         )
-    return within if waits else f"waits for input were not measured, and {within}"
+    return unchecked
 
 
 def _others_pct(run: Run, idle: Idle) -> float:

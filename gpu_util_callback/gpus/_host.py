@@ -169,8 +169,8 @@ class Host:
 
     def _read_workers(self) -> tuple[float, float]:
         """Return the number of this process's children and what they hold of their own."""
-        began = time.perf_counter()
-        if began >= self._workers_due_s:
+        now_s, cpu_s = time.perf_counter(), time.thread_time()
+        if now_s >= self._workers_due_s:
             number, total_bytes = 0, 0
             for child in self._process.children(recursive=True):
                 worker_bytes = _own_bytes(child.pid)
@@ -182,19 +182,19 @@ class Host:
                     continue
                 number += 1
                 total_bytes += worker_bytes
-            took = time.perf_counter() - began
-            self._workers_due_s = began + max(_WORKERS_S, took / _WORKERS_SHARE)
+            took = time.thread_time() - cpu_s  # on full cores the clock counts waiting for one as well
+            self._workers_due_s = now_s + max(_WORKERS_S, took / _WORKERS_SHARE)
             self._workers = float(number), float(total_bytes)
         return self._workers
 
     def _read_children(self) -> float:
         """Return the CPU use of this process' children since their last reading."""
-        began = time.perf_counter()
-        if began >= self._children_due_s:
+        now_s, cpu_s = time.perf_counter(), time.thread_time()
+        if now_s >= self._children_due_s:
             spent = _children_cpu_s()
             self._children_cpu_pct = NAN if spent is None else 100 * self._rate("children", spent)
-            took = time.perf_counter() - began
-            self._children_due_s = began + max(_CHILDREN_S, took / _WORKERS_SHARE)
+            took = time.thread_time() - cpu_s
+            self._children_due_s = now_s + max(_CHILDREN_S, took / _WORKERS_SHARE)
         return self._children_cpu_pct
 
     def _traffic(self, row: dict[str, float]) -> None:

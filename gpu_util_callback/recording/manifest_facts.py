@@ -136,8 +136,6 @@ class Dispatch(TypedDict, total=False):
     eager: Count
     compiled: Count
     predict_set_up: Count
-    logging: Count  # in a library that writes a log
-    logs_to: str
     own: Count  # in Python of the program's own, of them ...
     at_place: Count  # ... in the line `own_at`
     own_at: str
@@ -149,6 +147,9 @@ class Dispatch(TypedDict, total=False):
     between_input: Count  # in the iterator of a dataset
     between_function: str  # of the program, in which most of them were ...
     between_in_function: Count  # ... so many
+
+
+OWN_PYTHON = "The program's own Python"  # `calls` of PythonInSteps where no call is under way
 
 
 class PythonInSteps(TypedDict, total=False):

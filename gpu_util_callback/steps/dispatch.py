@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import linecache
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 
+from gpu_util_callback.recording.manifest_facts import OWN_PYTHON
 from gpu_util_callback.steps.frames import stack_of
 
 # Samples are dense at first, so that short runs have enough, and rare once there are enough. Those of
@@ -85,6 +88,39 @@ _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gp
 # Packages whose calls are the training itself, and parts of paths in which batches are made, or callbacks called.
 _FRAMEWORKS = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "jaxlib", "flax", "optax", "lightning"})
 _NO_STEP = ("keras/src/trainers/data_adapters/", "keras/src/callbacks/", "torch/utils/data/", "/grain/_src/")
+# Functions of frameworks that train: a function of the program below or above one is part of the step.
+_TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
+# Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
+_INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
+_CONVERTS = frozenset({"tolist"})  # methods that make Python objects of a tensor's elements
+_A_FIFTH, _FOUR_FIFTHS = 0.2, 0.8
+
+
+@dataclass
+class FunctionSamples:
+    """Samples in one function of the program, weighted.
+
+    Attributes:
+        aside: (place, call) of lines that do not train -> weight.
+        unclear: number of a line that may -> weight.
+        trains: whether a sample met it above or below a part of the step.
+    """
+
+    aside: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    unclear: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    trains: bool = False
+
+    @property
+    def is_aside(self) -> bool:
+        """True if the whole function does not train."""
+        weight = sum(self.aside.values())
+        return not self.trains and weight > _A_FIFTH * (weight + sum(self.unclear.values()))
+
+    def named(self, function: str) -> tuple[str, str]:
+        """Return the place and the name of what does not train: a library's call, or else the whole function."""
+        (place, call), weight = max(self.aside.items(), key=lambda item: item[1])
+        is_all = "." in call and weight > _FOUR_FIFTHS * sum(self.aside.values())
+        return place, call if is_all else function
 
 
 class LineCalls:
@@ -105,6 +141,13 @@ class LineCalls:
                 self._calls.clear()
             self._calls[key] = self._read(code.co_filename, line)
         return self._calls[key]
+
+    @staticmethod
+    def function(path: str, line: int) -> str:
+        """Return the name of the function that the statement on a line is a call of; "" for other statements."""
+        outermost = next(iter(_calls_at(path, line)), None)
+        function = outermost.func if outermost is not None else None
+        return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
     @staticmethod
     def _read(path: str, line: int) -> str:
@@ -136,6 +179,8 @@ def _whose(function: ast.expr, names: Mapping[str, object]) -> str:
     method = function.attr if isinstance(function, ast.Attribute) else ""
     if method.endswith("_") and not method.startswith("_"):
         return method  # of a tensor, in place: no part of what a model computes
+    if method in _CONVERTS:
+        return method
     root = function
     while isinstance(root, (ast.Attribute, ast.Call)):
         root = root.value if isinstance(root, ast.Attribute) else root.func
@@ -175,10 +220,10 @@ class DispatchWatch:
         self._between_input = 0
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
-        self._logs: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
         self._weight = 0.0  # of all samples but those of compiling
-        self._aside: dict[tuple[str, str], float] = {}  # (line, call) of what does not train in steps -> weight
+        # Path and name of the innermost function of the program -> its samples; a comprehension's are those around it.
+        self._of_functions: dict[tuple[str, str], FunctionSamples] = {}
         self._line_calls = LineCalls()
         self._between_functions: Counter[CodeType] = Counter()
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
@@ -218,7 +263,8 @@ class DispatchWatch:
         if not self._working():
             self._look_between()
             return
-        stack = stack_of(self._thread, self._loop, _DEEPEST)
+        instructions: dict[int, int] = {}
+        stack = stack_of(self._thread, self._loop, _DEEPEST, instructions)
         in_loop = bool(stack) and stack[-1][1] is self._loop
         inside = stack[:-1] if in_loop else stack
         meanings = [self._meaning_of(code) for _, code, _ in inside]
@@ -232,30 +278,41 @@ class DispatchWatch:
             self._in_steps.update(code for _, code, _ in own)
         if kind != COMPILING:
             self._weight += weight
-        if kind in ("", EAGER, COMPILED):
-            self._note_aside(
-                weight, stack, [*meanings, *(self._meaning_of(code) for _, code, _ in stack[len(inside) :])]
-            )
-        if kind == LOGGING:
-            self._logs[logs_to(inside[meanings.index(LOGGING)][1])] += 1
-        elif not kind and (own or in_loop):
+        if kind in ("", EAGER, COMPILED, LOGGING):
+            outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
+            self._note_function(weight, stack, [*meanings, *outer], instructions.get(self._thread, 0))
+        if not kind and (own or in_loop):
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
 
-    def _note_aside(self, weight: float, stack: Sequence[tuple[int, CodeType, int]], meanings: Sequence[str]) -> None:
-        """Count what the innermost line of the program calls where that is neither the framework's nor the input's."""
+    def _note_function(
+        self, weight: float, stack: Sequence[tuple[int, CodeType, int]], meanings: Sequence[str], instruction: int
+    ) -> None:
+        """Count a sample for the innermost function of the program: whether its line trains, and what it calls."""
         place = next((at for at, meaning in enumerate(meanings) if meaning == "user"), len(stack))
         if place == len(stack) or any(part in path_of(code) for _, code, _ in stack[place:] for part in _NO_STEP):
             return
         _, code, line = stack[place]
-        call = self._line_calls.of(code, line)  # whatever runs in it: JAX has a callback in each collection
+        function = code.co_filename, name_of(code)
+        if function not in self._of_functions and len(self._of_functions) >= _MOST_KNOWN:
+            return
+        samples = self._of_functions.setdefault(function, FunctionSamples())
+        samples.trains |= code is self._loop or any(
+            code.co_name in _TRAINS and _package(code) in _FRAMEWORKS for _, code, _ in stack
+        )
+        call = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
+        call = call or self._line_calls.of(code, line)  # whatever runs in it: JAX has a callback in each collection
         if not call and place:  # what it calls is Python as well
             called = stack[place - 1][1]
-            call = "" if _package(called) in _FRAMEWORKS else f"{_package(called)}.{name_of(called)}"
+            ours = "gpu_util_callback/" in path_of(called)
+            call = "" if ours or _package(called) in _FRAMEWORKS else f"{_package(called)}.{name_of(called)}"
+        if not call and not place and dis.opname[code.co_code[instruction]].startswith(_INTERPRETS):
+            call = OWN_PYTHON
         if call:
-            place_and_call = place_of(code, line), call
-            self._aside[place_and_call] = self._aside.get(place_and_call, 0.0) + weight
+            samples.aside[place_of(code, line), call] += weight
+        else:
+            samples.unclear[line] += weight
 
     @staticmethod
     def _kind_of(meanings: list[str]) -> str:
@@ -310,6 +367,23 @@ class DispatchWatch:
                 return meaning
         return "" if is_library(name) else "user"
 
+    def _weights_aside(self) -> dict[tuple[str, str], float]:
+        """Return (line, what it calls) -> weight of the samples in what does not train."""
+        functions = self._of_functions
+        whole = {name.rpartition(".")[2]: (path, name) for (path, name), of in functions.items() if of.is_aside}
+        weights: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for (path, name), samples in functions.items():
+            if (path, name) in whole.values():
+                weights[samples.named(name)] += sum(samples.aside.values()) + sum(samples.unclear.values())
+                continue
+            for place, weight in samples.aside.items():
+                weights[place] += weight
+            for line, weight in samples.unclear.items():  # what a line computes to call such a function is done for it
+                called = whole.get(self._line_calls.function(path, line))
+                if called is not None:
+                    weights[functions[called].named(called[1])] += weight
+        return weights
+
     def aside(self) -> dict[str, str | float]:
         """Return what does not train within the steps, for the manifest; {} before samples.
 
@@ -319,8 +393,9 @@ class DispatchWatch:
         samples = self._samples - self._kinds[COMPILING]
         if samples <= 0:
             return {}
-        aside = sum(self._aside.values())
-        (place, call), most = max(self._aside.items(), key=lambda item: item[1], default=(("", ""), 0.0))
+        weights = self._weights_aside()
+        (place, call), most = max(weights.items(), key=lambda item: item[1], default=(("", ""), 0.0))
+        aside = sum(weights.values())
         return {
             "samples": samples,
             "aside": round(aside / self._weight, 4),
@@ -333,7 +408,7 @@ class DispatchWatch:
         """Return what was seen so far, for the manifest; {} before samples.
 
         Returns: `samples`, of them `eager`, `compiled`, `predict_set_up` (what `model.predict`
-            makes for each call), `logging`, with what it mostly `logs_to`, and `own`, in Python of
+            makes for each call), and `own`, in Python of
             the program's own and what that calls but for the framework, `at_place` of them
             `own_at`; `function`, what the loop calls for a step in which operations were seen;
             `operations` of a usual step, None where unknown; `between`, samples between the steps,
@@ -342,7 +417,7 @@ class DispatchWatch:
         """
         if not self._samples and not self._between:
             return {}
-        log, place = self._logs.most_common(1), self._own.most_common(1)
+        place = self._own.most_common(1)
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
         between = [function for function in self._between_functions.most_common() if function[0] not in self._in_steps]
         usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
@@ -351,8 +426,6 @@ class DispatchWatch:
             "eager": self._kinds[EAGER],
             "compiled": self._kinds[COMPILED],
             "predict_set_up": self._kinds[PREDICT],
-            "logging": self._kinds[LOGGING],
-            "logs_to": log[0][0] if log else None,
             "own": self._own.total(),
             "own_at": place[0][0] if place else None,
             "at_place": place[0][1] if place else 0,

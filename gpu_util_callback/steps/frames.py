@@ -52,15 +52,18 @@ def _marked(code: CodeType) -> CodeType:
 Stack = list[tuple[int, CodeType, int]]
 
 
-def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> Stack:
+def stack_of(
+    thread: int, until: CodeType | None = None, deepest: int = 10_000, instructions: dict[int, int] | None = None
+) -> Stack:
     """Return the stack of another thread as it runs; no frame is kept. Empty: there is no such thread.
 
     Args:
         thread: its identifier.
         until: the stack ends after the first frame of this code.
         deepest: the most frames.
+        instructions: filled with the thread's identifier -> offset of its instruction in the innermost frame's code.
     """
-    return _stacks(thread, until, deepest).get(thread, [])
+    return _stacks(thread, until, deepest, instructions).get(thread, [])
 
 
 def all_stacks(deepest: int = 200) -> dict[int, Stack]:
@@ -68,7 +71,9 @@ def all_stacks(deepest: int = 200) -> dict[int, Stack]:
     return _stacks(None, None, deepest)
 
 
-def _stacks(only: int | None, until: CodeType | None, deepest: int) -> dict[int, Stack]:
+def _stacks(
+    only: int | None, until: CodeType | None, deepest: int, instructions: dict[int, int] | None = None
+) -> dict[int, Stack]:
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
     """Return the stacks of threads by id, innermost frame first.
@@ -86,6 +91,8 @@ def _stacks(only: int | None, until: CodeType | None, deepest: int) -> dict[int,
         for thread in innermost if only is None else [only]:
             frame: FrameType | None = innermost.get(thread)
             frames = stacks.setdefault(thread, [])
+            if instructions is not None and frame is not None:
+                instructions[thread] = frame.f_lasti
             while frame is not None and len(frames) < deepest:
                 frames.append((id(frame), frame.f_code, frame.f_lineno or 0))
                 if frame.f_code is until:

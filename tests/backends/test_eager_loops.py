@@ -135,10 +135,10 @@ def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, 
     watch = DispatchWatch(framework, 0, lambda: True)
     watch.look()
     facts = watch.facts()
-    assert (facts["eager"], facts["logging"], facts["logs_to"]) == (0, 1, log)
+    assert facts["eager"] == 0 and watch.aside()["calls"] == log
     del stack[1]
     watch.look()
-    assert watch.facts()["eager"] == watch.facts()["logging"] == 1
+    assert watch.facts()["eager"] == 1 and watch.aside()["aside"] == 0.5
 
 
 def test_a_look_into_the_program_s_own_python_notes_its_innermost_line(monkeypatch):

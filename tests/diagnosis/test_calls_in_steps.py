@@ -3,12 +3,15 @@
 import copy
 import sys
 import threading
+import time
 import types
+from collections import defaultdict
 
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.steps.dispatch import DispatchWatch, LineCalls
+from gpu_util_callback.recording.manifest_facts import OWN_PYTHON
+from gpu_util_callback.steps.dispatch import DispatchWatch, FunctionSamples, LineCalls
 
 PROGRAM = """\
 import copy, gc, json
@@ -81,7 +84,7 @@ def looped(aside: float, calls="gc.collect", gpus=(), **steps) -> Generated:
     return run
 
 
-@pytest.mark.parametrize("calls", ["gc.collect", "copy.deepcopy", "add_"])
+@pytest.mark.parametrize("calls", ["gc.collect", "copy.deepcopy", "confusion", OWN_PYTHON])
 def test_they_are_named_with_their_line(calls):
     run = looped(0.8, calls)
     found = run.diagnose()
@@ -108,3 +111,85 @@ def test_they_are_none_where_they_are_rare_or_the_gpu_works(run):
 def test_of_a_busy_gpu_only_the_idle_time_is_lost():
     [span] = looped(0.8, gpus=[GPU], gpu_share=0.3).findings("host_stall")
     assert span["lost_s"] == pytest.approx(0.7 * 6, rel=0.15)
+
+
+OWN = """\
+class Tensor:
+    argmax = staticmethod(lambda axis: sorted(range(400)))
+def confusion(labels, guesses):
+    counts = [[0] * 5 for _ in range(5)]
+    for label, guess in zip(labels, guesses):
+        counts[label % 5][guess % 5] += 1
+    return counts
+def loop(stopped, labels, logits):
+    while not stopped:
+        confusion(labels, logits.argmax(1))
+def inline(stopped, labels, logits):
+    total = 0
+    while not stopped:
+        total += labels[3] * 2
+def computes(stopped, labels, logits):
+    while not stopped:
+        [].sort()
+        logits.sort(key=None)
+"""
+
+
+def sampled(tmp_path, function: str, logits, samples: int = 60) -> dict:
+    """Sample a thread that runs a function of a program as its loop."""
+    path = tmp_path / "own_python.py"
+    path.write_text(OWN)
+    module = types.ModuleType("own_python")
+    exec(compile(OWN, str(path), "exec"), vars(module))
+    stopped: list[bool] = []
+    run = getattr(module, function)
+    given = module.Tensor() if logits is None else logits
+    thread = threading.Thread(target=run, args=(stopped, list(range(4000)), given))
+    thread.start()
+    watch = DispatchWatch("torch", thread.ident, lambda: True, run.__code__)
+    for _ in range(samples):
+        time.sleep(0.001)
+        watch.look()
+    stopped.append(True)
+    thread.join()
+    return watch.aside()
+
+
+def test_python_that_calls_nothing_is_named_by_its_function_with_what_its_arguments_take(tmp_path):
+    facts = sampled(tmp_path, "loop", None)
+    assert facts["calls"] == "confusion" and facts["at"].startswith("confusion (own_python.py, line ")
+    assert facts["aside"] > 0.8, "its arguments are computed for it alone"
+
+
+def test_python_in_the_loop_itself_is_named_by_its_line(tmp_path):
+    facts = sampled(tmp_path, "inline", None)
+    assert facts["calls"] == OWN_PYTHON and facts["at"].startswith("inline (own_python.py, line 1")
+    assert facts["aside"] > 0.5
+
+
+def test_calls_that_may_compute_the_model_are_no_python_of_its_own(tmp_path):
+    """Sorting a million numbers in C stands for an operation of the framework."""
+    facts = sampled(tmp_path, "computes", list(range(300_000)), samples=30)
+    assert facts["aside"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("aside", "unclear", "trains", "is_aside", "named"),
+    [
+        ({("average (x.py, line 2)", "add_"): 80.0}, 20.0, False, True, "average"),
+        (
+            {("average (x.py, line 2)", "add_"): 50.0, ("average (x.py, line 1)", "copy.deepcopy"): 50.0},
+            0,
+            False,
+            True,
+            "average",
+        ),
+        ({("average (x.py, line 1)", "copy.deepcopy"): 90.0}, 10.0, False, True, "copy.deepcopy"),
+        ({("average (x.py, line 2)", "add_"): 10.0}, 90.0, False, False, "average"),
+        ({("average (x.py, line 2)", "add_"): 80.0}, 20.0, True, False, "average"),  # the loop's own function
+    ],
+)
+def test_a_function_is_named_as_a_whole_where_it_surely_does_not_train(aside, unclear, trains, is_aside, named):
+    samples = FunctionSamples(defaultdict(float, aside), defaultdict(float, {3: unclear}), trains)
+    assert samples.is_aside == is_aside
+    assert samples.named("average")[1] == named

@@ -58,18 +58,18 @@ def test_without_traffic_and_windows_nothing_is_said_of_kernels(gb_per_s, card):
     found = copying(gb_per_s, 1.0, 8, card=card)
     assert causes(found) == []
     assert {"small_batch", "small_model"} <= {rule["cause"] for rule in found["silent"]}
-    assert found["verdict"].startswith("No bottleneck was established: ")
-    assert copying(gb_per_s, 1.0, 85, card=card)["verdict"].startswith("Nothing held training back")
-    assert copying(gb_per_s, 1.0, None, card=card)["verdict"].startswith("Nothing held training back")
+    assert found["verdict"].startswith("No bottleneck found: ")
+    assert copying(gb_per_s, 1.0, 85, card=card)["verdict"].startswith("Nothing held up training")
+    assert copying(gb_per_s, 1.0, None, card=card)["verdict"].startswith("Nothing held up training")
 
 
 def test_a_gpu_that_may_only_copy_is_no_proof_of_health():
-    assert copying(0.2, 1.0, 60)["verdict"].startswith("Nothing held training back")
-    assert copying(23, 1.0, 85)["verdict"].startswith("Nothing held training back")
+    assert copying(0.2, 1.0, 60)["verdict"].startswith("Nothing held up training")
+    assert copying(23, 1.0, 85)["verdict"].startswith("Nothing held up training")
     verdict = copying(23, 1.0, 8)["verdict"]
-    assert verdict.startswith("No bottleneck was established: ")
+    assert verdict.startswith("No bottleneck found: ")
     assert verdict.endswith("kernels ran for at least 50 %, the rest may be copies.")
-    assert copying(23, 1.0, None)["verdict"].startswith("Nothing held training back")
+    assert copying(23, 1.0, None)["verdict"].startswith("Nothing held up training")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def host(own: float, children: float | None, all_pct: float, queued: float | Non
 
 
 def test_workers_that_fill_the_cores_are_priced_by_their_own_cpu_time():
-    """Seen: a step takes 28 ms in place of 8, the wait is 7 %: "No bottleneck was established"."""
+    """Seen: a step takes 28 ms in place of 8, the wait is 7 %: "No bottleneck found"."""
     [finding] = cores(full(), host(own=95, children=100, all_pct=98, queued=45))
     assert finding["title"] == "The input takes the cores from the steps"
     assert finding["lost_s"] == pytest.approx(0.45 * 400 * 0.03, rel=0.1)

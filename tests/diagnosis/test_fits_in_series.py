@@ -73,7 +73,7 @@ def test_the_time_between_fits_holds_nothing_up():
     assert spent["wall_s"] == pytest.approx(FITS * STEPS * STEP_MS / 1e3)
     assert spent["between_fits_s"] == pytest.approx((FITS - 1) * PAUSE_MS / 1e3)
     assert found["findings"] == found["spans"] == []
-    assert "Nothing held training back" in found["verdict"], found["verdict"]
+    assert "Nothing held up training" in found["verdict"], found["verdict"]
     assert "6.0 s" in found["verdict"] or "6 s" in found["verdict"], found["verdict"]
 
 

@@ -48,7 +48,7 @@ def test_a_job_begins_with_the_worker_that_holds_the_others_back(tmp_path, count
 def test_a_job_of_equal_workers_is_one_line(tmp_path):
     workers(tmp_path, 8)
     lines = lines_of(tmp_path)
-    assert lines[0].startswith("All 8 workers: Nothing held training back")
+    assert lines[0].startswith("All 8 workers: Nothing held up training")
     assert len(lines) <= 20
 
 

@@ -122,7 +122,7 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     healthy = Generated()
     healthy.steps(300, step_ms=8)
     first, second = two_lines(reported(healthy, tmp_path / "healthy")).splitlines()
-    assert "Training was not held up between steps" in first and "300 steps" in second
+    assert "Nothing held up training" in first and "300 steps" in second
 
 
 def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look(tmp_path):

@@ -216,5 +216,5 @@ def test_of_many_runs_those_without_a_cause_stand_in_the_table_alone(tmp_path):
         run = run_of(place, script="train.py")
         write(run, tmp_path / "logs", fit_index=place)
     text = render(logdir_report(read_recordings(tmp_path)), 100)
-    assert text.count("Nothing held training back") == 1, "the newest run is shown in full"
+    assert text.count("Nothing held up training") == 1, "the newest run is shown in full"
     assert all(f"fit {place + 1} " in text for place in range(10))

@@ -110,7 +110,7 @@ def test_a_gpu_that_only_somebody_else_computes_on_holds_nobody_back(theirs):
     part(run, {0: {"utilization_other_pct": 0}, 1: theirs})
     found = run.diagnose()
     assert found["spans"] == found["findings"] == []
-    assert found["verdict"].startswith("Nothing held training back")
+    assert found["verdict"].startswith("Nothing held up training")
 
 
 def test_a_wait_behind_the_busy_gpu_costs_nothing_though_another_one_is_unused():

@@ -35,7 +35,7 @@ def test_work_after_each_epoch_is_a_question_and_no_fix():
     run.steps(60, step_ms=20, wait_ms=4)  # a small wait, which cost far less
     found = run.diagnose()
     [span] = [one for one in found["spans"] if one["cause"] == "host_stall"]
-    assert found["verdict"].startswith("No bottleneck was established: 12 s of ")
+    assert found["verdict"].startswith("No bottleneck found: 12 s of ")
     assert "faster" not in found["verdict"]  # a mark by itself saves nothing
     assert span["lost_s"] == pytest.approx(12, rel=0.01) and span["saves_s"] == 0
     assert span["evidence"]["place_in_loop"] == "after each epoch"

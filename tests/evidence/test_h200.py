@@ -58,10 +58,7 @@ def test_a_change_that_helps_against_two_causes_is_named_and_promised_once():
 @pytest.mark.parametrize(
     "name, said",
     [
-        (
-            "transformer_half_jax",
-            "Nothing held training back but compiling: 19 % of 17 s went into training steps, 77 %",
-        ),
+        ("transformer_half_jax", "Nothing held up training but compiling: 19 % of 17 s in steps, 77 %"),
         ("validation_files_jax", "Validation stalls training: 5.6 s of 35 s. 26 s went into compiling."),
         ("loop_reads_loss", "faster. More time is lost elsewhere (Launch-bound: 9.0 s)."),
     ],

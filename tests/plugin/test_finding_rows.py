@@ -111,14 +111,14 @@ def test_a_verdict_that_names_another_finding_than_it_sums_up_speaks_of_that(tmp
 @pytest.mark.parametrize(
     ("verdict", "says"),
     [
-        ("Nothing held training back: 97 % of 20 s went into training steps.", "healthy"),
-        ("Nothing held the GPU back: kernels ran 98 % of 2 s.", "healthy"),
-        ("Nothing held training back but compiling: 23 % of 20 s went into training steps.", "compiling"),
-        ("Training was not held up between steps: 97 % of 20 s.", "outside"),
+        ("Nothing held up training: 97 % of 20 s in steps.", "healthy"),
+        ("Nothing held up the GPU: kernels ran 98 % of 2 s.", "healthy"),
+        ("Nothing held up training but compiling: 23 % of 20 s in steps.", "compiling"),
+        ("Nothing held up training: 97 % of 20 s in steps. No GPU, so the inside of steps was not checked.", "outside"),
         ("No training step was recorded yet.", "empty"),
         ("No findings: what a GPU did is not in this trace.", "unjudged"),
-        ("No bottleneck was established: too little GPU work to judge, kernels ran 2 % of 1 s.", "unjudged"),
-        ("No bottleneck was established: 3 s of 20 s passed outside steps.", "unexplained"),
+        ("No bottleneck found: too little GPU work to judge, kernels ran 2 % of 1 s.", "unjudged"),
+        ("No bottleneck found: 3 s of 20 s passed outside steps.", "unexplained"),
         ("The GPU was active only 30 % of the time; no single cause explains it.", "unexplained"),
     ],
 )

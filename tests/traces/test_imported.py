@@ -45,7 +45,7 @@ def trace_file(tmp_path):
 def test_a_trace_without_steps_is_not_called_healthy(trace_data, tmp_path):
     import_trace(trace_data / "nsys" / "mock.sqlite", tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
-    assert recording.stored["verdict"].startswith("No bottleneck was established: too")
+    assert recording.stored["verdict"].startswith("No bottleneck found: too")
     report = run_report(recording)
     assert report["findings"] == []
     parts = report["gpu_time_est"]["0"]

@@ -116,7 +116,7 @@ def test_a_call_without_a_fetch_is_a_step_by_its_name(path, run, called, judged)
     else:
         assert analysis.findings == []
         assert analysis.verdict == (
-            "Nothing held the GPU back: kernels ran 96 % of the time between the first and the last GPU work."
+            "Nothing held up the GPU: kernels ran 96 % of the time between the first and the last GPU work."
         )
 
 

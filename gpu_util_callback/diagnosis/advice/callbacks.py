@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
-from gpu_util_callback.recording.manifest_facts import OwnCallback
+from gpu_util_callback.recording.manifest_facts import OWN_PYTHON, OwnCallback
 from gpu_util_callback.words import duration, ordinal, percent
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
@@ -524,16 +524,21 @@ def _save_every(work: Work) -> str:
     return f"keras.callbacks.{work.who}(..., save_freq={work.every_epochs} * {steps}){comment}"
 
 
-def log_seldom(log: str) -> Advice:
-    """Return advice for a loop that writes to a log, as the user calls it, in each of its steps."""
-    return Advice(
-        f"{log} computes and writes on the training thread. Log every {ordinal(EVERY_BATCH)} step; this changes how "
-        "many points the log has.",
-        f"if step % {EVERY_BATCH} == 0: ...  # what is logged now",
-        1 - 1 / EVERY_BATCH,
-        changes="how many points the log has",
-        leaves_out=True,
-    )
+# What a step calls, as stored -> what to do, its code, and what that changes. Nothing else rests on these calls.
+_LOG = (
+    f"It computes and writes on the training thread: log every {ordinal(EVERY_BATCH)} step",
+    f"if step % {EVERY_BATCH} == 0: ...  # what is logged now",
+    "how many points the log has",
+)
+_SPARED = {
+    "gc.collect": (
+        "Python collects garbage by itself: leave it out, or collect once an epoch",
+        "gc.collect()  # after an epoch, not in each step",
+        "when memory that refers to itself is freed",
+    ),
+    "log_metrics": (_LOG[0], f"Trainer(..., log_every_n_steps={EVERY_BATCH})", _LOG[2]),  # Lightning's loggers
+    **dict.fromkeys(("tf.summary", "SummaryWriter", "wandb", "mlflow"), _LOG),
+}
 
 
 def call_seldom(call: str, place: str, share: float, at_line: float) -> Advice:
@@ -544,18 +549,17 @@ def call_seldom(call: str, place: str, share: float, at_line: float) -> Advice:
         share: of the steps' time in all such calls; at_line: of them at that line.
     """
     part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
-    says = f"{percent(100 * share)} of the steps' time passes in calls such as {call}, in {place}{part}."
-    if call == "gc.collect":
-        return Advice(
-            f"{says} Python collects garbage by itself: leave it out, or collect once an epoch. This changes when "
-            "memory that refers to itself is freed.",
-            "gc.collect()  # after an epoch, not in each step",
-            at_line,
-            changes="when memory that refers to itself is freed",
-            leaves_out=True,
-        )
+    function = place.partition(" ")[0]
+    calls = "" if call in (function, OWN_PYTHON) else f"calls such as {call}, in "
+    says = f"{percent(100 * share)} of the steps' time passes in {calls}{place}{part}."
+    spared = _SPARED.get(call) or _SPARED.get(function.rpartition(".")[2])
+    if spared is not None:
+        remedy, code, changes = spared
+        saves = at_line * (1 - 1 / EVERY_BATCH)
+        return Advice(f"{says} {remedy}. This changes {changes}.", code, saves, changes=changes, leaves_out=True)
+    slow = "" if calls else " Python runs there, element by element: compute it of whole arrays."
     return Advice(
-        f"{says} Does training go on the same where it is left out of most steps? If so, do it every "
+        f"{says}{slow} Does training go on the same where it is left out of most steps? If so, do it every "
         f"{ordinal(SELDOM)} step.",
         f"if step % {SELDOM} == 0: ...  # {call}",
         at_line * (1 - 1 / SELDOM),

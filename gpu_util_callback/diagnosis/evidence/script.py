@@ -93,7 +93,6 @@ class StackSamples:
         predict_set_up_pct: share of those that met the set-up of a call of `model.predict`.
         own: share (0-1) of those in Python of the program's own.
         own_at: the line that most of these met, and its share of them.
-        logging: share (0-1) of those that met a library which writes a log; logs_to: what the user calls for it.
         operations: started per step; None = not known.
         op_us: a step's own time for each of them; None = not known.
         function: the function the loop calls for a step; None = not known.
@@ -104,8 +103,6 @@ class StackSamples:
     predict_set_up_pct: float
     own: float
     own_at: tuple[str, float]
-    logging: float
-    logs_to: str
     operations: int | None
     op_us: float | None
     function: str | None
@@ -130,8 +127,6 @@ def stack_samples_of(run: Run) -> StackSamples | None:
         100 * int(dispatch.get("predict_set_up") or 0) / samples,
         own / samples,
         (dispatch.get("own_at") or "", int(dispatch.get("at_place") or 0) / max(1, own)),
-        int(dispatch.get("logging") or 0) / samples,
-        dispatch.get("logs_to") or "",
         int(operations) if operations else None,
         body_us / operations if operations and body_us else None,
         dispatch.get("function"),

@@ -6,14 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.callbacks import (
-    EpochWork,
-    StepWork,
-    at_epochs,
-    call_seldom,
-    in_steps,
-    log_seldom,
-)
+from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, call_seldom, in_steps
 from gpu_util_callback.diagnosis.advice.host import (
     PREDICT_ADVICE,
     Validations,
@@ -232,7 +225,6 @@ class HostStall(Rule):
             "time, as it does in one of 20 % that keeps it half busy",
         ),
         "callback_pct": MATTERS_PCT,
-        "logging_pct": UNNAMED_PCT,
         "own_python_pct": UNNAMED_PCT,
         "own_op_us": OP_US,
         "unmarked_pct": UNNAMED_PCT,
@@ -274,7 +266,6 @@ class HostStall(Rule):
             *self._validation(run, limits),
             *self._at_ends(run, limits),
             *self._in_steps(run, limits),
-            *self._logging(run, limits),
             *(self._aside(run, limits) or self._own_python(run, limits)),
             *self._unmarked(run, limits),
             *self._long_steps(run, limits),
@@ -469,37 +460,6 @@ class HostStall(Rule):
                 detail=name or "callbacks",
                 state=in_many_steps(took, run.steps["top_callbacks_ns"][blocks]),
             )
-
-    # -- logs that a custom loop writes in its steps -----------------------------------------------
-
-    def _logging(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        samples = stack_samples_of(run)
-        if samples is None or samples.count < limits["min_looks"]:
-            return
-        where, took = run.whole, round(samples.logging * run.steps.total("body_ns"))
-        lost = run.lost_of(took, where)
-        if 100 * lost < limits["logging_pct"] * run.steps.total("duration_ns") or not _in_each_step(run, took):
-            return
-        rows, log = max(1, run.steps.total_rows), samples.logs_to
-        idle = run.idle(*where.extent_ns)
-        yield self.finding(
-            title=f"Logging in each step stalls training ({log})",
-            where=where,
-            lost_ns=lost,
-            confidence=ESTIMATED,
-            evidence={
-                "logging_pct": round(100 * samples.logging, 1),
-                "looks": samples.count,
-                "ms_per_step": round(took / rows / 1e6, 3),
-                "steps": rows,
-                "gpu_active_pct": idle and round(idle.active_pct, 1),
-            },
-            threshold=chosen(limits, "logging_pct", "min_looks"),
-            advice=log_seldom(log),
-            gpus=run.used_gpus,
-            detail="logging",
-            state=True,
-        )
 
     # -- calls in the steps that are no training ----------------------------------------------------
 
