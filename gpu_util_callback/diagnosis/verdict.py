@@ -562,9 +562,8 @@ def _kernels_at_least(run: Run, idle: Idle) -> float | None:
 def _cores_of_others(run: Run) -> str:
     """Return which part of the cores other programs used, where all were busy; "" where not, or not known."""
     host = InputWait(run, run.whole, 1.0, 1.0)
-    if not (host.cores_full and host.others_compute):
-        return ""
-    return f"{OTHER_PROGRAMS} {min(host.cpus, host.other_cpus):.1f} of the {host.cpus} cores"
+    used = f"{OTHER_PROGRAMS} {min(host.cpus, host.other_cpus):.1f} of the {host.cpus} cores"
+    return used if host.cores_full and host.others_compute else ""
 
 
 def _unchecked(run: Run) -> str:

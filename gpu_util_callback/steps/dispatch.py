@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import functools
 import linecache
 import random
 import sys
@@ -117,44 +118,32 @@ class FunctionSamples:
         return not self.trains and weight > _A_FIFTH * (weight + sum(self.unclear.values()))
 
     def named(self, function: str) -> tuple[str, str]:
-        """Return the place and the name of what does not train: a library's call, or else the whole function."""
+        """Return the place and the name of what does not train: the call that is most of it, or the function."""
         (place, call), weight = max(self.aside.items(), key=lambda item: item[1])
-        is_all = "." in call and weight > _FOUR_FIFTHS * sum(self.aside.values())
+        is_all = (
+            call not in (OWN_PYTHON, *_CONVERTS)
+            and not call.endswith("_")
+            and weight > _FOUR_FIFTHS * sum(self.aside.values())
+        )
         return place, call if is_all else function
 
 
-class LineCalls:
-    """Calls in the lines of a program, from its source: at which of them a step does not train.
+@functools.lru_cache(_MOST_KNOWN)
+def call_on(path: str, line: int) -> str:
+    """Return the call on a line of a program that is not the framework's: "gc.collect", "mul_"; "" where it may be.
 
-    A function in C leaves no frame. Where it cannot be told whose it is, or it is the framework's, the line
-    counts as training.
+    A function in C leaves no frame: from the source, at which of them a step does not train. Where it cannot be told
+    whose it is, the line counts as training.
     """
+    names = next((vars(owner) for owner in list(sys.modules.values()) if getattr(owner, "__file__", "") == path), {})
+    calls = [_whose(node.func, names) for node in _calls_at(path, line) if not _is_neutral(node.func)]
+    return calls[0] if calls and all(calls) else ""
 
-    def __init__(self) -> None:
-        self._calls: dict[tuple[CodeType, int], str] = {}
 
-    def of(self, code: CodeType, line: int) -> str:
-        """Return the call on a line that is not the framework's: "gc.collect", "mul_"; "" where it may be."""
-        key = code, line
-        if key not in self._calls:
-            if len(self._calls) >= _MOST_KNOWN:
-                self._calls.clear()
-            self._calls[key] = self._read(code.co_filename, line)
-        return self._calls[key]
-
-    @staticmethod
-    def function(path: str, line: int) -> str:
-        """Return the name of the function that the statement on a line is a call of; "" for other statements."""
-        outermost = next(iter(_calls_at(path, line)), None)
-        function = outermost.func if outermost is not None else None
-        return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-    @staticmethod
-    def _read(path: str, line: int) -> str:
-        modules = (vars(module) for module in list(sys.modules.values()) if getattr(module, "__file__", "") == path)
-        names = next(modules, {})
-        calls = [_whose(node.func, names) for node in _calls_at(path, line) if not _is_neutral(node.func)]
-        return calls[0] if calls and all(calls) else ""
+def function_on(path: str, line: int) -> str:
+    """Return the name of the function that the statement on a line is a call of; "" for other statements."""
+    function = next((call.func for call in _calls_at(path, line)), None)
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _calls_at(path: str, line: int) -> list[ast.Call]:
@@ -224,7 +213,6 @@ class DispatchWatch:
         self._weight = 0.0  # of all samples but those of compiling
         # Path and name of the innermost function of the program -> its samples; a comprehension's are those around it.
         self._of_functions: dict[tuple[str, str], FunctionSamples] = {}
-        self._line_calls = LineCalls()
         self._between_functions: Counter[CodeType] = Counter()
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
         self._meanings: dict[CodeType, str] = {}
@@ -302,7 +290,7 @@ class DispatchWatch:
             code.co_name in _TRAINS and _package(code) in _FRAMEWORKS for _, code, _ in stack
         )
         call = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
-        call = call or self._line_calls.of(code, line)  # whatever runs in it: JAX has a callback in each collection
+        call = call or call_on(code.co_filename, line)  # whatever runs in it: JAX has a callback in each collection
         if not call and place:  # what it calls is Python as well
             called = stack[place - 1][1]
             ours = "gpu_util_callback/" in path_of(called)
@@ -379,7 +367,7 @@ class DispatchWatch:
             for place, weight in samples.aside.items():
                 weights[place] += weight
             for line, weight in samples.unclear.items():  # what a line computes to call such a function is done for it
-                called = whole.get(self._line_calls.function(path, line))
+                called = whole.get(function_on(path, line))
                 if called is not None:
                     weights[functions[called].named(called[1])] += weight
         return weights

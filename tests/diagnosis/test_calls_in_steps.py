@@ -11,7 +11,7 @@ import pytest
 from generated_runs import GPU, Generated
 
 from gpu_util_callback.recording.manifest_facts import OWN_PYTHON
-from gpu_util_callback.steps.dispatch import DispatchWatch, FunctionSamples, LineCalls
+from gpu_util_callback.steps.dispatch import DispatchWatch, FunctionSamples, call_on
 
 PROGRAM = """\
 import copy, gc, json
@@ -47,7 +47,7 @@ def program(tmp_path, monkeypatch):
     [(4, "gc.collect"), (5, "add_"), (6, ""), (7, ""), (8, ""), (9, "gc.collect"), (10, ""), (11, "print"), (12, "")],
 )
 def test_only_calls_that_are_surely_no_training_are_named(program, line, call):
-    assert LineCalls().of(program.step.__code__, line) == call
+    assert call_on(program.__file__, line) == call
 
 
 def test_what_a_line_of_the_program_calls_is_named_by_its_package():

@@ -266,7 +266,7 @@ class HostStall(Rule):
             *self._validation(run, limits),
             *self._at_ends(run, limits),
             *self._in_steps(run, limits),
-            *(self._aside(run, limits) or self._own_python(run, limits)),
+            *self._in_python(run, limits),
             *self._unmarked(run, limits),
             *self._long_steps(run, limits),
         ]
@@ -461,88 +461,85 @@ class HostStall(Rule):
                 state=in_many_steps(took, run.steps["top_callbacks_ns"][blocks]),
             )
 
-    # -- calls in the steps that are no training ----------------------------------------------------
+    # -- Python in the steps that does not train -----------------------------------------------------
 
-    def _aside(self, run: Run, limits: Limits) -> list[Finding]:
-        """Return the finding about calls within the steps that are neither the framework's nor the input's."""
-        samples = run.fit.get("python_in_steps") or {}
-        count, aside = samples.get("samples", 0), samples.get("aside", 0.0)
-        if count < limits["min_looks"] or not aside:
+    def _in_python(self, run: Run, limits: Limits) -> list[Finding]:
+        """Return the finding about calls within the steps that are neither the framework's nor the input's.
+
+        Where there is none and a GPU waits, the one about all Python of the program's own.
+        """
+        calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
+        if calls.get("aside"):
+            title, line = f"{calls['calls']} in each step stalls training", (calls["at"], calls["at_line"])
+            advice = call_seldom(calls["calls"], calls["at"], calls["aside"], calls["at_line"])
+            found = self._python(run, limits, (calls["samples"], calls["aside"], line), title, advice, "aside")
+            if found:
+                return found
+        # The samples do not show an operation that the loop starts without any Python of the framework.
+        if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:
             return []
-        rows, body_ns = max(1, run.steps.total_rows), run.steps.total("body_ns")
-        took = round(aside * body_ns)
+        place, of_it = of_loop.own_at
+        part = "most" if of_it > MOSTLY else percent(100 * of_it)
+        advice = Advice(
+            f"{percent(100 * of_loop.own)} of a step the training thread is in Python of the program's "
+            f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
+            "workers prepare a batch during steps.",
+            saves=0.0,  # what it would take elsewhere is not known
+        )
+        title = "The program's own Python in each step keeps the GPU waiting"
+        samples = of_loop.count, of_loop.own, of_loop.own_at
+        return self._python(run, limits, samples, title, advice, "python", {"own_op_us": round(of_loop.op_us or 0)})
+
+    def _python(
+        self,
+        run: Run,
+        limits: Limits,
+        samples: tuple[int, float, tuple[str, float]],
+        title: str,
+        advice: Advice,
+        detail: str,
+        fired: Evidence | None = None,
+    ) -> list[Finding]:
+        """Return the finding about Python within the steps, if it takes much of them while no GPU works.
+
+        Args:
+            samples: their count, the share (0-1) of them in it, and its line with the share of that.
+            fired: evidence that is limited as well.
+        """
+        count, share, (place, at_line) = samples
+        rows, took = max(1, run.steps.total_rows), round(share * run.steps.total("body_ns"))
         lost, active = took, None
         if run.used_gpus:
             idle, in_steps = run.idle(*run.steps.extent_ns), idle_in_steps(run)
             if idle is None or in_steps is None:
                 return []  # the GPU may be at work meanwhile
             lost, active = max(0, min(took, in_steps - int(run.steps.explained_ns.sum()))), round(idle.active_pct, 1)
-        if 100 * lost < limits["own_python_pct"] * run.steps.total("duration_ns") or not _in_each_step(run, took):
+        is_large = 100 * lost >= limits["own_python_pct"] * run.steps.total("duration_ns")
+        if count < limits["min_looks"] or not is_large or not _in_each_step(run, took):
             return []
+        evidence: Evidence = {
+            "own_python_pct": round(100 * share, 1),
+            "looks": count,
+            "own_python_at": place,
+            "own_python_at_pct": round(100 * at_line, 1),
+            "ms_per_step": round(took / rows / 1e6, 3),
+            "steps": run.steps.total_rows,
+            "gpu_active_pct": active,
+        }
         return [
             self.finding(
-                title=f"{samples['calls']} in each step stalls training",
+                title=title,
                 where=run.whole,
                 lost_ns=lost,
                 confidence=ESTIMATED,
-                evidence={
-                    "own_python_pct": round(100 * aside, 1),
-                    "looks": count,
-                    "own_python_at": samples["at"],
-                    "own_python_at_pct": round(100 * samples["at_line"], 1),
-                    "ms_per_step": round(took / rows / 1e6, 3),
-                    "steps": run.steps.total_rows,
-                    "gpu_active_pct": active,
-                },
-                threshold=chosen(limits, "own_python_pct", "min_looks"),
-                advice=call_seldom(samples["calls"], samples["at"], aside, samples["at_line"]),
+                evidence=evidence | (fired or {}),
+                threshold=chosen(limits, "own_python_pct", "min_looks", *(fired or {})),
+                advice=advice,
                 gpus=run.used_gpus,
-                detail="aside",
+                detail=detail,
                 state=True,
             )
         ]
-
-    # -- Python of the program's own in the steps of a loop ----------------------------------------
-
-    def _own_python(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        samples, in_steps = stack_samples_of(run), idle_in_steps(run)
-        if samples is None or in_steps is None or samples.count < limits["min_looks"]:
-            return
-        # The samples do not show an operation that the loop starts without any Python of the framework.
-        if samples.op_us is None or samples.op_us < limits["own_op_us"]:
-            return
-        took = round(samples.own * run.steps.total("body_ns"))
-        lost = min(took, in_steps - int(run.steps.explained_ns.sum()))
-        if 100 * lost < limits["own_python_pct"] * run.steps.total("duration_ns") or not _in_each_step(run, took):
-            return
-        place, of_it = samples.own_at
-        part = "most" if of_it > MOSTLY else percent(100 * of_it)
-        idle = run.idle(*run.steps.extent_ns)
-        yield self.finding(
-            title="The program's own Python in each step keeps the GPU waiting",
-            where=run.whole,
-            lost_ns=lost,
-            confidence=ESTIMATED,
-            evidence={
-                "own_python_pct": round(100 * samples.own, 1),
-                "looks": samples.count,
-                "own_python_at": place,
-                "own_python_at_pct": round(100 * of_it, 1),
-                "own_op_us": round(samples.op_us),
-                "steps": run.steps.total_rows,
-                "gpu_active_pct": idle and round(idle.active_pct, 1),
-            },
-            threshold=chosen(limits, "own_python_pct", "own_op_us", "min_looks"),
-            advice=Advice(
-                f"{percent(100 * samples.own)} of a step the training thread is in Python of the program's "
-                f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
-                "workers prepare a batch during steps.",
-                saves=0.0,  # what it would take elsewhere is not known
-            ),
-            gpus=run.used_gpus,
-            detail="python",
-            state=True,
-        )
 
     # -- unmarked time of a custom loop ------------------------------------------------------------
 
