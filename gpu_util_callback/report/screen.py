@@ -1,7 +1,6 @@
 """One screen of a terminal, for runs and traces alike.
 
-Findings in a line each, the first of them with evidence and fix, accounts of time as bars, and
-folded notes.
+Findings in a line each, with evidence and fix as far as there is room, accounts of time as bars, and folded notes.
 """
 
 import re
@@ -19,6 +18,7 @@ from gpu_util_callback.words import (
     HOST_TIME,
     Category,
     capitalized,
+    counted,
     culprit,
     duration,
     evidence_rows,
@@ -55,8 +55,11 @@ GPU_LOOK = {
     "other": ("90", "."),
     "outside_steps": ("90", " "),
 }
-_LISTED, _EXPLAINED = 5, 3  # findings: in a line each; with evidence and fix
-_CODE, _EVIDENCE, _TEXT = 4, 2, 3  # lines of each of these
+_LISTED = 8  # findings in a line each
+_ROOM = 14  # lines of all findings: as many of them have evidence and fix
+_FEW = 3  # findings, each of which has a line more of evidence, and of text
+_CODE, _EVIDENCE, _TEXT = 3, 1, 2  # lines of each of these
+_COLUMN, _LABEL = 24, 30  # characters of a span's values in a table, at most; room for them beside the labels
 COMPARING = frozenset(rule.cause for rule in RULES if rule.comparing)
 # Shown in a sentence of its own, or in the advice.
 _ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on", "stage_flags"}
@@ -179,7 +182,7 @@ def grouped(findings: Iterable[Mapping]) -> list[Group]:
 def finding_lines(
     groups: Sequence[Group], pen: Pen, detail: Detail, run: Mapping | None = None, who: str = ""
 ) -> list[str]:
-    """Return findings: a line for each, then the first ones with evidence and fix.
+    """Return findings: a line for each, the first one and as many as there is room for with evidence and fix.
 
     Args:
         run: the run they are about, if any.
@@ -188,36 +191,44 @@ def finding_lines(
     if not groups:
         return []
     shown = groups if detail.all or detail.evidence else groups[:_LISTED]
-    lines = ["", pen.bold(TITLE)]
-    costs = [
-        f"(in {other_place})" if (other_place := _within(groups, place)) else _cost(group)
-        for place, group in enumerate(shown)
-    ]
-    titles = [group.first["title"] for group in shown]
-    cost_size = max(map(len, costs))
-    title_size = min(max(map(len, titles)), max(16, pen.width // 2 - 14))
-    for place, (group, cost, title) in enumerate(zip(shown, costs, titles, strict=True), 1):
-        fix = _fix(group.first["advice"])
-        details = " · ".join(filter(None, [_who(group, who), where(group, run), fix]))
-        line_start = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
-        lines.append(pen.cut(f"{line_start}{' '.join(details.split())}"))
+    held = [_within(groups, place) for place in range(len(shown))]
+    costs = [f"in {holder}" if holder else _cost(group) for holder, group in zip(held, shown, strict=True)]
+    cost_size = max(4, *map(len, costs))
+    title_size = min(max(7, *(len(group.first["title"]) for group in shown)), max(16, pen.width // 2 - 14))
+    lines = ["", pen.bold(TITLE), pen.dim(f"   {'lost':>{cost_size}}  finding")]
+    used = len(shown)
+    for place, (group, cost) in enumerate(zip(shown, costs, strict=True), 1):
+        explained = _explained(group, pen, detail, None if held[place - 1] else run, len(shown) <= _FEW)
+        if not (place == 1 or len(shown) <= _FEW or detail.evidence or used + len(explained) <= _ROOM):
+            explained, used = [], _ROOM  # and none of those after it
+        used += len(explained)
+        title = f"{place}. {cost:>{cost_size}}  {pen.cut(group.first['title'], title_size):<{title_size}}"
+        about = " · ".join(filter(None, [_who(group, who), where(group, run), *([] if explained else [_fix(group)])]))
+        line = pen.cut(f"{title}  {' '.join(about.split())}".rstrip())
+        if explained:
+            line = pen.bold(pen.paint(line, "33")) + pen.dim(_notes(group.first, pen.width - len(line)))
+        lines += [line, *explained, *([""] if detail.evidence and place < len(shown) else [])]
     if len(shown) < len(groups):
         rest_s = sum(group.total("lost_s") or 0.0 for group in groups[len(shown) :])
         together = f", {duration(rest_s)} together" if rest_s else ""
         lines.append(f"   … and {len(groups) - len(shown)} more{together} (--all)")
-    explained = shown if detail.evidence else shown[:_EXPLAINED]
-    lines.append("")
-    for place, group in enumerate(explained, 1):
-        alone = _within(groups, place - 1) is None
-        lines += [""] if detail.evidence and place > 1 else []
-        lines += _explained(place, group, pen, detail, run if alone else None)
     return lines
 
 
-def _fix(advice: Mapping) -> str:
+def _notes(finding: Mapping, room: int) -> str:
+    """Return that a finding is an estimate, and the name of its cause beside a title of its own, as far as they fit."""
+    notes = "  estimate" if finding["confidence"] == "estimated" else ""
+    cause = cause_beside(finding)
+    if cause and len(notes) + 2 + len(cause) <= room:
+        notes += f"  {cause}"
+    return notes if len(notes) <= room else ""
+
+
+def _fix(group: Group) -> str:
     """Return what to do in a line: its code if that is one line, else the last sentence, without its question."""
+    advice = group.first["advice"]
     fix = what_to_do(advice)
-    return re.sub("^If so, ", "Perhaps ", _ending(fix, 0)) if fix == advice["text"] else fix
+    return _ending(fix, 0) if fix == advice["text"] else fix
 
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
@@ -232,7 +243,7 @@ def _within(groups: Sequence[Group], place: int) -> int | None:
 
 def _cost(group: Group) -> str:
     lost = group.total("lost_s")
-    return "cost unknown" if lost is None else duration(lost)
+    return "unknown" if lost is None else duration(lost)
 
 
 def _who(group: Group, who: str) -> str:
@@ -254,58 +265,68 @@ def where(group: Group, run: Mapping | None) -> str:
     return f"{len(placed)} spans, {place}" if len(placed) > 1 else place
 
 
-def _explained(place: int, group: Group, pen: Pen, detail: Detail, run: Mapping | None) -> list[str]:
-    """Return a finding with its evidence, what to do, and what that saves."""
+def _explained(group: Group, pen: Pen, detail: Detail, run: Mapping | None, long: bool) -> list[str]:
+    """Return a finding's evidence, what to do, and what that saves."""
     finding = group.first
-    estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
-    cause = cause_beside(finding)
-    note = pen.dim(estimate + (f"  {cause}" if cause else ""))
-    lines = [pen.bold(pen.paint(f"{place}. {finding['title']}", "33")) + note]
     if detail.evidence:
-        facts = [line for member in group.members for line in _table(member, run, pen)]
+        facts = _table(group.members, run, pen)
     else:
-        facts = pen.wrap(_evidence(finding, _EVIDENCE * (pen.width - 4)), "   ")
-    lines += map(pen.dim, facts)
+        facts = pen.wrap(_evidence(finding, (_EVIDENCE + long) * (pen.width - 4)), "   ")
+    lines = list(map(pen.dim, facts))
     advice = finding["advice"]
     saving = _saving(group, run)
-    room = _TEXT * (pen.width - 4) - len(saving) - 1
+    room = (_TEXT + (long or bool(advice.get("question")))) * (pen.width - 4) - len(saving) - 1
     text = advice["text"] if detail.evidence else _ending(advice["text"], room)
     lines += pen.wrap(f"{text} {saving}".strip(), "   ")
     code = code_lines(advice["code"], pen, advice.get("before") or "")
-    if len(code) > _CODE and not detail.evidence:
-        dots = f"     … {len(code) - _CODE + 1} more lines (--evidence)"
-        code = [*code[: _CODE - 1], pen.dim(dots)]
+    most = _CODE + long
+    if len(code) > most and not detail.evidence:
+        dots = f"     … {len(code) - most + 1} more lines (--evidence)"
+        code = [*code[: most - 1], pen.dim(dots)]
     return lines + code
-
-
-def _span(finding: Mapping, run: Mapping | None) -> str:
-    """Return where a finding lies, and how much of that time it cost."""
-    if "start_step" not in finding:
-        return ""
-    where = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
-    if finding["lost_s"] is None:
-        return where
-    took = (finding["end_ns"] - finding["start_ns"]) / 1e9
-    return f"{where}: {duration(finding['lost_s'])} of {duration(took)} lost"
 
 
 def _facts(finding: Mapping) -> list[tuple[str, str]]:
     """Return labels and values, those that crossed a limit first, with it."""
     rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
     rows.sort(key=lambda row: not row["rule"])
-    return [(row["label"], row["value"] + (f" ({row['rule']})" if row["rule"] else "")) for row in rows]
+    return [(row["label"], row["value"] + (f" (threshold {row['rule'][2:]})" if row["rule"] else "")) for row in rows]
 
 
-def _table(finding: Mapping, run: Mapping | None, pen: Pen) -> list[str]:
-    """Return where a finding lies, and all of its evidence as a table."""
-    rows = _facts(finding)
+def _rows(finding: Mapping, run: Mapping | None) -> dict[str, str]:
+    """Return where a finding lies, how much of that time it cost, all of its evidence, and what was promised."""
+    rows = {}
+    if "start_step" in finding:
+        rows["where"] = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
+        if finding["lost_s"] is not None:
+            took = (finding["end_ns"] - finding["start_ns"]) / 1e9
+            rows["lost"] = f"{duration(finding['lost_s'])} of {duration(took)}"
+    rows |= dict(_facts(finding))
     basis, faster = (finding["evidence"].get(name) for name in ("promise_rests_on", "faster_up_to"))
     if faster and faster >= LEAST_GAIN:
-        rows.append(("faster here, up to", times(faster) + (f", estimated from {basis}" if basis else "")))
-    size = min(max((len(label) for label, _ in rows), default=0), pen.width - 30)
-    lines = pen.wrap(_span(finding, run), "   ")
-    for label, value in rows:
-        lines += pen.wrap(value, " " * (size + 5), f"   {cut(label, size):<{size}}  ")
+        rows["faster here, up to"] = times(faster) + (f", estimated from {basis}" if basis else "")
+    return rows
+
+
+def _table(findings: Sequence[Mapping], run: Mapping | None, pen: Pen) -> list[str]:
+    """Return the evidence of one cause as a table, with a column a span; what is the same in all stands once."""
+    columns = [_rows(finding, run) for finding in findings]
+    labels = [*dict.fromkeys(label for column in columns for label in column)]
+    size = min(max(map(len, labels), default=0), pen.width - _LABEL)
+    same = {label for label in labels if len({column.get(label) for column in columns}) == 1}
+    cell_size = max(
+        (len(column.get(label, "")) for column in columns for label in labels if label not in same), default=1
+    )
+    cell_size = min(cell_size, _COLUMN)
+    at_once = max(1, (pen.width - size - 5) // (cell_size + 2))
+    lines = []
+    for begin in range(0, len(columns), at_once):
+        for label in labels:
+            cells = [column.get(label, "–") for column in columns[begin : begin + at_once]]
+            if label in same and begin:
+                continue
+            text = cells[0] if label in same else "  ".join(f"{cut(cell, cell_size):<{cell_size}}" for cell in cells)
+            lines += pen.wrap(text, " " * (size + 5), f"   {cut(label, size):<{size}}  ")
     return lines
 
 
@@ -322,14 +343,14 @@ def _evidence(finding: Mapping, room: int) -> str:
 
 
 def _ending(text: str, room: int) -> str:
-    """Return the last sentences of a text that fit: what to do stands at the end."""
+    """Return the last sentences that fit: what to do stands at the end, and no answer without its question."""
     ending: list[str] = []
     sentences = re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
     for sentence in reversed(sentences):
         if ending and len(" ".join([sentence, *ending])) > room:
             break
         ending.insert(0, sentence)
-    return " ".join(ending)
+    return re.sub("^If so, ", "Perhaps ", " ".join(ending))
 
 
 def _saving(group: Group, run: Mapping | None) -> str:
@@ -440,13 +461,14 @@ def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: s
 
 
 def not_checked_lines(silent: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
-    """Return the causes that could not be checked: in a line, or each with its reason."""
-    titles = [RULE_OF[entry["cause"]].title for entry in silent]
+    """Return the causes that could not be checked: how many, or each with its reason."""
+    if not silent:
+        return []
     if not detail.evidence:
-        return folded("Not checked", titles, pen, " (--evidence)")
-    lines = [pen.bold("Not checked")] if silent else []
-    for title, entry in zip(titles, silent, strict=True):
-        lines += pen.wrap(f"{title}: {entry['reason']}", "    ", "  - ")
+        return [pen.dim(f"Not checked: {counted(len(silent), 'cause')} (--evidence).")]
+    lines = [pen.bold("Not checked")]
+    for entry in silent:
+        lines += pen.wrap(f"{RULE_OF[entry['cause']].title}: {entry['reason']}", "    ", "  - ")
     return lines
 
 
