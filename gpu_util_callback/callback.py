@@ -210,7 +210,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
         See `gpu_util_callback.report.notebook.Summary` for its keys; they are always the same, and
         what is unknown is None. Nothing is raised: without a recording everything is None, and
-        `verdict` says why. A notebook shows it as a card.
+        `verdict` says why. A notebook shows the report.
 
         Example:
 

@@ -1,15 +1,14 @@
-"""What a notebook shows of a run: a card, and the timeline in a frame."""
+"""What a notebook shows of a run: its report, and the timeline in a frame."""
 
-import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.report.notebook import Summary, card
+from gpu_util_callback.report.notebook import Summary
+from gpu_util_callback.report.terminal import render
 
 VOID = {"br", "img", "meta", "input", "hr"}
 
@@ -47,36 +46,13 @@ def run(request, tmp_path):
     return run_report(recording), recording
 
 
-def test_a_card_has_verdict_account_findings_and_remedy(run):
+def test_a_cell_has_what_the_terminal_shows(run):
     report, recording = run
-    seen = Checked(card(report, recording))
-    assert report["verdict"] in seen.text
-    for finding in [*report["findings"], *report["spans"]][:3]:
-        assert finding["title"] in seen.text
-        assert finding["advice"]["text"] in seen.text
-        for line in finding["advice"]["code"].splitlines():
-            assert line in seen.text
-    spent = report["time_s"]
-    assert f"{100 * spent['step'] / report['wall_s']:.0f} %" in seen.text
-    curves = [attributes["aria-label"] for tag, attributes in seen.tags if tag == "svg"]
-    used = [gpu for gpu in report["gpus"] if gpu["used_by_framework"]]
-    assert len(curves) == 1 + len(used)
-    assert curves[0].startswith("step time")
-    assert len(card(report, recording)) < 40_000, "small enough to be kept in a notebook"
-
-
-def test_the_curve_shows_when_the_input_was_late(tmp_path):
-    make_recording(tmp_path, "thirds", steps=600, gpus=1)
-    (recording,) = read_recordings(tmp_path)
-    html = recording._repr_html_()
-    (waits,) = re.findall(r'<path fill="#e69f00" d="M0 40([^"]*)V40Z"', html)
-    heights = 40 - np.array([float(y) for y in re.findall(r"V([\d.]+)H", waits)])
-    steps = recording.steps
-    late = [k for k in range(600) if steps["input_wait_ns"][k] > steps["duration_ns"][k] / 3]
-    since = (steps["start_ns"] - recording.start_ns) / (recording.end_ns - recording.start_ns)
-    first, last = (round(160 * since[k]) for k in (late[0], late[-1]))
-    assert heights[first + 2 : last - 2].min() > 5 * max(heights[3 : first - 2].max(), 1)
-    assert heights[last + 4 :].max() < 2, "on the time axis, as the GPU's curve"
+    seen = Checked(recording._repr_html_())
+    assert render({"runs": [report]}, 100).rstrip() in seen.text
+    assert report["verdict"] in " ".join(seen.text.split())
+    assert "[0].show()" in seen.text and repr(recording.path) in seen.text
+    assert len(recording._repr_html_()) < 40_000, "small enough to be kept in a notebook"
 
 
 def test_names_from_a_recording_are_text(tmp_path):
@@ -96,7 +72,7 @@ def test_names_from_a_recording_are_text(tmp_path):
         assert "<script>alert" not in html
 
 
-def test_a_recording_without_steps_or_top_has_a_card(tmp_path):
+def test_a_recording_without_steps_or_top_is_shown(tmp_path):
     make_recording(tmp_path, "healthy", steps=100, gpus=1)
     (folder,) = (tmp_path / "plugins" / "gpu_utilization").iterdir()
     (folder / "top.npz").write_bytes(b"broken")
@@ -119,18 +95,11 @@ def test_show_wants_a_height_in_pixels(tmp_path):
 
 
 @pytest.mark.browser
-def test_cards_fit_a_page_and_their_bars_are_full(tmp_path, show):
+def test_reports_fit_a_page(tmp_path, show):
     for scenario in SCENARIOS:
         make_recording(tmp_path / scenario, scenario, steps=600, gpus=2)
-    page = show("".join(card(run_report(one), one) for one in read_recordings(tmp_path)))
-    cards = page.locator(".gpu-util-card").all()
-    assert len(cards) == len(SCENARIOS)
-    for box in cards:
-        assert box.bounding_box()["width"] <= 800
-        bar = box.locator("span[title]").all()
-        assert sum(one.bounding_box()["width"] for one in bar) == pytest.approx(
-            bar[0].locator("..").bounding_box()["width"], rel=0.03
-        )
+    page = show("".join(recording._repr_html_() for recording in read_recordings(tmp_path)))
+    assert len(page.locator(".gpu-util-report").all()) == len(SCENARIOS)
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
