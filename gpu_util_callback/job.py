@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -186,6 +187,33 @@ def script_name(*, redact: bool = False, main: object = None) -> str | None:
     else:
         return None
     return hashed_script(name) if redact else name
+
+
+def program_to_try(log_dir: str, main: object = None) -> str | None:
+    """Return this program as one types it behind `gpu-util try`: `train.py`, `--log-dir runs/a -m package.train`.
+
+    Args:
+        log_dir: where its recordings are.
+        main: the main module; None = this process's.
+
+    Returns: None where there is no script: a notebook, a console, `python -c`.
+    """
+    main = sys.modules.get("__main__") if main is None else main
+    name = script_name(main=main)
+    if name is None:
+        return None
+    is_module = getattr(main, "__spec__", None) is not None
+    words = ["-m", name] if is_module else [_path_for_shell(str(getattr(main, "__file__", name)))]
+    place = log_dir if "://" in log_dir else _path_for_shell(log_dir)
+    return shlex.join([*(["--log-dir", place] if place != "logs" else []), *words])
+
+
+def _path_for_shell(path: str) -> str:
+    """Return a path for the shell that started this program: relative where both work in one folder, else absolute."""
+    here, absolute = Path.cwd().resolve(), Path(path).resolve()
+    shell = os.environ.get("PWD")
+    in_one_folder = shell is None or Path(shell).resolve() == here
+    return str(absolute.relative_to(here) if in_one_folder and absolute.is_relative_to(here) else absolute)
 
 
 def hashed_arguments(argv: Sequence[str] | None = None) -> str:

@@ -187,11 +187,14 @@ def _print(text: str, stream: TextIO) -> None:
     _printer.put(write)
 
 
-def verdict(run: RunReport, interrupted: bool = False) -> None:
+def verdict(run: RunReport, interrupted: bool = False, program: str | None = None) -> None:
     """Print two lines about where the time of a run of the report went.
 
     Nothing is printed for a fit of seconds without a finding, where an earlier one has printed its
     verdict or the user ended it.
+
+    Args:
+        program: as for `two_lines`.
     """
     try:
         from gpu_util_callback.report.terminal import two_lines
@@ -209,7 +212,7 @@ def verdict(run: RunReport, interrupted: bool = False) -> None:
                 return
         short = short and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
-            _print(("\n" if interrupted else "") + two_lines(run), getattr(sys, _results_to[0]))
+            _print(("\n" if interrupted else "") + two_lines(run, program), getattr(sys, _results_to[0]))
     except Exception as error:
         debug("no verdict", error)
 

@@ -19,6 +19,7 @@ from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import (
     hashed_arguments,
     job_facts,
+    program_to_try,
     ray_context,
     ray_gives_no_gpu,
     scheduler_facts,
@@ -773,7 +774,8 @@ class Recorder:
             return
         if self.settings.report and self._judged.is_set() and self.run is not None:
             self._said_s, self._unsaid = self._training_s(), False
-            verdict(self.run, interrupted=self._state is not State.ENDED)
+            program = None if self.settings.redact else program_to_try(self.settings.log_dir)
+            verdict(self.run, self._state is not State.ENDED, program)
         drain()
 
     def _training_s(self) -> float:

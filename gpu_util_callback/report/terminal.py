@@ -24,7 +24,6 @@ from gpu_util_callback.diagnosis.verdict import (
     named_gpus,
 )
 from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
-from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
@@ -248,8 +247,12 @@ def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
     return [missing for missing in runs[0]["unavailable"] if all(missing in run["unavailable"] for run in runs[1:])]
 
 
-def two_lines(run: Mapping) -> str:
-    """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look)."""
+def two_lines(run: Mapping, program: str | None = None) -> str:
+    """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look).
+
+    Args:
+        program: as `gpu-util try` takes it, behind its options; None = it is no script.
+    """
     groups = grouped(all_findings(run))
     ids = (run.get("headline") or {}).get("ids", ())
     in_verdict = [group for group in groups if run["verdict"].startswith(group.first["title"])]
@@ -273,17 +276,10 @@ def two_lines(run: Mapping) -> str:
     else:
         lost = duration(group.total("lost_s") or 0)
         second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
-    third = "" if group is None or small else _command_to_try(run, groups.index(group) + 1, group)
+    third = ""
+    if group is not None and not small and program and not isinstance(change_for(group.first["advice"]), str):
+        third = f"\n          Does it help here? gpu-util try --fix {groups.index(group) + 1} {program}"
     return f"{verdict}\n          {second}{third}"
-
-
-def _command_to_try(run: Mapping, number: int, group: Group) -> str:
-    """Return the line with the command that measures a remedy; "" where it cannot be tried, or not from a script."""
-    script = run.get("script") or ""
-    if not script or script == hashed_script(script) or isinstance(change_for(group.first["advice"]), str):
-        return ""
-    program = script if script.endswith(".py") else f"-m {script}"
-    return f"\n          Does it help here? gpu-util try --fix {number} {program}"
 
 
 def _can_be_followed(group: Group) -> bool:

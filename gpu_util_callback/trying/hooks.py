@@ -375,8 +375,8 @@ class Hooks:
         if args.pop("whole_batches", False):
             size, shuffle = bound.arguments.get("batch_size", 1), bound.arguments.get("shuffle")
             data = sys.modules["torch.utils.data"]
-            dataset = bound.arguments["dataset"]
-            order = data.RandomSampler(dataset) if shuffle else data.SequentialSampler(dataset)
+            dataset, seeded = bound.arguments["dataset"], bound.arguments.get("generator")
+            order = data.RandomSampler(dataset, generator=seeded) if shuffle else data.SequentialSampler(dataset)
             sampler = bound.arguments.get("sampler") or order
             args |= {"sampler": data.BatchSampler(sampler, size, bool(bound.arguments.get("drop_last")))}
             args |= {"batch_size": None, "shuffle": None, "drop_last": False}

@@ -1,17 +1,22 @@
 """Which earlier run a run is measured against: the same model and script, however named."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from generated_runs import GPU, Generated, write
+from programs import ran
 
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.job import hashed_arguments, script_name
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.terminal import render
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def run_of(place: int, **facts) -> Generated:
@@ -130,6 +135,34 @@ def test_modules_are_named_by_their_module():
     spec = SimpleNamespace(name="project.training.__main__")
     main = SimpleNamespace(__file__="/src/project/training/__main__.py", __spec__=spec)
     assert script_name(main=main) == "project.training"
+
+
+SHOWS = "from gpu_util_callback.job import program_to_try; print(program_to_try({log_dir!r}))"
+
+
+@pytest.mark.parametrize(
+    "started_in, words, then, log_dir, shown",
+    [
+        (".", ["src/train it.py"], "", "logs", "'src/train it.py'"),
+        (".", ["src/train it.py"], "", "runs/a", "--log-dir runs/a 'src/train it.py'"),
+        ("elsewhere", ["../src/train it.py"], "", "logs", "'{root}/src/train it.py'"),
+        (".", ["src/train it.py"], "import os; os.chdir('elsewhere'); ", "logs", None),  # not the shell's folder
+        (".", ["-m", "package.train"], "", "s3://b/logs", "--log-dir s3://b/logs -m package.train"),
+        (".", ["-c", SHOWS.format(log_dir="logs")], "", "logs", "None"),
+    ],
+    ids=["below", "log dir", "from another folder", "changed folder", "module", "no script"],
+)
+def test_a_program_is_named_as_its_shell_can_start_it_again(tmp_path, started_in, words, then, log_dir, shown):
+    for folder in ("src", "package", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    for script in ("src/train it.py", "package/train.py"):
+        (tmp_path / script).write_text(then + SHOWS.format(log_dir=log_dir))
+    if shown is None:
+        place = f"{tmp_path}/elsewhere/logs"
+        shown = f"--log-dir {place} '{tmp_path}/src/train it.py'"
+    here, path = tmp_path / started_in, os.pathsep.join([str(REPOSITORY), str(tmp_path)])
+    done = ran(sys.executable, *words, cwd=here, env={**os.environ, "PWD": str(here), "PYTHONPATH": path})
+    assert done.stdout.strip() == shown.format(root=tmp_path)
 
 
 def test_notebooks_and_consoles_have_no_script():

@@ -307,6 +307,42 @@ def test_variables_of_the_environment_are_a_change():
     assert sides_of(change, ["python"])[1].environment == {"TF_GPU_THREAD_MODE": "gpu_private"}
 
 
+SHUFFLED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+order = {order}
+x = torch.randn(4096, 4)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if __name__ == "__main__":
+    for epoch in range(99):
+        for rows, in DataLoader(TensorDataset(x), batch_size=64, shuffle=True, generator=order):
+            loss = (model(rows) - rows.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+WHOLE_BATCHES = "loader = DataLoader(loader.dataset, sampler=loader.batch_sampler, batch_size=None)"
+
+
+@pytest.mark.parametrize(
+    ("order", "change", "says"),
+    [
+        ("torch.Generator().manual_seed(1)", WHOLE_BATCHES, "Losses equal."),
+        ("torch.Generator().manual_seed(1)", "num_workers=1", "Losses equal."),
+        ("torch.Generator().manual_seed(torch.seed() % 2**31)", WHOLE_BATCHES, "Losses differ"),
+    ],
+)
+def test_a_seeded_shuffle_stays_the_same(here, order, change, says):
+    pytest.importorskip("torch")
+    sides = sides_of(parse(change), python([write(SHUFFLED, order=order)]))
+    trial = Trial(change)
+    with Children(steps=20, seconds=0.3) as children:
+        trial.first, trial.second = ([children.run(side)] for side in sides)
+    assert trial.differences().startswith(says)
+
+
 # -- two commands ------------------------------------------------------------------------------------
 
 
