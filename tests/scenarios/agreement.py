@@ -113,7 +113,7 @@ def _values_are_in_their_units(run, reply, text):
                 assert (value >= limit) == (side == "≥")
                 _check_value(row["rule"][2:], limit, unit_of(name))
             if row["rule"] and name not in ("faster_up_to",):
-                assert f"{row['value']} ({row['rule']})" in text
+                assert f"{row['value']} (threshold {row['rule'][2:]})" in text
 
 
 def _check_value(text: str, value: float, unit: str) -> None:
