@@ -244,7 +244,7 @@ class ProfilerWindows:
     @property
     def cost_s(self) -> float:
         """Return the cost of all windows so far: start, stop, slowed steps, reading."""
-        return self.planner.budget.spent_s
+        return self.planner.spent_s
 
     # -- one window ----------------------------------------------------------------------------
 

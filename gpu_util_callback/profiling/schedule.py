@@ -138,40 +138,6 @@ class WindowCost:
         return max(self.start_s, self.slowed_s) + max(self.stop_s + self.parse_s, self.after_s)
 
 
-class Budget:
-    """Limit on the cost of all windows, as a share of the time since the fit began.
-
-    Args:
-        share: of wall time, e.g. 0.01.
-        first_guess_s: the assumed cost of the first window.
-    """
-
-    MARGIN = 1.25  # a window may cost more than the ones before it
-    REMEMBERED = 3
-
-    def __init__(self, share: float, first_guess_s: float):
-        self.share = share
-        self.first_guess_s = first_guess_s
-        self.spent_s = 0.0
-        self._last: deque[WindowCost] = deque(maxlen=self.REMEMBERED)
-
-    def charge(self, cost: WindowCost) -> None:
-        self.spent_s += cost.total_s
-        self._last.append(cost)
-
-    def guess_s(self, steps: int) -> float:
-        """Return an upper estimate of the cost of a window of this many steps."""
-        if not self._last:
-            return self.first_guess_s
-        return self.MARGIN * max(c.total_s * max(1.0, steps / c.steps) for c in self._last)
-
-    def opens_at_s(self, steps: int) -> float:
-        """Return the seconds after the fit's begin from which the next window fits."""
-        if self.share <= 0:
-            return float("inf")
-        return (self.spent_s + self.guess_s(steps)) / self.share
-
-
 _Range = tuple[int, int]
 
 
@@ -217,12 +183,13 @@ class Planner:
 
     Args:
         schedule: which steps.
-        share: the overhead budget, a share of wall time.
-        first_guess_s: see `Budget`.
+        share: the overhead budget: what all windows may cost, a share of the time since the fit began.
+        first_guess_s: the assumed cost of the first window.
         warmup: calls at the start of a window whose steps are not marked, because they bear the
             cost of attaching the profiler to the device.
     """
 
+    MARGIN = 1.25  # a window may cost more than the one before it
     SETTLED = 4  # steps timed, and steps of a long epoch over, before an automatic window
     FIRST_STEPS = 3  # steps of the first window, when nothing is known of its events
     SPREAD = 0.1  # automatic windows lie at least this share of the elapsed time apart
@@ -237,7 +204,10 @@ class Planner:
 
     def __init__(self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0):
         self.schedule = schedule
-        self.budget = Budget(share, first_guess_s)
+        self.share = share
+        self.spent_s = 0.0  # by all windows so far
+        self._first_guess_s = first_guess_s
+        self._last_cost: WindowCost | None = None
         self.warmup = warmup
         self.window: PlannedWindow | None = None  # the open one
         self.windows_opened = 0
@@ -246,7 +216,6 @@ class Planner:
         # ns, of the latest undisturbed calls
         self._durations: deque[int] = deque(maxlen=self.LOOK_AHEAD)
         self._events_per_step: float | None = None
-        self._last_length = self.FIRST_STEPS
         self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
         self._pending: deque[_Range] = deque()
         self._next_first = schedule.first
@@ -366,7 +335,7 @@ class Planner:
             elif self.schedule.first is not None:
                 self._next_first = window.first
             self.windows_opened -= 1
-            self.budget.spent_s += window.start_s
+            self.spent_s += window.start_s
             self.refused(now_ns)
 
     def give_up(self) -> None:
@@ -427,10 +396,10 @@ class Planner:
                 steps=steps,
                 events=events,
             )
-            self.budget.charge(cost)
+            self.spent_s += cost.total_s
+            self._last_cost = cost
             if events:
                 self._events_per_step = events / (max(1, window.inside_calls) * self._per_call)
-            self._last_length = steps
             del self._behind[index]
             self._plan()
         return cost
@@ -451,7 +420,7 @@ class Planner:
             first_asked = self._pending[0][0] if self._pending else schedule.first
             return f"the fit ended after {steps} steps, before step {first_asked} of trace", cure
         elapsed_s = (now_ns - self._begin_ns) / 1e9
-        wait_s = self.budget.opens_at_s(self._length())
+        wait_s = self._opens_at_s(self._length())
         if wait_s > elapsed_s:
             return (f"the run ended after {elapsed_s:.1f} s, before the first window, due at {wait_s:.0f} s", cure)
         return "no part of the run left time for a window", cure
@@ -509,7 +478,7 @@ class Planner:
         if not schedule.explicit:
             if self._behind:  # depends on the cost of that window
                 return FOREVER, FOREVER
-            elapsed_s = self.budget.opens_at_s(self._length())
+            elapsed_s = self._opens_at_s(self._length())
             if elapsed_s > 1e9:
                 return FOREVER, FOREVER
             if self._planned_steps is not None:
@@ -523,11 +492,18 @@ class Planner:
             return 0
         return self._begin_ns + int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD))
 
+    def _opens_at_s(self, steps: int) -> float:
+        """Return the seconds after the fit's begin from which the budget has room for a window of so many steps."""
+        if self.share <= 0:
+            return float("inf")
+        last = self._last_cost
+        guess_s = self._first_guess_s if last is None else self.MARGIN * last.total_s * max(1.0, steps / last.steps)
+        return (self.spent_s + guess_s) / self.share
+
     def _length(self) -> int:
-        """Return the steps of the next window: as many as its events allow, growing slowly."""
-        if self._events_per_step is None:
-            return self._fitting(min(self.schedule.steps, self.FIRST_STEPS))
-        return self._fitting(min(self.schedule.steps, 2 * self._last_length))
+        """Return the steps of the next window: as many as its events allow, a few while these are not known."""
+        known = self._events_per_step is not None
+        return self._fitting(self.schedule.steps if known else min(self.schedule.steps, self.FIRST_STEPS))
 
     def _fitting(self, steps: int) -> int:
         """Return the number of steps whose events fit into a window, in whole calls."""
@@ -575,7 +551,7 @@ class Planner:
             return True
         planned_s = self._planned_steps / self._per_call * median(self._durations) / 1e9
         elapsed_s = (self._last_ns - self._begin_ns) / 1e9
-        if self.budget.opens_at_s(steps) <= max(planned_s, elapsed_s):
+        if self._opens_at_s(steps) <= max(planned_s, elapsed_s):
             return True
         self._planned_steps = None  # from now on by the time that has passed
         self._plan()

@@ -216,5 +216,5 @@ def test_automatic_windows_open_as_soon_as_the_budget_has_room(is_planned, first
     windows = a_fit("auto", [30_000], of_ms=5, is_planned=is_planned)
     assert first - 1 <= windows.marked[0] <= first + 1
     assert len(windows.marked) > 10
-    assert len(windows.seen) < 10_000
+    assert len(windows.seen) < 12_000
     assert max(windows.planner._durations) == 5_000_000, "measured again after a while without a look"
