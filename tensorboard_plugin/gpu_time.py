@@ -28,10 +28,8 @@ PARTS = {
     "checkpoint": "checkpoint",
     "rest": "unexplained",
 }
-THREAD_BUSY = "in steps"
 EXACT = ("input", "callbacks", "compile", "validation", "checkpoint")
-LANE = "time"
-THREAD, MEAN = "thread", "mean"
+LANE, THREAD, MEAN = "time", "thread", "mean"
 MANY_GPUS = 8  # from so many on, one lane shows their mean
 STEP_COLUMNS = ("duration_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
 CELLS = 4096
@@ -184,13 +182,11 @@ class Split:
         edges: float64[n + 1], ns since the start.
         ns: float64[len(PARTS), n].
         known_ns: float64[n], of each cell's time; the parts add up to it.
-        unknown_ns: of the training's time without a measurement.
     """
 
     edges: np.ndarray
     ns: np.ndarray
     known_ns: np.ndarray
-    unknown_ns: float
 
     @property
     def nbytes(self) -> int:
@@ -231,12 +227,10 @@ def split(
     def share(curve: Curve) -> np.ndarray:
         return (curve.until(high) - curve.until(low)) / around
 
-    ns = dict.fromkeys(PARTS, np.zeros(len(width)))
     shares = np.stack([share(thread.parts[name]) for name in EXACT])
     in_steps = np.clip(share(thread.steps), 0, 1)
     running = width - np.minimum(width, thread.paused.until(edges[1:]) - thread.paused.until(edges[:-1]))
-    known = running
-    busy = in_steps
+    known, busy = running, in_steps
     if gpus:
         measured = np.stack([share(known_ns) for _, known_ns in gpus])
         is_measured = measured > 0.5
@@ -249,10 +243,9 @@ def split(
     shares = shares * np.minimum(1, hole / np.maximum(taken, 1e-12))
     left = np.maximum(hole - shares.sum(axis=0), 0)
     launch = np.minimum(left, in_steps * launch_share) if gpus else np.zeros(len(width))
-    parts = {**dict(zip(EXACT, shares, strict=True)), "busy": busy, "launch": launch, "rest": left - launch}
-    return Split(
-        edges, np.stack([parts.get(name, ns[name]) * known for name in PARTS]), known, float((running - known).sum())
-    )
+    parts = dict.fromkeys(PARTS, np.zeros(len(width))) | dict(zip(EXACT, shares, strict=True))
+    parts |= {"busy": busy, "launch": launch, "rest": left - launch}
+    return Split(edges, np.stack([parts[name] * known for name in PARTS]), known)
 
 
 # Of a traced step: what a GPU did in it -> the part of its time.
@@ -280,7 +273,7 @@ def traced_split(rows: Mapping[str, np.ndarray], gpu: int, origin_ns: int, end_n
         columns = [np.maximum(rows[f"{category}_ns"][own][order], 0) for category in TRACED.get(name, ())]
         ns[row, inside] = np.sum(columns, axis=0) if columns else 0
     known[inside] = ns[:, inside].sum(axis=0)
-    return Split(edges, ns, known, float(end_ns - known.sum()))
+    return Split(edges, ns, known)
 
 
 def used_gpus(recording: Recording) -> list[int]:
@@ -352,11 +345,12 @@ def split_of(recording: Recording, whose: str, steps: Totals, samples: Sequence[
 
 def time_lanes(recording: Recording) -> list[LaneInfo]:
     """Return the lanes of the GPUs' time, or of the thread's."""
+    called = {MEAN: f"{len(used_gpus(recording))} GPUs, mean", THREAD: "Training thread"}
     return [
         {
             "id": f"{LANE}:{whose}",
             "group": LANE,
-            "title": title_of(whose, recording),
+            "title": called.get(whose) or f"GPU {whose.removeprefix('gpu')}",
             "unit": "%",
             "kind": "time",
             "max": 100.0,
@@ -371,14 +365,7 @@ def time_lanes(recording: Recording) -> list[LaneInfo]:
 
 def titles(whose: str) -> dict[str, str]:
     """Return what the parts of a lane are called."""
-    return {**PARTS, "busy": THREAD_BUSY} if whose == THREAD else PARTS
-
-
-def title_of(whose: str, recording: Recording) -> str:
-    """Return what a lane is called."""
-    if whose == MEAN:
-        return f"{len(used_gpus(recording))} GPUs, mean"
-    return "Training thread" if whose == THREAD else f"GPU {whose.removeprefix('gpu')}"
+    return {**PARTS, "busy": "in steps"} if whose == THREAD else PARTS
 
 
 def part_of(finding: Claim, savers: frozenset[str]) -> str:
@@ -387,13 +374,12 @@ def part_of(finding: Claim, savers: frozenset[str]) -> str:
     Args:
         savers: names of the recording's phases that save a checkpoint.
     """
-    part = PART_OF.get(finding["cause"], "")
     name = finding["id"].partition(":")[2].partition("@")[0].partition(".")[0]
     if finding["cause"] == "host_stall" and name == "validation":
         return name
     if finding["cause"] == "host_stall" and name in savers:
         return "checkpoint"
-    return part
+    return PART_OF.get(finding["cause"], "")
 
 
 def savers_of(recording: Recording) -> frozenset[str]:

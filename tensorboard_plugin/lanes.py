@@ -6,6 +6,7 @@ Those are drawn as work per batch of each stage, reading by reading.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -26,6 +27,8 @@ STACK = (
     ("callbacks", "callbacks_ns", "callbacks"),
     ("input_wait", "input_wait_ns", "input wait"),
 )
+
+WAIT_TITLES = [("input_wait", "input wait")]
 
 # Titles of the sampled columns, in the order in which lanes are offered.
 TITLES = {
@@ -48,7 +51,6 @@ TITLES = {
     "allocator_used_bytes": ("Allocator in use", "handed out by the framework's allocator"),
     "allocator_peak_bytes": ("Allocator peak", "since the last sample"),
     "allocator_reserved_bytes": ("Allocator reserved", "reserved from the driver"),
-    "allocator_limit_bytes": ("Allocator limit", None),
     "allocator_retries": ("Retried allocations", "after freeing the cache"),
     "kernel_busy_pct": ("Kernels", "share of time in which a kernel ran, by the trace"),
     "any_busy_pct": ("Any GPU activity", "kernels or copies, by the trace"),
@@ -57,7 +59,6 @@ TITLES = {
     "power_mw": ("Power", None),
     "power_energy_mw": ("Power, by energy", "mean since the last sample, by the energy counter"),
     "temperature_c": ("Temperature", None),
-    "memory_temperature_c": ("Memory temperature", None),
     "sm_clock_mhz": ("SM clock", None),
     "throttle_thermal_pct": ("Throttled, thermal", None),
     "throttle_power_pct": ("Throttled, power", None),
@@ -82,8 +83,6 @@ TITLES = {
     "workers": ("Worker processes", None),
     "container_memory_bytes": ("Memory of the container", "files left out"),
     "process_memory_bytes": ("Process memory", "files that it has mapped included"),
-    "memory_available_bytes": ("Memory available", None),
-    "disk_read_bytes_per_s": ("Disk read", None),
     "disk_write_bytes_per_s": ("Disk written", None),
     "process_read_bytes_per_s": ("Process disk read", None),
     "process_write_bytes_per_s": ("Process disk written", None),
@@ -146,41 +145,31 @@ UNITS = (
 
 def lanes_of(recording: Recording) -> list[LaneInfo]:
     """Return the recording's lanes in drawing order; of a long run without reading its segments."""
+    summary = recording.summary
+    of_steps = summary.get("steps", {})
+    took = [(name, title) for name, column, title in STACK if name == "step" or of_steps.get(column, {}).get("max")]
     lanes: list[LaneInfo] = [
         *time_lanes(recording),
-        {
-            "id": "steps",
-            "group": "training",
-            "title": "Step time",
-            "unit": "ms",
-            "kind": "stack",
-            "max": None,
-            "note": "what the training thread did in each step",
-            "series": [{"name": name, "title": title} for name, _, title in STACK],
-        },
-        {
-            "id": "input_wait",
-            "group": "training",
-            "title": "Input wait",
-            "unit": "ms",
-            "kind": "band",
-            "max": None,
-            "note": "how much fetching the batch delayed the step",
-            "series": [{"name": "input_wait", "title": "input wait"}],
-        },
+        _of_training("steps", "Step time", "what the training thread did in each step", took, "stack"),
+        _of_training("input_wait", "Input wait", "how much fetching the batch delayed the step", WAIT_TITLES),
     ]
     stages = stage_lane(recording)
     if stages is not None:
         lanes.append(stages)
-    summary = recording.summary
     order = list(TITLES)
     for group in sorted((g for g in summary if g != "steps"), key=_group_order):
         columns = [c for c in summary[group] if c not in HIDDEN and summary[group][c].get("count")]
         columns.sort(key=lambda c: (order.index(c) if c in order else len(order), c))
         lanes += [_sampled(recording, group, column, summary) for column in columns]
-    lanes = _together(_finest_first(lanes))
+    lanes = _together(_finest(lanes))
     _add_limits(lanes, recording)
     return lanes
+
+
+def _of_training(id_: str, title: str, note: str, series: Iterable[tuple[str, str]], kind: str = "band") -> LaneInfo:
+    named = [{"name": name, "title": called} for name, called in series]
+    shared = {"id": id_, "group": "training", "title": title, "unit": "ms", "kind": kind, "max": None, "note": note}
+    return cast(LaneInfo, {**shared, "series": named})
 
 
 def _together(lanes: list[LaneInfo]) -> list[LaneInfo]:
@@ -200,6 +189,7 @@ def _together(lanes: list[LaneInfo]) -> list[LaneInfo]:
             first["id"] = f"{group}:{'+'.join(names)}"
             first["title"] = title
             first["series"] = [part["series"][0] for part in parts]
+            first["minor"] = all(part["minor"] for part in parts)
             first["max"] = max((part["max"] for part in parts if part["max"] is not None), default=None)
             merged |= {id(part) for part in parts[1:]}
     return [lane for lane in lanes if id(lane) not in merged]
@@ -263,20 +253,10 @@ def add_trends(lanes: list[LaneInfo], growth: Iterable[MemoryGrowthFacts]) -> li
     return lanes
 
 
-def _finest_first(lanes: list[LaneInfo]) -> list[LaneInfo]:
-    """Replace polled utilization by the driver's own at full resolution, where there is both."""
-    by_id = {lane["id"]: at for at, lane in enumerate(lanes)}
-    for lane in list(lanes):
-        group, _, column = lane["id"].partition(":")
-        fine = by_id.get(f"{group}/utilization:{column}")
-        if fine is None:
-            continue
-        polled = by_id[lane["id"]]
-        lane["title"] += " (polled)"
-        lane["note"] = "; ".join(filter(None, [lane["note"], "as one query each tick reads it"]))
-        lane["minor"] = True
-        lanes[polled], lanes[fine] = lanes[fine], lanes[polled]
-    return lanes
+def _finest(lanes: list[LaneInfo]) -> list[LaneInfo]:
+    """Return lanes without those of polled values that the driver's own show at full resolution."""
+    fine = {lane["id"].replace("/utilization:", ":"): lane for lane in lanes if "/utilization:" in lane["id"]}
+    return list({shown["id"]: shown for lane in lanes for shown in [fine.get(lane["id"], lane)]}.values())
 
 
 def _group_order(group: str) -> tuple:
@@ -309,6 +289,7 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
         "series": [{"name": column, "title": title.lower()}],
         "max": _top(column, unit, summary[group], total),
         "note": "; ".join(filter(None, notes)) or None,
+        "minor": not summary[group][column]["max"],
     }
 
 
@@ -368,16 +349,8 @@ def stage_lane(recording: Recording) -> LaneInfo | None:
     readings = _readings(recording)
     if readings is None:
         return None
-    return {
-        "id": LANE,
-        "group": "training",
-        "title": "Pipeline stages",
-        "unit": "ms",
-        "kind": "band",
-        "max": None,
-        "note": "own work of each stage of the input pipeline for a batch, over all its threads",
-        "series": [{"name": name, "title": stage[:60]} for name, stage in readings.stages],
-    }
+    note = "own work of each stage of the input pipeline for a batch, over all its threads"
+    return _of_training(LANE, "Pipeline stages", note, ((name, stage[:60]) for name, stage in readings.stages))
 
 
 def _readings(recording: Recording) -> _Readings | None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +12,10 @@ import numpy as np
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.report_types import RunReport, ShownRun, TotalSums, TrainingReport, Unit
+from gpu_util_callback.diagnosis.rule import all_findings
+from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.survey import Row
+from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_LOOK, REPEATED_TITLE
 from gpu_util_callback.diagnosis.verdict import calm, order, order_of_all, sums
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
@@ -20,10 +24,23 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import complete, concatenate
 from gpu_util_callback.recording.storage import is_remote, storage_for
+from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.energy_sentences import accelerator_in_words
-from gpu_util_callback.report.total_screen import PARTS, fix_of, headline, name_of, notes
-from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, culprit, evidence_rows, same_fix
-from tensorboard_plugin.gpu_time import PART_OF, part_of, savers_of
+from gpu_util_callback.report.screen import grouped
+from gpu_util_callback.report.total_screen import PARTS as PARTS_OF_TIME
+from gpu_util_callback.report.total_screen import fix_of, headline, name_of, notes
+from gpu_util_callback.trying.changes import Change, change_for
+from gpu_util_callback.words import (
+    GPU_TIME,
+    HOST_STEP,
+    HOST_TIME,
+    capitalized,
+    culprit,
+    evidence_rows,
+    percent,
+    same_fix,
+)
+from tensorboard_plugin.gpu_time import PART_OF, PARTS, part_of, savers_of
 from tensorboard_plugin.lanes import add_trends, lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
@@ -36,6 +53,7 @@ from tensorboard_plugin.reply_types import (
     RunsHead,
     StepKernels,
     StoredFindings,
+    TimeBudget,
     TotalReply,
     TrainingRow,
     WindowInfo,
@@ -57,24 +75,30 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
     first, last = recording.top.step_range
     memory = report["memory"]
     summed = report["headline"]["ids"] if report["headline"] else []
-    rows = rows_of([*report["spans"], *report["findings"]], summed)
-    savers = savers_of(recording)
+    savers, sums_of_time = savers_of(recording), budgets(recording)
+    numbered = enumerate((group.first for group in grouped(all_findings(report))), 1)
+    commands = {same_fix(one): _tried(report, f"--fix {n}", change_for(one["advice"])) for n, one in numbered}
+    rows = rows_of(all_findings(report), summed, commands)
+    spans, findings = ([worded(one, savers) for one in kind] for kind in (report["spans"], report["findings"]))
+    parts = {one["part"] for one in (*spans, *findings)}
     return {
         "id": recording.id,
         "revision": revision,
         "report": {
             **cast(ShownRun, report),  # all of it: the tab exports it
             "batch_size": (report["fit"] or {}).get("batch_size"),
-            "spans": [worded(span, savers) for span in report["spans"]],
-            "findings": [worded(finding, savers) for finding in report["findings"]],
+            "spans": spans,
+            "findings": findings,
             "rows": rows,
             "lead": _lead(report, rows, summed),
             "calm": None if rows else calm(report["verdict"]),
+            "not_counted": not_counted(report, sums_of_time[0], parts) if sums_of_time else {},
+            "levers": {} if rows else levers(report),
             "au": accelerator_in_words(report),
         },
         "extent": {"start_ns": recording.start_ns, "end_ns": recording.end_ns, "first_step": first, "last_step": last},
         "lanes": add_trends(lanes_of(recording), memory["growth"] if memory else ()),
-        "budgets": budgets(recording),
+        "budgets": sums_of_time,
         "phases": _phases(recording),
         "windows": windows_of(recording),
         "problems": reported(recording.problems),
@@ -92,11 +116,73 @@ def worded(finding: Claim, savers: frozenset[str] = frozenset()) -> WordedFindin
     }
 
 
-def rows_of(findings: Sequence[Mapping], lead_ids: Collection[str] = ()) -> list[FindingRow]:
+# Part of the time -> the thread's category that holds it; the rule that counts it, and the limit from which on.
+_COUNTED = {
+    "input": ("input_wait", "input_bound", "wait_pct"),
+    "launch": ("", "launch_bound", "idle_launch_pct"),
+    "callbacks": ("", "host_stall", "callback_pct"),
+    "compile": ("compile", "recompilation", "compile_pct"),
+    "validation": ("validation", "host_stall", "validation_pct"),
+}
+# A parameter of the training, its value where something is not used; what that is, and the change.
+_LEVERS = (
+    (
+        "mixed_precision",
+        "float32",
+        "Mixed precision is off",
+        'keras.mixed_precision.set_global_policy("mixed_float16")',
+    ),
+    ("jit_compile", False, "Steps are not compiled by XLA or torch.compile", "jit_compile=True"),
+    ("steps_per_execution", 1, "Each step is a call of its own", "steps_per_execution=16"),
+)
+
+
+def not_counted(report: RunReport, budget: TimeBudget, parts: Collection[str]) -> dict[str, str]:
+    """Return large parts of a lane's time -> how much each took, and why no finding counts it; without `parts`."""
+    shares = {part["name"]: 100 * part["seconds"] / max(1e-9, budget["known_s"]) for part in budget["parts"]}
+    reply = {}
+    for name, (category, cause, limit) in _COUNTED.items():
+        thread_pct = 100 * report["time_s"].get(category, 0.0) / max(1e-9, report["wall_s"] or 0.0)
+        idle_pct, least = shares.get(name, 0.0), report["thresholds"][cause][limit] or 0.0
+        pct = max(thread_pct, idle_pct)
+        why = f"not all of what “{RULE_OF[cause].title}” asks for was seen"
+        if idle_pct < pct / 2:
+            why = f"the GPU was busy in {percent(100 - 100 * idle_pct / pct)} of it"
+        elif name == "compile":
+            why = "every training begins by compiling"
+        elif pct < least:
+            why = f"it begins to count at {percent(least)}"
+        if name not in parts and pct >= 100 * A_TWENTIETH:
+            reply[name] = f"{capitalized(PARTS[name])} {percent(pct)}, not counted: {why}."
+    return reply
+
+
+def _tried(report: RunReport, option: str, change: Change | str | None = None) -> str:
+    """Return the command that measures a change; "" where it cannot, or the program was no script.
+
+    Args:
+        change: or why there is none.
+    """
+    script = report["script"] or ""
+    program = script if script.endswith(".py") else f"-m {script}"
+    is_known = script and script != hashed_script(script) and not isinstance(change, str)
+    return f"gpu-util try {option} {program}" if is_known else ""
+
+
+def levers(report: RunReport) -> dict[str, str]:
+    """Return what a training does not use -> the change; the command that measures it, where it was a script."""
+    unused = {text: code for name, value, text, code in _LEVERS if cast(dict, report["fit"] or {}).get(name) == value}
+    return {text: _tried(report, f"--change {quote(code)}") or code for text, code in unused.items()}
+
+
+def rows_of(
+    findings: Sequence[Mapping], lead_ids: Collection[str] = (), commands: Mapping[str, str] | None = None
+) -> list[FindingRow]:
     """Return findings as the tab lists them: a row a cause, in the order of the verdict.
 
     Args:
         lead_ids: of those that the verdict sums up, which are one row, whatever they are called.
+        commands: that measure remedies, by what the findings that they mend have in common.
     """
     kinds: dict[object, list[Mapping]] = {}
     for finding in findings:
@@ -104,10 +190,10 @@ def rows_of(findings: Sequence[Mapping], lead_ids: Collection[str] = ()) -> list
         kind = (finding["cause"], title, str(finding.get("gpus")), str(finding.get("ranks")))
         kinds.setdefault("lead" if finding["id"] in lead_ids else kind, []).append(finding)
     rows = [(_costliest(members), members) for members in kinds.values()]
-    return [_row(*row) for row in sorted(rows, key=lambda row: order_of_all(*row))]
+    return [_row(*row, commands or {}) for row in sorted(rows, key=lambda row: order_of_all(*row))]
 
 
-def _row(first: Mapping, members: list[Mapping]) -> FindingRow:
+def _row(first: Mapping, members: list[Mapping], commands: Mapping[str, str]) -> FindingRow:
     mended: dict[str, list[Mapping]] = {}
     for finding in members:
         mended.setdefault(same_fix(finding), []).append(finding)
@@ -119,6 +205,7 @@ def _row(first: Mapping, members: list[Mapping]) -> FindingRow:
             fix: {
                 "id": _costliest([one for one in some if one.get("saves_s")] or some)["id"],
                 "saves_range_s": sums(some)["saves_range_s"],
+                "command": commands.get(fix, ""),
             }
             for fix, some in mended.items()
         },
@@ -131,16 +218,17 @@ def _costliest(findings: list[Mapping]) -> Mapping:
 
 def _lead(report: RunReport, rows: list[FindingRow], summed: Collection[str]) -> str | None:
     """Return the first finding of the row that the verdict names, or else sums up."""
-    titles = {finding["id"]: finding["title"] for finding in (*report["spans"], *report["findings"])}
-    named = [row["first"] for row in rows if report["verdict"].startswith(titles[row["first"]])]
-    return next(iter([*named, *(row["first"] for row in rows if not set(summed).isdisjoint(row["ids"]))]), None)
+    said, titles = report["verdict"], {one["id"]: one["title"] for one in (*report["spans"], *report["findings"])}
+    named = [row["first"] for row in rows if said.startswith(titles[row["first"]])]
+    about = [row["first"] for row in rows if not set(summed).isdisjoint(row["ids"])]
+    # A larger loss without a fix stands in front of what the verdict sums up.
+    return next(iter([one for one in about if titles[one] in said] + named + about), None)
 
 
 def vocabulary() -> Words:
     """Return the words of the tab."""
-    causes = {REPEATED: _cause(REPEATED, REPEATED_TITLE, REPEATED_LOOK)}
-    for rule in RULES:
-        causes[rule.cause] = _cause(rule.cause, rule.title, rule.look, rule.between_steps, rule.part)
+    causes = {rule.cause: _cause(rule.cause, rule.title, rule.look, rule.between_steps, rule.part) for rule in RULES}
+    causes = {REPEATED: _cause(REPEATED, REPEATED_TITLE, REPEATED_LOOK)} | causes
     return {"causes": causes, "host": HOST_TIME, "gpu": GPU_TIME, "host_step": HOST_STEP}
 
 
@@ -171,27 +259,18 @@ def listed(recording: Recording, status: Status | None = None, report: RunReport
         report: of the recording, where there is one; None = what the recording itself stores.
     """
     status = recording.status if status is None else status
-    facts = recording.facts
     stored = recording.stored if report is None else report
-    return {
-        "id": recording.id,
-        "run": recording.run,
-        "session": recording.session,
-        "fit_index": facts.get("fit_index"),
-        "fits": facts.get("fits"),
-        "host": facts.get("host"),
-        "rank": facts.get("rank"),
+    facts = ("fit_index", "fits", "host", "rank", "job_source", "trial", "trial_config")
+    row: dict[str, Any] = {
+        **{name: getattr(recording, name) for name in ("id", "run", "session", "start_ns", "end_ns")},
+        **{name: cast(dict, recording.facts).get(name) for name in facts},
         "status": status,
-        "job_source": facts.get("job_source"),
-        "start_ns": recording.start_ns,
-        "end_ns": recording.end_ns,
-        "trial": facts.get("trial"),
-        "trial_config": facts.get("trial_config"),
         "steps": recording.step_count,
         "verdict": stored and stored.get("verdict"),
         **_stored_findings(stored),
         "revision": recording.revision_as(status),
     }
+    return cast(RecordingSummary, row)
 
 
 def listed_row(row: Row, several: bool) -> RecordingSummary:
@@ -202,18 +281,9 @@ def listed_row(row: Row, several: bool) -> RecordingSummary:
     """
     costs = row["lost"].values()
     titles = list(dict.fromkeys(cost["title"] for cost in costs))[:MAX_TITLES]
-    return {
-        "id": row["id"],
-        "fit_index": row["fit_index"],
-        "fits": row["fits"],
-        "host": row["host"],
-        "rank": row["rank"],
-        "status": row["status"],
-        "job_source": row["job_source"],
-        "start_ns": row["start_ns"],
-        "end_ns": row["end_ns"],
-        "trial": row["trial"],
-        "steps": row["steps"],
+    same = ("id", "fit_index", "fits", "host", "rank", "status", "job_source", "start_ns", "end_ns", "trial", "steps")
+    line: dict[str, Any] = {
+        **{name: cast(dict, row)[name] for name in same},
         "run": name_of(row, several) if several else row["run"],
         "session": None,
         "verdict": ", ".join(titles) or None,
@@ -222,6 +292,7 @@ def listed_row(row: Row, several: bool) -> RecordingSummary:
         "lost_s": round(sum(cost["lost_s"] or 0 for cost in costs), 3),
         "revision": 0,
     }
+    return cast(RecordingSummary, line)
 
 
 def _stored_findings(stored: DiagnosisFacts | RunReport | None) -> StoredFindings:
@@ -249,7 +320,7 @@ def total_reply(report: TotalSums) -> TotalReply:
         "notes": notes(report),
         "hours": report[unit]["total"],
         "without_gpu": _without_gpu(report),
-        "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, _ in PARTS],
+        "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, _ in PARTS_OF_TIME],
         "causes": [
             {
                 "cause": cause["cause"],
@@ -391,17 +462,10 @@ def _by_number(recording: Recording) -> dict[int, WindowInfo]:
         profile = window.get("profile")
         if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
             profile = None
-        windows[window["window"]] = {
-            "window": window["window"],
-            "first_step": window["first_step"],
-            "stop_step": window["stop_step"],
-            "start_ns": window.get("start_ns"),
-            "end_ns": window.get("end_ns"),
-            "events": window.get("events"),
-            "cost_s": window.get("cost_s"),
-            "profile": profile,
-            "profile_run": profile if recording.run == "." or not profile else f"{recording.run}/{profile}",
-        }
+        known = ("window", "first_step", "stop_step", "start_ns", "end_ns", "events", "cost_s")
+        about: dict[str, Any] = {name: cast(dict, window).get(name) for name in known}
+        run = profile if recording.run == "." or not profile else f"{recording.run}/{profile}"
+        windows[window["window"]] = cast(WindowInfo, {**about, "profile": profile, "profile_run": run})
     return windows
 
 

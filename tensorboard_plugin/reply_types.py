@@ -177,6 +177,7 @@ class Remedy(TypedDict):
 
     id: str  # the costliest finding that promises it
     saves_range_s: Bounds  # the least and the most that it saves of them all; of a question, if the answer is yes
+    command: str  # that measures it; "" where it cannot be tried, or not from a script
 
 
 class FindingRow(TypedDict):
@@ -197,6 +198,8 @@ class WordedReport(ShownRun):
     rows: list[FindingRow]  # all of them, in the order of the verdict
     lead: str | None  # `first` of the row that the verdict speaks of
     calm: Calm | None  # what the verdict says where nothing was found
+    not_counted: dict[str, str]  # part of the time that is large and no finding's -> how much, and why
+    levers: dict[str, str]  # what a run without findings does not use -> the change, or the command to try it
     au: AcceleratorWords | None
 
 
@@ -246,7 +249,7 @@ class LaneInfo(TypedDict):
     series: list[SeriesInfo]
     max: NotRequired[float | None]  # the end of its scale; null for that of its values
     note: NotRequired[str | None]
-    minor: NotRequired[bool]  # another lane shows the same better: it stands among a GPU's lesser lanes
+    minor: NotRequired[bool]  # nothing ever happened in it: it stands among a GPU's, or the host's, lesser lanes
     trend: NotRequired[Trend | None]
     limit: NotRequired[LaneLimit | None]
 
@@ -263,9 +266,7 @@ class TimeBudget(TypedDict):
     """The sums of a lane of time; its parts add up to what is known of the training's time."""
 
     lane: str
-    title: str
     known_s: float
-    unknown_s: float  # of the training's time, in which nothing was sampled
     # From when to when a GPU was read, since the recording's start: at the ends its mean stands for what nobody read.
     sampled_ns: tuple[float, float]  # (0, 0) where the time is exact
     is_estimate: bool  # the thread hands steps over in advance: its clocks say about when the GPU had nothing to do

@@ -153,13 +153,13 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     if not lead["title"].startswith(rule.title):
         opening = ""
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
-    loss = f"{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
+    loss = f"{_larger(named, lost_s)}{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.from_process(run.manifest.get("process"))
     gains = _promise_or_limit(lead, findings, wall_s, script)
     compile_s = run.account["time_s"].get("compile", 0.0)
     compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)
     also = f" {duration(compile_s)} went into compiling." if compiling else ""
-    return f"{loss}{gains}{also}{_larger_too(lead, findings)}{_unknown_too(findings)}"
+    return f"{loss}{gains}{also}{_unknown_too(findings)}"
 
 
 def _of_small_costs(run: Run, findings: Sequence[Mapping]) -> str:
@@ -304,12 +304,10 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
     return f" {capitalized(limit)}." if limit else ""
 
 
-def _larger_too(lead: Mapping, findings: Sequence[Mapping]) -> str:
-    """Return a note on the cause that costs more than the one whose advice saves most; "" if there is none."""
-    lost = _lost_by_title([each for each in findings if each["cause"] != lead["cause"] and not is_unnamed(each)])
+def _larger(lost: Mapping[str, float], lead_s: float) -> str:
+    """Return the loss in front of a smaller one that has a fix: "Launch-bound: 9.0 s. "; "" where there is none."""
     title = max(lost, key=lambda name: lost[name], default="")
-    larger = lost.get(title, 0.0) > lead["lost_s"]
-    return f" More time is lost elsewhere ({title}: {duration(lost[title])})." if larger else ""
+    return f"{title}: {duration(lost[title])}. " if lost.get(title, 0.0) > (1 + A_TENTH) * lead_s else ""
 
 
 def _lost_by_title(findings: Sequence[Mapping]) -> dict[str, float]:

@@ -255,11 +255,13 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
     """
     groups = grouped(all_findings(run))
     ids = (run.get("headline") or {}).get("ids", ())
-    in_verdict = [group for group in groups if run["verdict"].startswith(group.first["title"])]
-    about = [group for group in groups if group.first["id"] in ids]
-    ordered = [*in_verdict, *about, *groups]
+
+    def place(group: Group) -> tuple[bool, bool, bool]:
+        title, summed = group.first["title"], group.first["id"] in ids
+        return not (summed and title in run["verdict"]), not run["verdict"].startswith(title), not summed
+
+    ordered = sorted(groups, key=place)
     group = next((group for group in ordered if _can_be_followed(group)), next(iter(ordered), None))
-    verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith(SMALL) or is_unknown(run["verdict"])
     if group is None and not look:
@@ -279,13 +281,12 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
     third = ""
     if group is not None and not small and program and not isinstance(change_for(group.first["advice"]), str):
         third = f"\n          Does it help here? gpu-util try --fix {groups.index(group) + 1} {program}"
-    return f"{verdict}\n          {second}{third}"
+    return f"gpu-util: {run['verdict']}\n          {second}{third}"
 
 
 def _can_be_followed(group: Group) -> bool:
     """Return whether a finding is a cause for alarm, or says something to do or to find out."""
-    finding = group.first
-    advice = finding["advice"]
+    finding, advice = group.first, group.first["advice"]
     return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))
 
 

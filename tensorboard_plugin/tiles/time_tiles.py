@@ -75,16 +75,13 @@ def budgets(recording: Recording) -> list[TimeBudget]:
     for whose in gpu_time.which(recording):
         split = whole_split(recording, tiles, whose)
         seconds = split.ns.sum(axis=1) / 1e9
-        of_gpu = whose != gpu_time.THREAD and not gpu_time.is_traced(recording)
         reply.append(
             {
                 "lane": f"{LANE}:{whose}",
-                "title": gpu_time.title_of(whose, recording),
                 "known_s": round(float(split.known_ns.sum()) / 1e9, 6),
-                "unknown_s": round(split.unknown_ns / 1e9, 6),
                 "sampled_ns": gpu_time.sampled_range(_samples(tiles, recording, whose)),
                 # JAX hands steps over in advance: the thread is ahead of the GPU.
-                "is_estimate": of_gpu and framework == "jax",
+                "is_estimate": framework == "jax" and whose != gpu_time.THREAD and not gpu_time.is_traced(recording),
                 "parts": [
                     {"name": name, "title": title, "seconds": round(float(part), 6)}
                     for (name, title), part in zip(gpu_time.titles(whose).items(), seconds, strict=True)

@@ -6,8 +6,9 @@ from make_recording import make_recording
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.verdict import calm
+from gpu_util_callback.trying.changes import Change, parse
 from gpu_util_callback.words import same_fix
-from tensorboard_plugin.replies import recording_reply, rows_of
+from tensorboard_plugin.replies import levers, not_counted, recording_reply, rows_of
 
 
 def finding(cause, lost_s, code="a", at=None, title="", **more):
@@ -84,7 +85,7 @@ def test_rows_are_in_the_order_of_the_verdict(name):
 def test_of_a_fix_and_a_question_about_one_cause_the_fix_alone_counts_and_is_the_remedy_shown():
     [row] = rows_of([fix("input_bound", 4.0, [2.0, 4.0], 3.0, at=0), asked("input_bound", 8.0, [5.0, 8.0], at=50)])
     assert row["first"] == "input_bound@50", "the costliest"
-    assert [*row["remedies"].values()] == [{"id": "input_bound@0", "saves_range_s": [2.0, 4.0]}]
+    assert [*row["remedies"].values()] == [{"id": "input_bound@0", "saves_range_s": [2.0, 4.0], "command": ""}]
 
 
 @pytest.mark.parametrize(
@@ -124,3 +125,69 @@ def test_a_verdict_that_names_another_finding_than_it_sums_up_speaks_of_that(tmp
 )
 def test_a_verdict_without_findings_is_told_apart(verdict, says):
     assert calm(verdict) == says
+
+
+LIMITS = {
+    "input_bound": {"wait_pct": 7.5}, "launch_bound": {"idle_launch_pct": 15}, "recompilation": {"compile_pct": 5},
+    "host_stall": {"callback_pct": 5, "validation_pct": 20},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waited", "lane", "parts", "said"),
+    [
+        (38, 2, (), "Waiting for input 38 %, not counted: the GPU was busy in 95 % of it."),
+        (7, 6, (), "Waiting for input 7 %, not counted: it begins to count at 7.5 %."),
+        (12, 11, (), "Waiting for input 12 %, not counted: not all of what “Input-bound” asks for was seen."),
+        (38, 36, ("input",), None),
+        (4.9, 4.9, (), None),
+    ],
+)
+def test_a_large_part_of_the_time_that_no_finding_counts_says_why(waited, lane, parts, said):
+    report = {"time_s": {"input_wait": float(waited)}, "wall_s": 100.0, "thresholds": LIMITS}
+    budget = {"known_s": 50.0, "parts": [{"name": "input", "title": "waiting for input", "seconds": lane / 2}]}
+    assert not_counted(report, budget, parts) == ({"input": said} if said else {})
+
+
+def test_each_part_of_the_time_is_a_finding_s_or_says_why_not(tmp_path):
+    """Of a compiled healthy run: compiling is large, and no finding's."""
+    make_recording(tmp_path, "healthy", steps=600, gpus=1)
+    (recording,) = read_recordings(tmp_path)
+    reply = recording_reply(recording, "1", run_report(recording))
+    [budget], report = reply["budgets"], reply["report"]
+    large = {part["name"] for part in budget["parts"] if part["seconds"] >= 0.05 * budget["known_s"]}
+    parts = {one["part"] for one in (*report["spans"], *report["findings"])}
+    assert large - parts - {"busy", "rest"} <= set(report["not_counted"])
+    assert "begins by compiling" in report["not_counted"]["compile"]
+
+
+def test_a_healthy_run_has_the_levers_left_and_the_command_that_tries_each(tmp_path):
+    unused = {"mixed_precision": "float32", "jit_compile": False, "steps_per_execution": 1}
+    shown = levers({"fit": unused, "script": "train.py"})
+    assert len(shown) == 3
+    for command in shown.values():
+        tool, _, rest = command.partition(" --change ")
+        quoted, _, program = rest.rpartition(" ")
+        assert tool == "gpu-util try" and program == "train.py"
+        assert isinstance(parse(quoted.strip("'")), Change)
+    assert [*levers({"fit": unused, "script": None}).values()][1] == "jit_compile=True"
+    used = {"mixed_precision": "mixed_bfloat16", "jit_compile": True, "steps_per_execution": 16}
+    assert levers({"fit": used, "script": "train.py"}) == {} == levers({"fit": None, "script": "train.py"})
+
+
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [("train.py", "gpu-util try --fix 2 train.py"), ("pkg.train", "gpu-util try --fix 2 -m pkg.train"), (None, "")],
+)
+def test_a_remedy_of_a_script_has_the_command_that_tries_it(script, command, tmp_path):
+    make_recording(tmp_path, "thirds", steps=600, gpus=1)
+    (recording,) = read_recordings(tmp_path)
+    report = run_report(recording)
+    [found] = report["spans"]
+    found["advice"] |= {"code": "ds = ds.map(decode, num_parallel_calls=tf.data.AUTOTUNE)", "untried": ""}
+    larger = {**found, "id": "other", "title": "Another", "saves_s": 2 * found["saves_s"], "saves_range_s": None}
+    larger["advice"] = {"text": "mend it", "code": ""}
+    report |= {"script": script, "spans": [found, larger]}
+    rows = recording_reply(recording, "1", report)["report"]["rows"]
+    said = {remedy["id"]: remedy["command"] for row in rows for remedy in row["remedies"].values()}
+    assert said == {found["id"]: command, "other": ""}

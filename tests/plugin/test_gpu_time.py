@@ -63,7 +63,7 @@ def test_the_parts_add_up_to_the_training_and_none_exceeds_what_the_thread_measu
         for budget in reply["budgets"]:
             parts = seconds(budget)
             assert sum(parts.values()) == pytest.approx(budget["known_s"], rel=1e-6, abs=1e-4)
-            assert budget["known_s"] + budget["unknown_s"] == pytest.approx(wall_s, rel=POINT / 100)
+            assert budget["known_s"] <= wall_s * (1 + POINT / 100)
             room = POINT / 100 * wall_s
             for name, category in (("input", "input_wait"), ("compile", "compile"), ("validation", "validation")):
                 assert parts.get(name, 0) <= times[category] + room, (recording.id, name)
@@ -77,10 +77,11 @@ def test_without_a_gpu_the_lane_is_the_threads_account_exactly(replies):
         for budget in reply["budgets"]:
             if budget["lane"] != "time:thread":
                 continue
+            [lane] = (one for one in reply["lanes"] if one["id"] == budget["lane"])
             parts, times = seconds(budget), recording.account["time_s"]
             saved = parts.get("callbacks", 0) + parts.get("checkpoint", 0)
             close = {"abs": 0.01 * recording.account["wall_s"]}
-            assert budget["title"] == "Training thread" and parts["busy"] == pytest.approx(times["step"], **close)
+            assert lane["title"] == "Training thread" and parts["busy"] == pytest.approx(times["step"], **close)
             assert parts.get("input", 0) == pytest.approx(times["input_wait"], **close)
             assert parts.get("compile", 0) == pytest.approx(times["compile"], **close)
             assert parts.get("validation", 0) == pytest.approx(times["validation"], **close)
@@ -138,7 +139,7 @@ def test_what_was_not_sampled_is_in_no_part_and_joined_by_no_slope():
     split = gpu_time.split(thread, [(busy, known)], 0.0, np.linspace(0, 40e9, 401), 40e9)
     shares = split.shares(np.arange(0, 41) * 1e9)
     assert np.isnan(shares[0][12:29]).all() and shares[0][5] == pytest.approx(50)
-    assert split.unknown_ns / 1e9 == pytest.approx(20, abs=0.6)
+    assert split.known_ns.sum() / 1e9 == pytest.approx(20, abs=0.6)
 
 
 def test_a_trace_is_split_exactly():
@@ -154,7 +155,7 @@ def test_a_trace_is_split_exactly():
     shares = split.shares(np.array([0.0, 100, 200, 250]))
     of = dict(zip(gpu_time.PARTS, shares, strict=True))
     assert of["busy"][:2].tolist() == [10, 90] and of["input"][:2].tolist() == [90, 0] and of["copies"][1] == 10
-    assert np.isnan(of["busy"][2]) and split.unknown_ns == 50
+    assert np.isnan(of["busy"][2]) and split.known_ns.sum() == 200
 
 
 def test_findings_say_which_part_of_the_time_they_take(replies):

@@ -12,7 +12,7 @@ from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.manifest import plain
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.imported import import_trace
-from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.lanes import STACK, lanes_of
 from tensorboard_plugin.replies import MAX_KERNELS, window_reply, windows_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -94,17 +94,30 @@ def test_a_window_of_many_hostile_kernels_stays_small(tmp_path):
     assert len(text) < 4 * 10**6
 
 
-def test_the_finer_of_two_utilization_lanes_comes_first(tmp_path):
+def test_of_two_utilization_lanes_the_finer_one_alone_is_shown_in_the_place_of_the_other(tmp_path):
     run = SyntheticRun(tmp_path, "healthy", steps=60, gpus=1)
     run.advance(60, flush=False)
     times = run.start + np.arange(100) * 20_000_000
     run.writer.append_samples("gpu0/utilization", ("utilization_pct",), times, np.full((100, 1), 80.0))
     run.close()
-    lanes = [lane for lane in lanes_of(one(tmp_path)) if ":utilization_pct" in lane["id"]]
-    assert [(lane["id"], lane["title"]) for lane in lanes] == [
-        ("gpu0/utilization:utilization_pct", "GPU active"),
-        ("gpu0:utilization_pct", "GPU active (polled)"),
-    ]
+    lanes = [(lane["id"], lane["title"]) for lane in lanes_of(one(tmp_path)) if lane["group"] == "gpu0"]
+    assert lanes[0] == ("gpu0/utilization:utilization_pct", "GPU active")
+    assert [id_ for id_, _ in lanes if ":utilization_pct" in id_] == [lanes[0][0]]
+
+
+def test_what_never_happened_has_no_series_and_stands_among_the_lesser_lanes(tmp_path):
+    run = SyntheticRun(tmp_path, "healthy", steps=60, gpus=1)
+    run.advance(60, flush=False)
+    names = ("throttle_thermal_pct", "throttle_power_pct", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
+    rows = np.tile([0.0, 0.0, 0.0, 5.0], (20, 1))
+    run.writer.append_samples("gpu0/counters", names, run.start + np.arange(20) * 100_000_000, rows)
+    run.close()
+    lanes = {lane["title"]: lane for lane in lanes_of(one(tmp_path))}
+    assert lanes["Throttled"]["minor"] and not lanes["PCIe"]["minor"] and not lanes["GPU active"]["minor"]
+    recorded = one(REPOSITORY / "demo/recorded/h200-jax/slow-input")
+    assert recorded.summary["steps"]["compile_ns"]["max"] == 0
+    [steps] = (lane for lane in lanes_of(recorded) if lane["id"] == "steps")
+    assert {series["name"] for series in steps["series"]} == {name for name, *_ in STACK} - {"compile"}
 
 
 def test_an_imported_trace_is_a_window(tmp_path):

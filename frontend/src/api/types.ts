@@ -386,6 +386,8 @@ export interface Remedy {
   id: string;
   /** the least and the most that it saves of them all; of a question, if the answer is yes */
   saves_range_s: [number | null, number | null];
+  /** that measures it; "" where it cannot be tried, or not from a script */
+  command: string;
 }
 
 /** Findings that are listed as one: of one cause, at one time or at several. */
@@ -455,6 +457,10 @@ export interface WordedReport {
   lead: string | null;
   /** what the verdict says where nothing was found */
   calm: 'healthy' | 'compiling' | 'outside' | 'unexplained' | 'unjudged' | 'empty' | null;
+  /** part of the time that is large and no finding's -> how much, and why */
+  not_counted: Record<string, string>;
+  /** what a run without findings does not use -> the change, or the command to try it */
+  levers: Record<string, string>;
   au: AcceleratorWords | null;
 }
 
@@ -501,7 +507,7 @@ export interface LaneInfo {
   /** the end of its scale; null for that of its values */
   max?: number | null;
   note?: string | null;
-  /** another lane shows the same better: it stands among a GPU's lesser lanes */
+  /** nothing ever happened in it: it stands among a GPU's, or the host's, lesser lanes */
   minor?: boolean;
   trend?: Trend | null;
   limit?: LaneLimit | null;
@@ -517,10 +523,7 @@ export interface TimePart {
 /** The sums of a lane of time; its parts add up to what is known of the training's time. */
 export interface TimeBudget {
   lane: string;
-  title: string;
   known_s: number;
-  /** of the training's time, in which nothing was sampled */
-  unknown_s: number;
   /** From when to when a GPU was read, since the recording's start: at the ends its mean stands for what nobody read */
   sampled_ns: [number, number];
   /** the thread hands steps over in advance: its clocks say about when the GPU had nothing to do */

@@ -8,7 +8,7 @@ const row = (...ids: string[]): FindingRow => ({ ids, first: ids[0] ?? '', lost_
 const report = {
   spans: [span('s1', 'a', 9), span('s2', 'b', 1), span('s3', 'a', 9)],
   findings: [{ id: 'f', cause: 'c', title: 'c', lost_s: 0.5 }],
-  rows: [{ ...row('s1', 's3'), remedies: { 'a|fix': { id: 's3', saves_range_s: [2, null] as [number, null] } } }, row('s2'), row('f')],
+  rows: [{ ...row('s1', 's3'), remedies: { 'a|fix': { id: 's3', saves_range_s: [2, null] as [number, null], command: '' } } }, row('s2'), row('f')],
   lead: 's2',
 };
 
