@@ -18,7 +18,8 @@ READY    := $(VENV)/.installed-$(if $(filter-out 0,$(BACKENDS)),backends,test)
 
 # Every tool that checks, builds and documents, with what it needs, at the versions in tools.txt.
 TOOLS := pytest pytest-timeout pytest-rerunfailures pytest-xdist hypothesis playwright \
-	pytest-cov ruff mypy vulture import-linter build twine check-wheel-contents mkdocs-material 'mkdocstrings[python]'
+	pytest-cov ruff mypy vulture import-linter build twine check-wheel-contents py-rattler-build mkdocs-material \
+	'mkdocstrings[python]'
 LOCKED := --constraint tools.txt
 
 # Most tests run side by side; then those that time things, by themselves. Pytest ends with 5 where
@@ -38,7 +39,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all quick bench figures matrix dist docs lock checks lint schemas frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench figures matrix dist release-check docs lock checks lint schemas frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -52,6 +53,7 @@ help:
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
 	@echo "make dist      build and check what goes to a package index"
 	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"
+	@echo "make release-check  all of a release that needs no account; docs/releasing.md has the rest"
 	@echo "make docs      build the documentation's site into site/"
 	@echo "make lock      take the newest development tools into tools.txt"
 	@echo "make schemas   make the JSON schemas and the tab's types of the TypedDicts that declare them"
@@ -95,9 +97,13 @@ REPOSITORY_URL ?=
 dist: $(VENV)/bin/python
 	$(PIP) install $(LOCKED) build twine check-wheel-contents
 	rm -rf dist
-	REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
+	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
+
+release-check: $(VENV)/bin/python
+	$(PIP) install $(LOCKED) build twine check-wheel-contents py-rattler-build
+	REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m harness.release check
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

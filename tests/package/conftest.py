@@ -24,7 +24,13 @@ LEFT_OUT = (
 
 
 @pytest.fixture(scope="session")
-def dist(tmp_path_factory) -> Path:
+def epoch_s() -> int:
+    """The time that all files of the distributions have."""
+    return 1_700_000_000
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory, epoch_s) -> Path:
     """A folder with wheel and sdist, built without an address of the repository, and the checkout they are of."""
     pytest.importorskip("build", reason='pip install -e ".[reach]"')
     folder = tmp_path_factory.mktemp("dist")
@@ -32,5 +38,5 @@ def dist(tmp_path_factory) -> Path:
     checkout = folder / "checkout"
     shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout]
-    ran(*build, env={**os.environ, "REPOSITORY_URL": ""})
+    ran(*build, env={**os.environ, "REPOSITORY_URL": "", "SOURCE_DATE_EPOCH": str(epoch_s)})
     return folder
