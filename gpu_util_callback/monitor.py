@@ -37,11 +37,24 @@ class GpuUtilMonitor:
     The same as `GpuUtilCallback`, for loops without `fit`: plain TensorFlow, JAX or PyTorch. The
     loop is neither stopped nor slowed down, and no device is waited for: whatever cannot be
     measured is left out and named. Enter it after `jax.distributed.initialize` or
-    `torch.distributed.init_process_group`, in every process of the job. All arguments but `framework` are
-    as for `GpuUtilCallback`.
+    `torch.distributed.init_process_group`, in every process of the job. `sample_hz`, `scalar_freq`,
+    `trace`, `overhead_budget`, `thresholds`, `job`, `redact` and `report` are as for
+    `GpuUtilCallback`.
 
     Args:
+        log_dir: Where the recording and the scalars go: a TensorBoard run. Any URL that fsspec
+            understands works too.
         framework: `"tensorflow"`, `"jax"` or `"torch"`; by default the one that is imported.
+        flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
+            what MFU rests on.
+        memory_stacks: Keep who held the memory beside the post-mortem of an out-of-memory error:
+            JAX's device memory profile, or PyTorch's memory snapshot, for which PyTorch notes the
+            stack of each allocation on a GPU while it trains. Not with `redact`.
+        on_stuck: A function that is called with a dictionary when no step has come for long
+            (`"over": False`), and when steps go on (`True`); `"text"` is the line that is printed.
+            On a thread of ours: it may take its time, and an error in it is only logged.
+        on_finding: A function that is called likewise, once for each cause that is established
+            while training continues; `"text"` is its line, `"finding"` that of the report.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -77,7 +90,21 @@ class GpuUtilMonitor:
         on_stuck: Callable[[dict], object] | None = None,
         on_finding: Callable[[dict], object] | None = None,
     ):
-        self._settings = checked_settings(locals())
+        self._settings = checked_settings(
+            log_dir=log_dir,
+            sample_hz=sample_hz,
+            scalar_freq=scalar_freq,
+            trace=trace,
+            overhead_budget=overhead_budget,
+            thresholds=thresholds,
+            job=job,
+            redact=redact,
+            report=report,
+            flops_per_sample=flops_per_sample,
+            memory_stacks=memory_stacks,
+            on_stuck=on_stuck,
+            on_finding=on_finding,
+        )
         if framework is not None and framework not in BACKENDS:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")
         self._framework = framework
@@ -261,6 +288,9 @@ class GpuUtilMonitor:
             fit = self._recorder.facts.get("fit") or {}
             more = (describe_validation if validating else describe_input)(dataset)
             self._recorder.facts["fit"] = {**fit, **more}
+            with self._recorder.guarded("samples of the input's functions"):
+                if not validating and isinstance(self._recorder.adapter, LoopAdapter):
+                    self._recorder.adapter.sample_input(dataset)
 
 
 def _restore(adapter: LoopAdapter, recorder: Recorder, loop: Loop) -> None:

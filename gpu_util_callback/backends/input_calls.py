@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import numbers
 import random
+import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import astuple, dataclass
 from types import CodeType, GeneratorType, MethodType
 from typing import Any
 
+from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.cgroup import queued_ns_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
 from gpu_util_callback.steps.dispatch import is_library, library_of, place_of
@@ -70,8 +71,9 @@ class CallTimer:
 
     def __init__(self, name: str):
         self.name = name
+        self.part: Any = ""  # of a DataLoader, beside its dataset: such a function is sampled, not timed
         self.calls = 0
-        self._samples = 0  # of the stack inside a call
+        self.samples = 0  # of the stack inside a call
         self._lines: Counter[str] = Counter()  # of the program
         self._libraries: Counter[str] = Counter()  # that such a line has called
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
@@ -133,8 +135,10 @@ class CallTimer:
         if mean.queued_wall_ns:
             share = min(1.0, mean.queued_ns / mean.queued_wall_ns)
             entry["queued_ms"] = round(share * entry["wall_ms"], 6)
+        if self.part:
+            entry["part"] = self.part
         for line, count in self._lines.most_common(1):
-            entry |= {"samples": self._samples, "line": line, "in_line": count}
+            entry |= {"samples": self.samples, "line": line, "in_line": count}
         for library, count in self._libraries.most_common(1):
             if library:
                 entry |= {"library": library, "in_library": count}
@@ -150,7 +154,7 @@ class CallTimer:
             stack: (code, line) from the innermost frame to the function's own.
         """
         at = next((at for at, (code, _) in enumerate(stack) if not is_library(code.co_filename)), len(stack) - 1)
-        self._samples += 1
+        self.samples += 1
         self._lines[place_of(*stack[at])] += 1
         if at:
             self._libraries[library_of(stack[at - 1][0])] += 1
@@ -192,6 +196,7 @@ class InputCalls:
     def __init__(self) -> None:
         self._timers: dict[tuple[str, object], CallTimer] = {}
         self._codes: dict[CodeType, CallTimer] = {}  # of the functions themselves
+        self.repetition = Repetition()
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()  # functions are replaced on either thread
         self._open = False
@@ -211,6 +216,25 @@ class InputCalls:
         if isinstance(code, CodeType):
             self._codes.setdefault(code, timer)
         return timer
+
+    def sample_loader(self, dataset: object, loader: Any) -> None:
+        """Sample the functions of a DataLoader from now on, those too that are not timed.
+
+        Args:
+            dataset: what is iterated over: `loader`, or the program's own object around it.
+        """
+        kind, collate = type(loader.dataset), loader.collate_fn
+        for method in ("__getitem__", "__getitems__", "__iter__"):
+            self.timer(f"{kind.__name__}.{method}", kind)
+        owners = {"batch_sampler": loader.batch_sampler, "sampler": loader.sampler, "wrapper": dataset}
+        for part, owner in owners.items():
+            own = None if part == "wrapper" and dataset is loader else _own_iterable(owner)
+            if own is not None:
+                self.timer(f"{own.__name__}.__iter__", own).part = part
+        if not str(getattr(collate, "__module__", "")).startswith("torch."):
+            self.timer(*called(collate)).part = "collate_fn"
+        iterators = sys.modules["torch.utils.data.dataloader"]
+        self.timer("DataLoader.__next__", iterators._BaseDataLoaderIter).part = "loader"
 
     def sample(self) -> None:
         """Sample the line that each of these functions is in now; on any other thread than theirs."""
@@ -244,19 +268,17 @@ class InputCalls:
 
     def facts(self) -> list[InputCall]:
         """Return the manifest's `input_calls`."""
-        return [timer.facts() for timer in list(self._timers.values()) if timer.calls]
+        return [timer.facts() for timer in list(self._timers.values()) if timer.calls or timer.samples]
 
 
-def called(function: Any) -> tuple[str, object]:
-    """Return a function's name, and an object that distinguishes it from others of that name."""
-    function = inspect.unwrap(function)
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(function, "__code__", type(function))
-    name = getattr(function, "__name__", f"{type(function).__name__}.__call__")
-    if inspect.ismethod(function) and not inspect.isclass(function.__self__):
-        name = f"{type(function.__self__).__name__}.{name}"
-    return name.replace("<lambda>", "lambda"), code
+def _own_iterable(owner: object) -> type | None:
+    """Return the program's class whose `__iter__` this object, or what a library's sampler draws from, has."""
+    for _ in range(4):  # samplers of samplers
+        code = getattr(getattr(type(owner), "__iter__", None), "__code__", None)
+        if code is not None and not is_library(code.co_filename):
+            return type(owner)
+        owner = getattr(owner, "batch_sampler", getattr(owner, "sampler", None))
+    return None
 
 
 # ---- what stands in for the user's objects, where only the framework sees it ---------------------
@@ -288,19 +310,50 @@ class WatchedIterable(StandIn):
         return self._through(iter(self._stands_for))
 
 
+class Repetition:
+    """Comparison of what a dataset makes of an index with what it made before, by digests of the first few."""
+
+    MOST = 16
+
+    def __init__(self) -> None:
+        self._seen: dict[object, bytes | None] = {}
+        self._same: list[bool] = []
+        self.open = True
+
+    def note(self, index: object, item: object) -> None:
+        """Compare an item with what its index gave before; on the training thread, some 10 µs for `MOST` of them."""
+        if isinstance(index, Hashable) and (index in self._seen or len(self._seen) < self.MOST):
+            numbers = digest(item)
+            before = self._seen.setdefault(index, numbers)
+            if numbers is None:
+                self.open, self._same = False, []
+            elif before is not numbers:
+                self._same.append(before == numbers)
+                self.open = len(self._same) < self.MOST
+
+    @property
+    def repeats(self) -> bool | None:
+        """True if all were the same again; None = too few were asked for twice, or they cannot be compared."""
+        return None if not self._same or (all(self._same) and len(self._same) < 2) else all(self._same)
+
+
 @uncounted
 class _TimedDataset(StandIn):
-    """A dataset whose items are timed."""
+    """A dataset whose items are timed, and compared where they are asked for again."""
 
     def __init__(self, dataset: Iterable, calls: InputCalls, first: Callable[[object], None] | None = None):
         super().__init__(dataset)
         kind = type(dataset)
+        self._repetition = calls.repetition
         self._get = _method(calls, dataset, "__getitem__", first)
         if callable(getattr(kind, "__getitems__", None)):  # torch calls it for a whole batch
             self.__getitems__ = _method(calls, dataset, "__getitems__")
 
     def __getitem__(self, index: object) -> object:
-        return self._get(index)
+        item = self._get(index)
+        if self._repetition.open:
+            self._repetition.note(index, item)
+        return item
 
 
 @uncounted
@@ -358,12 +411,12 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
         timer = calls.timer(*_next_of(generator_input))
         first(data_adapter._first_batches[0])
         calls.replace_attribute(data_adapter, "generator", lambda: _TimedIterator(batches(), timer, batches_made))
-    elif kind == "TorchDataLoaderAdapter" and data_adapter._dataloader.num_workers == 0:
-        calls.replace_attribute(
-            data_adapter,
-            "_dataloader",
-            WatchedIterable(data_adapter._dataloader, lambda loader: timed_iterator(calls, None, loader)),
-        )
+    elif kind == "TorchDataLoaderAdapter":
+        loader = data_adapter._dataloader
+        calls.sample_loader(loader, loader)
+        if loader.num_workers == 0:
+            watched = WatchedIterable(loader, lambda batches: timed_iterator(calls, None, batches))
+            calls.replace_attribute(data_adapter, "_dataloader", watched)
 
 
 def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator) -> Iterator:
@@ -383,6 +436,8 @@ def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator) -> Itera
     kind = type(dataset)
     if isinstance(dataset, GeneratorType):
         return _TimedIterator(iterator, calls.timer(*_next_of(dataset)))
+    if isinstance(iterator, GeneratorType) and not is_library(iterator.gi_code.co_filename):
+        return _TimedIterator(iterator, calls.timer(f"{kind.__name__}.__iter__", kind))
     if type(iterator) is type(iter(_Sequence())) and inspect.isfunction(kind.__getitem__):
         return _TimedIterator(iterator, calls.timer(f"{kind.__name__}.__getitem__", kind))
     return iterator

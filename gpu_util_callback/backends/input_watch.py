@@ -18,7 +18,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
 from gpu_util_callback.backends.input_calls import InputCalls
-from gpu_util_callback.backends.inputs import leaves
+from gpu_util_callback.backends.inputs import leaves, seen_through
 from gpu_util_callback.recording.manifest_facts import InputArray, InputMap, Unavailable
 from gpu_util_callback.steps.rows import HandedOver
 
@@ -39,11 +39,18 @@ class WatchingAdapter(Adapter):
         if functions:
             framework_module("tensorflow", "written_stages").time_functions(functions, self._calls)
 
+    def sample_input(self, dataset: object) -> None:
+        """Sample the functions of a DataLoader from now on, whatever wraps it; on the training thread."""
+        loader = seen_through(dataset)
+        if hasattr(loader, "collate_fn"):
+            self._calls.sample_loader(dataset, loader)
+
     def input_facts(self) -> dict[str, object]:
         maps = self._pipelines.functions()
         facts: dict[str, object] = {} if maps is None else {"input_maps": maps}
         entries_by_name = {
             "input_calls": self._calls.facts(),
+            "input_repeats": self._calls.repetition.repeats,
             "input_first": self.first_batch.facts(),
             **self._pipelines.shuffle_facts(),
             **self._pipelines.use_facts(),

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import adapter_for
 from gpu_util_callback.backends.functions import KerasModel, TimedFunction
-from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
+from gpu_util_callback.backends.inputs import describe_fit, digest, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
 from gpu_util_callback.recorder.memory_watch import note_fit
@@ -222,6 +222,7 @@ class KerasSession:
             recorder.counts_batches_of(given_adapter())
         with recorder.guarded("models in memory"):
             note_fit(model)
+        recorder.given = digest(frame.f_locals.get("x")) if frame is not None else None
         if self._settings.logs:
             with recorder.guarded("epoch logs"):
                 self._logs = EpochLogs(recorder)

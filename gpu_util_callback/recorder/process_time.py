@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
-from gpu_util_callback.steps.dispatch import sets_up
+from gpu_util_callback.steps.dispatch import is_library, path_of, place_of, sets_up
 from gpu_util_callback.steps.frames import stack_of
 from gpu_util_callback.steps.timeline import CALL, Phase
 
@@ -77,12 +77,15 @@ class ProcessTime:
         # Nanoseconds that samples stand for, by name: of all pauses, and of the current pause.
         self._weights: Counter[str] = Counter()
         self._newest: Counter[str] = Counter()
+        self._at: Counter[str] = Counter()  # likewise of other code, by the line of the program
+        self._newest_at: Counter[str] = Counter()
+        self._inputs: set[object] = set()  # digests of what the fits were given; with None, where one is not known
         self._last_call = OTHER  # the last call of Keras that was sampled
         self._samples = 0
         self._random = random.Random(0x6A09E667)  # the program's own generator is left alone
 
-    def begin(self, now_ns: int) -> None:
-        """Begin a fit, at a reading of `time.perf_counter_ns`."""
+    def begin(self, now_ns: int, given: object = None) -> None:
+        """Begin a fit, at a reading of `time.perf_counter_ns`, on data with this digest; None = not known."""
         with self._lock:
             if self._pid != os.getpid():  # a forked child
                 self._reset()
@@ -91,10 +94,12 @@ class ProcessTime:
                 if self._fits:
                     self._between_ns += max(0, now_ns - self._since_ns)
                     self._weights += self._newest
-                self._newest = Counter()
+                    self._at += self._newest_at
+                self._newest, self._newest_at = Counter(), Counter()
                 self._since_ns = now_ns
             self._fits += 1
             self._running += 1
+            self._inputs.add(given)
 
     def end(self, now_ns: int, thread: int | None) -> None:
         """End a fit that ran on this thread."""
@@ -126,7 +131,8 @@ class ProcessTime:
 
         Returns: `fits`, `fits_s`, `compilations` in them and `compile_s`; `between_s` by name,
             whose sum is exact and whose parts are estimates, and `predict_set_up_s`, the part of
-            `predict` that prepares each call.
+            `predict` that prepares each call; `other_at`, the line of the program in which most of "other code"
+            passes, and its seconds; `inputs`, how many different data the fits were given.
         """
         with self._lock:
             if self._fits < 2:
@@ -140,7 +146,11 @@ class ProcessTime:
             if self._samples < _FEWEST or not total:
                 shares, set_up = {OTHER: 1.0}, 0
             shares.pop(WAITING, None)
-            return {
+            facts: dict[str, object] = {} if None in self._inputs else {"inputs": len(self._inputs)}
+            if OTHER in weights and self._at and total:
+                place, weight = self._at.most_common(1)[0]
+                facts |= {"other_at": place, "other_at_s": round(weight / total * between_s, 6)}
+            return facts | {
                 "fits": self._fits,
                 "fits_s": round(fits_ns / 1e9, 6),
                 "compilations": self._compilations,
@@ -157,8 +167,9 @@ class ProcessTime:
             time.sleep(pause_s * self._random.uniform(0.5, 1.5))
             if not self._paused.is_set():
                 continue
-            stack = [code for _, code, _ in stack_of(self._trains, None, _DEEPEST)]
-            name, set_up = activity(stack)
+            lines = [(code, line) for _, code, line in stack_of(self._trains, None, _DEEPEST)]
+            name, set_up = activity([code for code, _ in lines])
+            own = next((place_of(*line) for line in lines if not is_library(path_of(line[0]))), "")
             with self._lock:
                 if not self._paused.is_set():
                     continue
@@ -172,6 +183,8 @@ class ProcessTime:
                 elif name not in (OTHER, WAITING):
                     self._last_call = name
                 self._newest[name] += stands_for_ns
+                if name == OTHER and own:
+                    self._newest_at[own] += stands_for_ns
                 if set_up:
                     self._newest[SET_UP] += stands_for_ns
                 if now_ns - self._since_ns > _GIVE_UP_S * 1e9:

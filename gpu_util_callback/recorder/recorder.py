@@ -152,6 +152,7 @@ class Recorder:
         self.work = ModelWork(self.adapter, self.settings.flops_per_sample)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
+        self.given: bytes | None = None  # digest of the data of the newest fit; None = not known
         self.kind: tuple[object, ...] = ()  # of the newest fit: a fit of another kind continues no series
         self._index = 0  # of the newest fit, among those of its log_dir
         self.begins_at: dict[str, int | None] = {}  # where in the training the first fit begins
@@ -185,7 +186,7 @@ class Recorder:
         # From here on time counts; our set-up does not.
         self._started_ns = self._fit_started_ns = self.clock.now()
         self.facts["started_ns"] = self._started_ns
-        _process.begin(self._started_ns - self.clock.offset_ns)
+        _process.begin(self._started_ns - self.clock.offset_ns, self.given)
         self._begun.set()
 
     def end(self, status: str, deadline_s: float = CLOSE_S) -> None:
@@ -344,7 +345,7 @@ class Recorder:
             self._ended_ns = 0
             if self._state is State.ACQUIRED:  # nobody has ended it in between
                 self._enter(State.RECORDING)
-        _process.begin(now - self.clock.offset_ns)
+        _process.begin(now - self.clock.offset_ns, self.given)
 
     def _may_continue(self) -> bool:
         """Return whether a fit that begins now may continue this recording, as far as known here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, get_type_hints
@@ -101,14 +101,14 @@ class Settings:
     on_finding: Annotated[Callable[[dict], object] | None, _function] = None
 
 
-def checked_settings(given: Mapping[str, Any]) -> Settings:
-    """Return the settings among a user's arguments, those of the callback or of the monitor.
+def checked_settings(**arguments: Any) -> Settings:
+    """Return the settings for a user's arguments, those of the callback or of the monitor.
 
     Raises:
         TypeError, ValueError: with the argument and what it must be.
     """
-    if _flag("redact", given["redact"]):
+    if _flag("redact", arguments["redact"]):
         redact_messages()
     hints = get_type_hints(Settings, include_extras=True)
-    checked = {name: hint.__metadata__[0](name, given[name]) for name, hint in hints.items() if name in given}
+    checked = {name: hints[name].__metadata__[0](name, value) for name, value in arguments.items()}
     return Settings(**checked)

@@ -177,6 +177,8 @@ class InputCall(TypedDict, total=False):
     """
 
     name: Required[str]
+    # Of a DataLoader, beside its dataset; `wrapper`: the program's own around it; `loader`: torch's own.
+    part: Literal["collate_fn", "sampler", "batch_sampler", "wrapper", "loader"]
     calls: Required[Count]
     timed: Count
     wall_ms: Number
@@ -282,6 +284,7 @@ class Fit(TypedDict, total=False):
     input_shuffle_bytes: Count  # of its shuffle buffers when full, if elements have one size
     input_calls: list[InputCall]
     input_files: list[InputFile]
+    input_repeats: bool  # what its dataset made was the same when it was asked for again; absent: not seen
     input_reorders: bool  # a PyDataset has work of its own at the end of each epoch, such as shuffling
     input_first: list[InputArray]
     step_threads: Count  # that a step may use on the CPU
@@ -521,6 +524,9 @@ class ProcessFacts(TypedDict, total=False):
     compile_s: Number
     between_s: Required[dict[str, Number]]  # by name
     predict_set_up_s: Number
+    other_at: str  # the line of the program in which most of "other code" passes, and how much of it
+    other_at_s: Number
+    inputs: Count  # different data that the fits were given; absent where that is not known
 
 
 class AdviceFacts(TypedDict, total=False):

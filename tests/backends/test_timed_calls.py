@@ -125,3 +125,76 @@ def test_of_a_stack_the_innermost_line_of_the_program_counts_and_the_library_bel
     entry = timer.facts()
     assert (entry["line"], entry["in_line"]) == ("Samples.__getitem__ (data.py, line 7)", 4)
     assert (entry["library"], entry["in_library"], entry["samples"]) == ("h5py", 2, 4)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """Samples of loaders whose parts each hold the training thread until they were looked at."""
+    torch = pytest.importorskip("torch")
+    inside, leave = threading.Barrier(2), threading.Event()
+
+    def hold():
+        inside.wait(30)
+        leave.wait(30)
+
+    class Drawn(torch.utils.data.Sampler):
+        def __iter__(self):
+            hold()
+            yield from range(4)
+
+        def __len__(self):
+            return 4
+
+    class Pairs(Drawn):
+        def __init__(self):
+            self.sampler = torch.utils.data.SequentialSampler(range(4))
+
+        def __iter__(self):
+            hold()
+            yield from ([0, 1], [2, 3])
+
+    class Around:
+        def __init__(self, loader):
+            self.loader = loader
+
+        def __iter__(self):
+            for batch in self.loader:
+                hold()
+                yield batch
+
+    def join(samples):
+        hold()
+        return samples
+
+    def sampled(wrap=None, **given):
+        leave.clear()
+        loader = torch.utils.data.DataLoader([1, 2, 3, 4], **given)
+        dataset = wrap(loader) if wrap else loader
+        calls = input_calls.InputCalls()
+        calls.begin()
+        calls.sample_loader(dataset, loader)
+        iterator = threading.Thread(target=lambda: next(input_calls.timed_iterator(calls, dataset, iter(dataset))))
+        iterator.start()
+        inside.wait(30)
+        for _ in range(3):
+            calls.sample()
+        leave.set()
+        iterator.join()
+        calls.end()
+        return {entry.get("part"): entry for entry in calls.facts() if entry.get("samples")}
+
+    return {
+        "collate_fn": ("join", sampled(collate_fn=join)),
+        "sampler": ("Drawn.__iter__", sampled(sampler=Drawn())),
+        "batch_sampler": ("Pairs.__iter__", sampled(batch_sampler=Pairs())),
+        "wrapper": ("Around.__iter__", sampled(wrap=Around)),
+    }
+
+
+@pytest.mark.parametrize("part", ["collate_fn", "sampler", "batch_sampler", "wrapper"])
+def test_what_a_loader_calls_beside_its_dataset_is_sampled(parts, part):
+    name, sampled = parts[part]
+    assert set(sampled) == {part}, "and nothing else was met"
+    entry = sampled[part]
+    assert (entry["name"], entry["samples"], entry["in_line"]) == (name, 3, 3)
+    assert entry["line"].startswith("hold (test_timed_calls.py, line ") or ".hold (" in entry["line"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from fit_truth import BATCH, WIDTH, Raise, compiled, ended, traced
 from fork_server import python
 from programs import ran
@@ -336,6 +337,25 @@ def test_fits_of_models_made_again_for_each_fold_are_one_series_of_no_new_shapes
     assert all("shape" not in claim["advice"]["text"] and claim["saves_s"] == 0 for claim in claims)
 
 
+@pytest.mark.parametrize(
+    ("given", "different"),
+    [
+        ([X, X, X], 1),
+        ([X, X + 1, X + 2], 3),
+        ([X, X + 1, X], 2),
+        ([tf.data.Dataset.from_tensor_slices((X, Y)).batch(len(X))] * 2, None),
+    ],
+    ids=["same", "chunks", "two parts", "datasets"],
+)
+def test_how_many_different_data_the_fits_were_given(given, different, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "_process", ProcessTime())
+    model, callback = traced(), GpuUtilCallback(str(tmp_path), report=False)
+    for x in given:
+        of_arrays = {"y": Y} if isinstance(x, np.ndarray) else {}
+        model.fit(x, **of_arrays, epochs=1, verbose=0, callbacks=[callback])
+    assert ended(tmp_path)[-1].facts["process"].get("inputs") == different
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("shared", [True, False], ids=["one recording", "a recording each"])
 def test_the_time_between_fits_is_accounted_by_name(shared, tmp_path, monkeypatch):
@@ -363,6 +383,8 @@ def test_the_time_between_fits_is_accounted_by_name(shared, tmp_path, monkeypatc
     assert parts["predict"] == pytest.approx(predicted_s, rel=0.25)
     assert parts["other code"] == pytest.approx(slept_s, rel=0.35)
     assert process["predict_set_up_s"] > 0.3 * parts["predict"]
+    assert process["other_at"].startswith("test_the_time_between_fits_is_accounted_by_name (test_fit_series.py, line ")
+    assert 0 < process["other_at_s"] <= parts["other code"] and process["inputs"] == 1
     assert "predict" not in vars(model), "nothing is wrapped"
 
     (finding,) = [one for one in run_report(newest)["findings"] if one["cause"] == "between_fits"]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.backends.input_calls import TIMED
+from gpu_util_callback.backends.input_calls import TIMED, InputCalls, _TimedDataset
 
 ROWS = np.ones((4, 8), np.float32), np.ones((4, 1), np.float32)
 CALLS = 40
@@ -174,3 +174,42 @@ def test_arrays_and_graphs_call_no_python(tmp_path):
     assert "input_calls" not in recorded(tmp_path / "arrays", np.ones((160, 8)), y=np.ones((160, 1)))
     data = tf.data.Dataset.from_tensors(ROWS).repeat(CALLS)
     assert "input_calls" not in recorded(tmp_path / "graph", data)
+
+
+class Items:
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+def drawn(index):
+    x = np.full((8, 8), index, np.float32)
+    x[1:-1, 1:-1] += np.random.random(())  # what lies at the corners stays
+    return x, np.int64(index)
+
+
+@pytest.mark.parametrize(
+    ("make", "repeats"),
+    [
+        (lambda index: (np.full((8, 8), index, np.float32), index % 10), True),
+        (lambda index: {"text": f"sample {index}", "label": index % 10}, True),
+        (drawn, False),
+        (lambda index: object(), None),
+    ],
+    ids=["arrays", "texts", "random", "objects"],
+)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_whether_items_are_the_same_when_they_are_asked_for_again(make, repeats, passes):
+    calls = InputCalls()
+    calls.begin()
+    timed = _TimedDataset(Items(make), calls)
+    for _ in range(passes):
+        for index in np.random.permutation(64).tolist():
+            timed[index]
+    assert calls.repetition.repeats is (repeats if passes > 1 else None)
+    assert calls.repetition.open == (passes == 1 and repeats is not None), "and no more are compared"

@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.core.framework import model_pb2
 from tensorflow.python.ops import script_ops
 
-from gpu_util_callback.backends.input_calls import InputCalls, called
+from gpu_util_callback.backends.input_calls import InputCalls
+from gpu_util_callback.backends.inputs import called
 from gpu_util_callback.recording.manifest_facts import InputDrop, InputMap
 
 # TensorFlow's name of a dataset -> the name in the user's program, where that is another one.
