@@ -17,6 +17,8 @@ class Script:
         between_s: time between the fits, by name.
         compilations, compile_s: of train functions in the fits.
         predict_set_up_s: what `predict` needs to prepare each call, part of `between_s`.
+        other_at, other_at_s: the line of the program in which most of "other code" passes, and its time.
+        inputs: different data that the fits were given; None = not known.
     """
 
     fits: int
@@ -25,6 +27,9 @@ class Script:
     compilations: int = 0
     compile_s: float = 0.0
     predict_set_up_s: float = 0.0
+    other_at: str = ""
+    other_at_s: float = 0.0
+    inputs: int | None = None
 
     @classmethod
     def from_process(cls, process: Mapping | None) -> "Script | None":
@@ -38,6 +43,9 @@ class Script:
             process.get("compilations") or 0,
             process.get("compile_s") or 0.0,
             process.get("predict_set_up_s") or 0.0,
+            process.get("other_at") or "",
+            process.get("other_at_s") or 0.0,
+            process.get("inputs"),
         )
         lost_s = max(script.between, script.compiles_again_s)
         return script if lost_s >= A_TWENTIETH * script.wall_s else None

@@ -8,9 +8,10 @@ from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Evidence, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import LEAST_S, MOSTLY_PCT, Limits, chosen
+from gpu_util_callback.diagnosis.thresholds import DOUBLE, LEAST_S, MOSTLY, MOSTLY_PCT, Limits, chosen
+from gpu_util_callback.words import duration
 
-OUTSIDE = "fit outside its callbacks"
+OUTSIDE, OTHER = "fit outside its callbacks", "other code"
 # Name of the longest part -> what limits the script; the necessary share is not measured.
 _LIMITS = {
     "predict": "Most of it is the computation of predict: predict less often, or more at a time.",
@@ -57,34 +58,76 @@ class BetweenFits(Rule):
         }
         if longest == "predict":
             evidence["predict_set_up_s"] = round(script.predict_set_up_s, 3)
+        part, advice = _advice(run, script)
+        if part == OTHER:
+            evidence["own_python_at"] = script.other_at
+        share = "most" if part == longest else duration(script.between_s[part])
         yield self.finding(
-            title=f"{self.title}: most of it in {longest}",
+            title=f"{self.title}: {share} of it in {part}",
             lost_ns=round(1e9 * script.between),
             confidence=ESTIMATED,
             evidence=evidence,
             threshold=chosen(limits, "between_pct"),
-            advice=_advice(run, script),
+            advice=advice,
             gpus=run.used_gpus,
             of_ns=round(1e9 * script.wall_s),
         )
 
 
-def _advice(run: Run, script: Script) -> Advice:
+def _advice(run: Run, script: Script) -> tuple[str, Advice]:
+    """Return the part of the time between fits whose remedy saves most, and that; else the longest and its limit."""
+    remedies = [
+        ("predict", replace(PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)),
+        ("evaluate", _one_fit(run, script) or _less_often(script)),
+        (OTHER, _ahead(script)),
+    ]
+    helps = [(part, advice) for part, advice in remedies if _gain(script, advice) >= LEAST_GAIN]
+    limit = script.longest, Advice(_LIMITS.get(script.longest, _OTHER), "", 0.0)
+    return max(helps, key=lambda remedy: remedy[1].saves, default=limit)
+
+
+def _gain(script: Script, advice: Advice) -> float:
+    return script.wall_s / max(1e-9, script.wall_s - advice.saves * script.between)
+
+
+def _one_fit(run: Run, script: Script) -> Advice | None:
+    """Return the advice to make one fit of several on the same data, each with an evaluation behind it; None if not."""
     outside = script.between_s.get(OUTSIDE, 0.0)
-    left_s = script.wall_s - script.predict_set_up_s
-    if script.longest == "predict" and script.wall_s >= LEAST_GAIN * left_s:
-        return replace(PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)
-    if (
-        script.longest == "evaluate"
-        and run.fit.get("epochs") == 1
-        and script.wall_s >= LEAST_GAIN * (script.wall_s - outside)
-    ):
-        return Advice(
-            "Do the fits continue one training, with an evaluate after each? If so, make it one call of fit, which "
-            "evaluates after each epoch and sets nothing up again.",
-            f"model.fit(..., epochs={script.fits}, validation_data=...)  # in place of fit and evaluate in a loop",
-            # 40 fits of 47 steps took 17 and 16 s, one of 40 epochs 9 and 11 s, measured.
-            saves=outside / script.between,
-            question=True,
-        )
-    return Advice(_LIMITS.get(script.longest, _OTHER), "", 0.0)
+    seen = run.fit.get("epochs") == 1 and script.longest == "evaluate" and script.inputs in (None, 1)
+    advice = Advice(
+        "Do the fits continue one training, with an evaluation after each? If so, make it one call of fit, which "
+        "evaluates after each epoch and sets nothing up again.",
+        f"model.fit(..., epochs={script.fits}, validation_data=...)  # in place of fit and evaluate in a loop",
+        # 40 fits of 47 steps took 17 and 16 s, one of 40 epochs 9 and 11 s, measured.
+        saves=outside / script.between,
+        question=True,
+    )
+    return advice if seen and _gain(script, advice) >= LEAST_GAIN else None
+
+
+def _less_often(script: Script) -> Advice:
+    took = script.between_s.get("evaluate", 0.0)
+    return Advice(
+        f"evaluate takes {duration(took)} of {duration(script.wall_s)}. Is one after every second fit enough, or "
+        "one on half of the data? If so, evaluate that much less.",
+        "if number % 2 == 0:  # of the fit\n    model.evaluate(...)",
+        saves=took / DOUBLE / script.between,
+        question=True,
+        leaves_out=True,
+    )
+
+
+def _ahead(script: Script) -> Advice:
+    """Return the advice to load the next fit's data on a thread; it saves nothing if no line holds most of the code."""
+    named = script.other_at_s >= MOSTLY * script.between_s.get(OTHER, 0.0)
+    function = script.other_at.partition(" ")[0].rpartition(".")[2]
+    load = function if function.isidentifier() else "load"
+    return Advice(
+        f"{duration(script.other_at_s)} pass at {script.other_at}. Does that bring the data of the next fit? If so, "
+        "let a thread do it while this one trains.",
+        "import concurrent.futures\npool = concurrent.futures.ThreadPoolExecutor(1)\n"
+        f"coming = pool.submit({load}, ...)  # before the loop\n"
+        f"data, coming = coming.result(), pool.submit({load}, ...)  # before each fit, for the next one",
+        saves=min(script.other_at_s, script.fits_s) / script.between if named else 0.0,
+        question=True,
+    )
