@@ -234,7 +234,7 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
     first, last = int(long_changes["start_ns"][0]), int(long_changes["end_ns"][-1])
     where = run.range_of(max(run.start_ns, first - beside), min(run.end_ns, last + beside))
     lost, active = lost_in(run, long_changes, where)
-    if lost < least:
+    if lost < least or _lacks_cores(run, where):
         return None
     each_s = long_changes.self_ns / often / 1e9
     how_often = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
@@ -261,6 +261,17 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         detail="setup",
         pieces=intervals(long_changes),
     )
+
+
+def _lacks_cores(run: Run, where: Range) -> bool:
+    """Return whether other programs keep most cores and this one gets some: each of its threads waits for a core then.
+
+    One that waits for a file or a lock computes next to nothing.
+    """
+    hosts = [InputWait(run, part, NO_MS, NO_MS) for part in (where, run.whole)]  # samples come once a second
+    host = next((host for host in hosts if host.own_cpus is not None), hosts[0])
+    computes = (host.own_cpus or 0.0) >= A_TWENTIETH * host.cpus
+    return computes and host.cores_full and 2 * host.other_cpus >= host.cpus
 
 
 def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
@@ -409,7 +420,7 @@ class InputBound(Rule):
         ]
         where = run.range_of(pieces[0][0], pieces[-1][1])
         lost = run.lost_of(total_ns, where)
-        if min(1e6 * longest_ms, lost) < least_ns:
+        if min(1e6 * longest_ms, lost) < least_ns or (long.count < AGAIN and _lacks_cores(run, where)):
             return
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
         advice = advise_long(wait, wait.rare or long)
