@@ -48,7 +48,7 @@ def main(argv: Sequence[str] = ()) -> dict:
         if not arguments.no_browser:
             import browse_frames
 
-            browse_frames.compare(folder, recording)
+            browse_frames.compare(folder)
     return figures
 
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -54,8 +53,7 @@ MISSING = """(lanes) => {
 FRAME_EVENT = "PageAnimator::serviceScriptedAnimations"
 
 
-def compare(folder: Path, recording: Callable[[Path, int], Path]) -> None:
-    """Time frames and first charts in a browser; `recording` returns the log directory of so many steps."""
+def compare(folder: Path) -> None:
     path = chromium.find()
     if path is None:
         print("\nno Chromium or Chrome on this machine (set CHROMIUM=/path/to/it): frames left out")
@@ -67,7 +65,7 @@ def compare(folder: Path, recording: Callable[[Path, int], Path]) -> None:
         try:
             _frames(browser, folder)
             _live(browser)
-            _charts(browser, folder, recording)
+            _charts(browser, folder)
             _traces(browser)
         finally:
             browser.close()
@@ -181,8 +179,10 @@ def _live(browser) -> None:
         run.close()
 
 
-def _charts(browser, folder: Path, recording: Callable[[Path, int], Path]) -> None:
+def _charts(browser, folder: Path) -> None:
     """Our first lanes beside the first chart of TensorBoard's own tab, from the same data."""
+    from browse_cost import recording
+
     print("\nfrom the address to the first chart, ms, in TensorBoard with an empty cache")
     print(f"{'steps':>12} {'GPU Utilization':>16} {'Time Series':>12} {'ratio':>6}")
     for steps in (1_000, 100_000, 1_000_000):

@@ -130,9 +130,23 @@ class GpuUtilCallback(keras.callbacks.Callback):
         on_stuck: Callable[[dict], object] | None = None,
         on_finding: Callable[[dict], object] | None = None,
     ):
-        given = locals()
         super().__init__()
-        self._settings = checked_settings(given)
+        self._settings = checked_settings(
+            log_dir=log_dir,
+            sample_hz=sample_hz,
+            scalar_freq=scalar_freq,
+            trace=trace,
+            overhead_budget=overhead_budget,
+            thresholds=thresholds,
+            job=job,
+            redact=redact,
+            report=report,
+            logs=logs,
+            flops_per_sample=flops_per_sample,
+            memory_stacks=memory_stacks,
+            on_stuck=on_stuck,
+            on_finding=on_finding,
+        )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._newest: Recorder | None = None  # of the newest fit that is over, which the next one may continue
         self._given_to_fit = False

@@ -41,6 +41,7 @@ class Advice:
         saves: share of the lost time (0-1) that it saves: `cache()` still reads everything once, a
             callback every hundredth batch still runs a hundredth of the time.
         most: the most that it may save, a share likewise.
+        wholly: it may save that much: what is made once may be all that was waited for, or be made before the run.
         alters_training: it changes the computation (batch size, precision), not only its speed.
         before: what the code replaces, where that is known.
         question: a condition was not observed: it helps if the answer is yes, and promises nothing.
@@ -60,6 +61,7 @@ class Advice:
     code: str = ""
     saves: float = 1.0
     most: float = 1.0
+    wholly: bool = False
     alters_training: bool = False
     otherwise: "Advice | None" = None
     before: str = ""
@@ -139,7 +141,8 @@ class Finding:
         least = max(0.0, present_ns - after * MODELLED)
         if self.advice.compiles and present_ns >= LEAST_GAIN * (present_ns - least):
             return round(min(least, saved)), None
-        most = min(present_ns - max(0.0, after - slack_ns) / MODELLED, self.lost_ns * self.advice.most + slack_ns)
+        limit, most = self.lost_ns * self.advice.most + slack_ns, present_ns - max(0.0, after - slack_ns) / MODELLED
+        most = limit if self.advice.wholly else min(most, limit)
         return round(min(least, saved)), round(max(saved, most))
 
 

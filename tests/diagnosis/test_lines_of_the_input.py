@@ -1,7 +1,7 @@
 """What a function of the input spends its time in: the line, the library, and what helps against that."""
 
 import pytest
-from advised_runs import DATALOADER, JAX, KERAS_TORCH, TENSORFLOW, found, waits
+from advised_runs import DATALOADER, JAX, KERAS_TORCH, TENSORFLOW, TORCH, found, waits
 
 CALL = {"name": "Samples.__getitem__", "calls": 400, "timed": 100, "wall_ms": 38.0, "cpu_ms": 37.0}
 LINE = "Samples.__getitem__ (data.py, line 34)"
@@ -72,3 +72,137 @@ def test_of_batches_that_are_put_together_anew_the_samples_are_asked_about():
     assert "made[i] = make_sample(i)" in anew["code"]
     as_before = advised(CALL)["advice"]
     assert "return the same batches in every epoch" in as_before["text"]
+
+
+JOINS = {
+    "name": "join",
+    "part": "collate_fn",
+    "calls": 0,
+    "samples": 16,
+    "line": "pieces (data.py, line 9)",
+    "in_line": 16,
+}
+ITEM = {"name": "Texts.__getitem__", "calls": 12800, "timed": 800, "wall_ms": 0.01, "cpu_ms": 0.01}
+REST = {
+    "name": "DataLoader.__next__",
+    "part": "loader",
+    "calls": 0,
+    "samples": 4,
+    "line": "x (y, line 1)",
+    "in_line": 4,
+}
+LOADED = DATALOADER | {"input_workers": 0, "input_collate": "join", "input_class": "Texts"}
+FULL, IDLE = {"process_cpu_pct": 95, "cpu_pct": 95}, {"process_cpu_pct": 95, "cpu_pct": 15}
+
+
+def loaded(*calls, host=FULL, framework=TORCH, **facts) -> dict:
+    facts = LOADED | {"epochs": 4} | facts
+    run = waits(
+        framework=framework, gpus=[], machine={**MACHINE, "cpus": 8, "cpus_allowed": 8}, input_calls=[*calls], **facts
+    )
+    return found(run, "input_bound", host)["advice"]
+
+
+def part(name: str, **more) -> dict:
+    return JOINS | {"name": f"{name}.__iter__", "line": f"{name}.__iter__ (data.py, line 9)"} | more
+
+
+@pytest.mark.parametrize("trainer", [{}, {"trainer": "transformers"}, {"framework": KERAS_TORCH}])
+@pytest.mark.parametrize("calls", [(ITEM, JOINS, REST), (JOINS,)], ids=["timed", "sampled"])
+def test_what_joins_the_samples_is_named_and_not_the_dataset(trainer, calls):
+    """Seen: `collate_fn` tokenized each text, and the items, which are a list, were to be made once."""
+    advice = loaded(*calls, **trainer)
+    assert "join (collate_fn)" in advice["text"] and "pieces (data.py, line 9)" in advice["text"]
+    assert advice["question"] and "prepare(sample)" in advice["code"] and "__getitem__" not in advice["text"]
+    free = loaded(*calls, host=IDLE, **trainer)
+    assert "workers=" in free["code"] and "pieces (data.py, line 9)" in free["text"] and not free["question"]
+    once = loaded(*calls, epochs=1, **trainer)
+    assert not once["code"] and "pieces (data.py, line 9)" in once["text"]
+
+
+@pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_of_a_sampler_no_worker_is_asked_for(kind, workers):
+    """Each loader draws its samples in the training process."""
+    advice = loaded(ITEM, part("Balanced", part=kind), REST, host=IDLE, input_workers=workers)
+    assert f"Balanced.__iter__ ({kind})" in advice["text"] and "(data.py, line 9)" in advice["text"]
+    assert not advice["code"] and "with or without workers" in advice["text"]
+
+
+@pytest.mark.parametrize(("host", "code"), [(IDLE, "collate_fn="), (FULL, "")])
+def test_work_around_a_loader_is_to_move_into_its_workers(host, code):
+    advice = loaded(part("Encoded", part="wrapper"), REST, host=host)
+    assert "Encoded.__iter__" in advice["text"] and "(data.py, line 9)" in advice["text"]
+    assert code in advice["code"] and bool(code) == bool(advice["code"])
+
+
+def test_in_workers_what_joins_samples_that_are_there_is_named():
+    advice = loaded(REST | {"samples": 20}, input_class="list", input_workers=2)
+    assert "join (collate_fn)" in advice["text"] and "prepare(sample)" in advice["code"]
+
+
+@pytest.mark.parametrize("few", [{"samples": 1, "in_line": 1}, {"samples": 3, "in_line": 3}])
+def test_a_part_that_few_samples_met_is_not_the_cause(few):
+    advice = loaded(ITEM | {"wall_ms": 0.9}, part("Balanced", part="sampler") | few, REST)
+    assert "Balanced" not in advice["text"]
+
+
+FITS = {"input_dims": [[32, 28, 28], [32]], "steps_per_epoch": 400}
+ITEMS = (
+    (TENSORFLOW, DATASET, "made = [dataset[i]"),
+    (KERAS_TORCH, DATALOADER | {"input_workers": 0}, "torch.save("),
+    (TORCH, DATALOADER | {"input_workers": 2}, "torch.save("),
+)
+
+
+@pytest.mark.parametrize(("framework", "facts", "code"), ITEMS)
+@pytest.mark.parametrize(
+    ("seen", "asked"),
+    [
+        ({"input_repeats": True, **FITS}, ""),
+        ({"input_repeats": True}, "do all of them fit into memory?"),
+        (FITS, "without random numbers?"),
+        ({}, "without random numbers, and do all of them fit into memory?"),
+    ],
+)
+def test_what_was_seen_of_a_dataset_is_not_asked(framework, facts, code, seen, asked):
+    machine = MACHINE | {"cpus": 2}
+    run = waits(framework=framework, epochs=4, gpus=[], machine=machine, **facts | seen)
+    advice = found(run, "input_bound", FULL)["advice"]
+    assert code in advice["code"] and bool(asked) == advice["question"] and asked in advice["text"]
+    if not asked:
+        assert "the same when they were asked for again" in advice["text"]
+
+
+@pytest.mark.parametrize(("framework", "facts", "code"), ITEMS)
+@pytest.mark.parametrize("seen", [{"input_repeats": False}, FITS | {"input_dims": [[32, 10_000, 10_000, 3]]}])
+def test_nothing_is_kept_that_was_seen_to_differ_or_not_to_fit(framework, facts, code, seen):
+    """Seen: photos that were rotated at random were to be made once."""
+    call = {**READS, "library": "scipy", "name": "Photos.__getitem__"}
+    run = waits(framework=framework, epochs=4, gpus=[], machine=MACHINE, input_calls=[call], **facts | seen)
+    full = found(run, "input_bound", FULL)["advice"]
+    assert not full["code"] and f"Photos.__getitem__ is mostly at {LINE}, in scipy" in full["text"]
+    run.facts["machine"] = MACHINE | {"cpus": 8, "cpus_allowed": 8}
+    assert "workers" in found(run, "input_bound", IDLE)["advice"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "facts", "code"), [*ITEMS, (TORCH, LOADED | {"input_class": "list"}, "prepare(")]
+)
+def test_what_may_be_made_before_the_run_may_take_all_of_the_wait(framework, facts, code):
+    """Seen: 1.9 to 3.8 times were promised where the step without its wait said 5.8, and 9.6 came."""
+    run = waits(framework=framework, epochs=2, gpus=[], machine=MACHINE, wait_ms=90, **facts | FITS)
+    finding = found(run, "input_bound", FULL)
+    assert code in finding["advice"]["code"]
+    least, most = finding["saves_range_s"]
+    assert most == pytest.approx(finding["lost_s"], rel=0.01), "all but picking up what is there"
+    assert least < 0.5 * most, "in this run the first pass is made"
+
+
+def test_a_cache_saves_no_more_than_the_later_passes():
+    facts = {"input_maps": [{"name": "map(decode)", "which": "train", "random": False, "python": False}]}
+    decode = ("map(decode)", "ParallelMapV2", 180.0, 2.0, "autotuned")
+    run = waits(decode, epochs=4, gpus=[], machine=MACHINE, wait_ms=90, **facts | FITS)
+    finding = found(run, "input_bound", FULL)
+    assert "cache()" in finding["advice"]["code"]
+    assert finding["saves_range_s"][1] == pytest.approx(0.75 * finding["lost_s"], rel=0.02)

@@ -11,6 +11,7 @@ from generated_runs import GPU, MS, Generated
 
 from gpu_util_callback.diagnosis import Evidence, Run
 from gpu_util_callback.diagnosis.advice.host import Validations, advise_validations
+from gpu_util_callback.diagnosis.advice.snippets import usual_period
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.words import what_to_do
 
@@ -283,6 +284,32 @@ def test_a_hook_that_works_now_and_then_is_told_so(every, each_ms, told, code):
     finding = found(run, "host_stall")
     assert told in finding["advice"]["text"] and finding["advice"]["code"].startswith(code)
     assert finding["saves_range_s"][1] > 0.5 * finding["lost_s"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "times", "period"),
+    [
+        (50, 3, 20),  # seen: "about every 17 steps"; at the steps 0, 20 and 40
+        (50, 2, 20),  # at 20 and 40
+        (250, 13, 20),
+        (250, 12, 20),
+        (1000, 10, 100),
+        (999, 10, 100),
+        (384, 6, 64),  # what divides the steps is not rounded
+        (1000, 40, 25),
+        (250, 5, 50),
+        (10, 40, 1),
+    ],
+)
+def test_a_period_is_told_as_it_is_whether_or_not_the_first_step_counts(steps, times, period):
+    assert usual_period(steps, times) == period
+
+
+@pytest.mark.parametrize(("accumulated", "comment"), [(None, ""), (4, "  # of 4 batches each")])
+def test_steps_of_the_optimizer_are_explained_where_they_are_not_batches(accumulated, comment):
+    facts = {"gradient_accumulation_steps": accumulated} if accumulated else {}
+    code = found(phases("checkpoint", "checkpoint", **LIGHTNING, **facts, epochs=1), "host_stall")["advice"]["code"]
+    assert code.endswith(f"){comment}") or "every_n_epochs" in code
 
 
 def test_saving_once_says_what_keeps_the_best():

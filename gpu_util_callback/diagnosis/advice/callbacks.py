@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import brief
-from gpu_util_callback.diagnosis.advice.snippets import at_steps, in_loop, steps_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import at_steps, in_loop, steps_an_epoch, usual_period
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
@@ -214,7 +214,8 @@ class StepWork(Work):
             )
         if self.period >= SELDOM:
             spent = duration(self.took_ns / self.times / 1e9)
-            return f"About every {self.period:.0f} steps, {self.who} takes {spent}, and {waits}."
+            period = usual_period(self.steps / self.epochs, self.times / self.epochs)
+            return f"About every {period} steps, {self.who} takes {spent}, and {waits}."
         return f"{self.who} takes {brief(self.each_ms)} a step, and {waits}."
 
     @property

@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
-from gpu_util_callback.words import capitalized
+from gpu_util_callback.words import capitalized, percent
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
@@ -26,6 +26,7 @@ FULL_CPU_PCT = Constant(100 * THREE_QUARTERS, "with the cores this busy, more th
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 NO_MS = Constant(1e-6, "a wait that is nothing: shares are divided by it")
+YOURS = "your_function"  # in a line of code
 LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
 
 
@@ -315,7 +316,62 @@ class InputWait:
     @property
     def call(self) -> Mapping[str, Any] | None:
         """The Python function of the input that takes most of the time; None = not timed."""
-        return max(self._timed_calls, key=lambda call: call["calls"] * call["wall_ms"], default=None)
+        beside = self.part is not None or self.collates
+        calls = [call for call in self._timed_calls if call.get("part") or not beside]
+        return max(calls, key=lambda call: call["calls"] * call["wall_ms"], default=None)
+
+    @functools.cached_property
+    def part(self) -> Mapping[str, Any] | None:
+        """The part of a DataLoader beside its dataset, or around it, that most stack samples met; None = none."""
+        most = max((call for call in self._sampled_calls if call.get("part")), key=_samples, default={})
+        return most if _samples(most) >= max(A_FEW, MOSTLY * self._samples) else None
+
+    @property
+    def _sampled_calls(self) -> Sequence[Mapping[str, Any]]:
+        """The input's functions that stack samples met, but the libraries' own code."""
+        calls = self.run.fit.get("input_calls") or []
+        return [call for call in calls if call.get("samples") and call.get("part") != "loader"]
+
+    @property
+    def _samples(self) -> int:
+        """Samples of the stack in which the input was made."""
+        return sum(_samples(call) for call in self.run.fit.get("input_calls") or [])
+
+    @property
+    def named(self) -> Mapping[str, Any] | None:
+        """The input's function to be named: a DataLoader's part, else the slowest, or the one that samples met."""
+        items = [call for call in self._sampled_calls if not call.get("part")]
+        return self.part or self.call or (None if self.collates else max(items, key=_samples, default=None))
+
+    @property
+    def collates(self) -> bool:
+        """True if most of the wait passes in the program's function that joins samples to a batch."""
+        if self.part is not None:
+            return self.part["part"] == "collate_fn"
+        unsampled = not any(call.get("part") for call in self.run.fit.get("input_calls") or [])
+        joins = unsampled and self.joining_ms > MOSTLY * self.lost_ms
+        return bool(self.collate) and (self.items_there or joins)
+
+    @property
+    def beside_workers(self) -> bool:
+        """True if most of the wait passes in what the training process does whatever the workers."""
+        return self.part is not None and not self.collates
+
+    @property
+    def part_share(self) -> float:
+        """The share (0-1) of the wait that passes in this part of a DataLoader; 0.0 = not known."""
+        if self.part is not None:
+            return _samples(self.part) / self._samples
+        return min(1.0, self.joining_ms / self.lost_ms)
+
+    @property
+    def part_takes(self) -> str:
+        """The part of a DataLoader, and its share of the wait, as a clause."""
+        name, of = (self.part["name"], self.part["part"]) if self.part is not None else (self.collate, "collate_fn")
+        takes = (
+            f"takes {percent(100 * self.part_share)} of the wait" if self.part_share else "joins samples that are there"
+        )
+        return f"{(self.collates and self.collate) or name} ({of}) {takes}"
 
     @property
     def waits_evenly(self) -> bool:
@@ -372,7 +428,7 @@ class InputWait:
     @property
     def call_line(self) -> str:
         """The line of the program that the input's function mostly is in, and the library it calls; "" = not known."""
-        call = self.call
+        call = self.named
         if call is None or (call.get("in_line") or 0) < max(A_FEW, MOSTLY * (call.get("samples") or 0)):
             return ""
         library = f", in {call['library']}" if call.get("library") and self.in_library(call["library"]) else ""
@@ -380,7 +436,7 @@ class InputWait:
 
     def in_library(self, *libraries: str) -> float:
         """Return the share (0-1) of the input's function that is spent in these libraries; 0.0 = little."""
-        call = self.call
+        call = self.named
         if call is None or (call.get("samples") or 0) < A_FEW or call.get("library") not in libraries:
             return 0.0
         share = call["in_library"] / call["samples"]
@@ -593,6 +649,16 @@ class InputWait:
         return None if size is None or not memory else size <= MOSTLY * memory
 
     @property
+    def asked_room(self) -> str:
+        """The question whether all of it fits into memory, as the end of another one; "" where it does."""
+        return "" if self.fits_memory else ", and do all of them fit into memory"
+
+    @property
+    def repeats(self) -> bool | None:
+        """True if items of the dataset were seen to be the same when they were asked for again; None = not known."""
+        return self.run.fit.get("input_repeats")
+
+    @property
     def size(self) -> str:
         """The bytes of a pass's batches in words, with a leading space; "" if unknown."""
         size = self.pass_bytes
@@ -643,13 +709,14 @@ class InputWait:
 
     @property
     def function(self) -> str:
-        """The user's name of the slowest stage's function; a lambda has none."""
-        return function_of(self.stage)
+        """The user's name of the slowest stage's function: of a lambda, that of the Python function it calls."""
+        name = function_of(self.stage)
+        return self.named["name"] if name == YOURS and self.named is not None and self.kind == "tf.data" else name
 
     @property
     def call_name(self) -> str:
         """Name of the Python function that makes the input."""
-        return str(self.call["name"]) if self.call else self.function
+        return str(self.named["name"]) if self.named else self.function
 
     @property
     def calls_at_a_time(self) -> str:
@@ -801,6 +868,10 @@ class InputWait:
         return f"{each}; {self.pace}"
 
 
+def _samples(call: Mapping[str, Any]) -> int:
+    return call.get("samples") or 0
+
+
 def _with_long(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a function's times with its few long calls, which are taken to compute as much of their time."""
     more = 1 + call.get("long_ms", 0.0) / max(1e-9, call["calls"] * call["wall_ms"])
@@ -825,6 +896,6 @@ def brief(ms: float) -> str:
 
 
 def function_of(stage: Stage | None) -> str:
-    """Return the user's name of a stage's function; "your_function" where it has none."""
+    """Return the user's name of a stage's function; `YOURS` where it has none."""
     name_match = re.search(r"\((\w+)\)", stage.name) if stage is not None else None
-    return name_match[1] if name_match and name_match[1] != "lambda" else "your_function"
+    return name_match[1] if name_match and name_match[1] != "lambda" else YOURS

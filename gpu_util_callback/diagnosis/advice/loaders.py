@@ -13,15 +13,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
     fork_safe,
     starts_fresh,
 )
-from gpu_util_callback.diagnosis.advice.snippets import (
-    ALL_BYTES,
-    AS_FLOATS,
-    LARGER_STEPS,
-    TO_BYTES,
-    WRAPPED,
-    images_as_floats,
-    larger_batch,
-)
+from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, larger_batch
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
@@ -215,7 +207,7 @@ def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool
     return Entry(
         name,
         tried="DataLoader",
-        when=lambda wait: not _hands_over(wait) and holds(wait),
+        when=lambda wait: not _hands_over(wait) and not wait.beside_workers and holds(wait),
         says=_slow_loader,
         asks=asks,
         remedy=lambda wait: "Use more" if wait.workers else "Let worker processes make batches ahead of time",
@@ -226,8 +218,13 @@ def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool
     )
 
 
+def _made_before(wait: InputWait) -> float:
+    """Return the share of the wait that is gone where what is kept was made before the run."""
+    return wait.saves(wait.needed_ms + KEPT_MS + wait.joining_ms)
+
+
 def _made_once(wait: InputWait) -> float:
-    return wait.kept(wait.saves(wait.needed_ms + KEPT_MS + wait.joining_ms))
+    return wait.kept(_made_before(wait))
 
 
 def _whole_batches(wait: InputWait) -> bool:
@@ -264,6 +261,13 @@ _WHOLE_BATCHES = Entry(
     saves=lambda wait: wait.saves(wait.needed_ms + KEPT_MS),
     wrong_if="samples are joined by a function of the program's own",
 )
+
+
+def _prepared(wait: InputWait) -> str:
+    prepared = f"prepared = [prepare(sample) for sample in dataset]  # once: what {wait.collate} does to each alone\n"
+    if wait.run.trainer == "transformers":
+        return f"{prepared}trainer = Trainer(..., train_dataset=prepared, data_collator={wait.collate})"
+    return f"{prepared}loader = DataLoader(prepared, ..., collate_fn={wait.collate})  # which then only joins them"
 
 
 def _store_items(wait: InputWait) -> str:
@@ -352,6 +356,31 @@ OF_CALLS_LIMITS = (
     ),
 )
 
+
+def _may_be_kept(wait: InputWait, repeats: bool | None) -> bool:
+    """Return whether what a dataset makes may be kept; it was seen to be the same again, or that is not known."""
+    kept = repeats is None or wait.fits_memory is True
+    if repeats is None and wait.repeats is True:  # the room is asked for
+        return wait.later_passes > 0 and wait.fits_memory is None
+    return wait.later_passes > 0 and wait.repeats is repeats and kept and wait.fits_memory is not False
+
+
+def _makes_items(wait: InputWait) -> bool:
+    return not (_hands_over(wait) or wait.items_there or wait.collates or wait.beside_workers)
+
+
+_ITEMS_ONCE = Entry(
+    "items made once",
+    tried="no: it stores data",
+    when=lambda wait: _may_be_kept(wait, True) and _makes_items(wait),
+    says="{loader_limit}: {pace}. Items of {input_class} were the same when they were asked for again.",
+    remedy="Make them once: they fit into memory",
+    code=_store_items,
+    saves=_made_once,
+    most=_made_before,
+    frees_cores=_beside_steps,
+    wrong_if="items are random, or too large to keep",
+)
 DATA_LOADER = (
     _WHOLE_BATCHES,
     replace(
@@ -406,17 +435,37 @@ DATA_LOADER = (
         asks=CORE_FREE,
     ),
     Entry(
-        "items made once",
-        tried="no: it stores data",
-        when=lambda wait: wait.later_passes > 0 and not _hands_over(wait) and not wait.items_there,
-        says="{loader_limit}: {pace}.",
-        asks="Does {items_class} return the same item in every epoch, without random numbers, and "
-        "do all of them fit into memory?",
-        remedy="Make them once",
-        code=_store_items,
-        saves=_made_once,
+        "samples prepared once",
+        tried="no: it is a function of the program",
+        when=lambda wait: wait.later_passes > 0 and wait.collates and not _hands_over(wait),
+        says="{part_takes}: {pace}.",
+        asks="Does {collate} do to each sample the same in every epoch (tokenizing, decoding), without random numbers?",
+        remedy="Do that part of {collate} once, before training",
+        code=_prepared,
+        saves=lambda wait: wait.kept((wait.part_share or 1.0) * wait.saves(wait.needed_ms + KEPT_MS)),
+        most=lambda wait: wait.part_share or 1.0,
         frees_cores=_beside_steps,
-        wrong_if="items are random, or too large to keep",
+        wrong_if="what it does to a sample depends on the others of its batch, or on chance",
+    ),
+    Entry(
+        "in the workers",
+        tried="no: it is a function of the program",
+        when=lambda wait: wait.beside_workers and wait.part["part"] == "wrapper" and wait.workers_may_help,
+        says="{part_takes}, in the training process: {pace}.",
+        asks="Can the loader's collate_fn do that?",
+        remedy="Let it, in worker processes",
+        code=lambda wait: loader_line(wait, Workers(wait, wait.lost_ms, wait.waits is True).count, ", collate_fn=..."),
+        saves=lambda wait: wait.part_share * Workers(wait, wait.lost_ms, wait.waits is True).saves,
+        wrong_if="it needs the model, or no core is free",
+    ),
+    _ITEMS_ONCE,
+    replace(
+        _ITEMS_ONCE,
+        name="items made once, asked",
+        when=lambda wait: _may_be_kept(wait, None) and _makes_items(wait),
+        says="{loader_limit}: {pace}.",
+        asks="Does {items_class} return the same item in every epoch, without random numbers{asked_room}?",
+        remedy="Make them once",
     ),
     Entry(
         "larger batch",
@@ -494,6 +543,24 @@ _MORE = Entry(
     saves=lambda wait: _more(wait).saves,
     wrong_if="they compute, and all cores are busy",
 )
+_BATCHES_ONCE = Entry(
+    "batches made once",
+    tried="no: it keeps all batches",
+    when=lambda wait: _may_be_kept(wait, True) and not wait.run.fit.get("input_reorders"),
+    says="{loader_limit}: {pace}. Batches of {dataset_class} were the same when they were asked for again.",
+    remedy="Make them once: they fit into memory",
+    code="made = [dataset[i] for i in range(len(dataset))]  # once\n"
+    "class Made(keras.utils.PyDataset):\n"
+    "    def __len__(self):\n"
+    "        return len(made)\n"
+    "    def __getitem__(self, i):\n"
+    "        return made[i]\n"
+    "dataset = Made()",
+    saves=_made_once,
+    most=_made_before,
+    frees_cores=_beside_steps,
+    wrong_if="batches are random, or too large to keep",
+)
 PY_DATASET = (
     _THREADS,
     Entry(
@@ -529,37 +596,30 @@ PY_DATASET = (
     Entry(
         "samples made once",
         tried="no: it keeps all samples",
-        when=lambda wait: wait.later_passes > 0 and wait.run.fit.get("input_reorders") is True,
+        when=lambda wait: (
+            wait.later_passes > 0 and wait.fits_memory is not False and wait.run.fit.get("input_reorders") is True
+        ),
         says="{loader_limit}: {pace}.",
         asks="{dataset_class} has an on_epoch_end, so that its batches may differ. Is each sample the same in every "
-        "epoch, without random numbers, and do all of them fit into memory?",
+        "epoch, without random numbers{asked_room}?",
         remedy="Make each sample once",
         code="made = dict()  # outside the class; in __getitem__, for each sample i:\n"
         "if i not in made:\n"
         "    made[i] = make_sample(i)  # what makes sample i now\n"
         "sample = made[i]",
         saves=_made_once,
+        most=_made_before,
         frees_cores=_beside_steps,
         wrong_if="samples are random, or too large to keep",
     ),
-    Entry(
-        "batches made once",
-        tried="no: it keeps all batches",
-        when=lambda wait: wait.later_passes > 0 and not wait.run.fit.get("input_reorders"),
+    _BATCHES_ONCE,
+    replace(
+        _BATCHES_ONCE,
+        name="batches made once, asked",
+        when=lambda wait: _may_be_kept(wait, None) and not wait.run.fit.get("input_reorders"),
         says="{loader_limit}: {pace}.",
-        asks="Does {dataset_class} return the same batches in every epoch, without random numbers, "
-        "and do all of them fit into memory?",
+        asks="Does {dataset_class} return the same batches in every epoch, without random numbers{asked_room}?",
         remedy="Make them once",
-        code="made = [dataset[i] for i in range(len(dataset))]  # once\n"
-        "class Made(keras.utils.PyDataset):\n"
-        "    def __len__(self):\n"
-        "        return len(made)\n"
-        "    def __getitem__(self, i):\n"
-        "        return made[i]\n"
-        "dataset = Made()",
-        saves=_made_once,
-        frees_cores=_beside_steps,
-        wrong_if="batches are random, or too large to keep",
     ),
 )
 
@@ -598,25 +658,6 @@ GENERATOR = (
         saves=lambda wait: _processes(wait).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         wrong_if="batches depend on those before, or no core is free",
-    ),
-)
-
-
-ARRAYS = (
-    Entry(
-        "bytes",
-        tried="no: it changes the arrays and the model",
-        when=lambda wait: (
-            wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
-        ),
-        says="Keras copies every batch out of the arrays: {pace}. The first images hold whole "
-        "numbers from 0 to 255 as floats.",
-        asks=ALL_BYTES,
-        remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",
-        code=f"{TO_BYTES}\n{AS_FLOATS}",
-        changes=WRAPPED,
-        saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
-        wrong_if="values are not whole numbers from 0 to 255, or are no images",
     ),
 )
 
@@ -711,14 +752,15 @@ LIMITS = (
     Entry("made at once", when=lambda wait: wait.made_at_once, says=_handling),
     Entry(
         "collate",
-        when=lambda wait: (
-            wait.collate and not wait.workers and (wait.items_there or wait.joining_ms > MOSTLY * wait.lost_ms)
-        ),
-        says=lambda wait: (
-            f"{wait.collate} joins the samples in the loop"
-            f"{', which takes most of the wait' if wait.joining_ms > MOSTLY * wait.lost_ms else ''}: {wait.pace}. "
-            f"What {wait.collate} does to each sample alone (tokenizing, decoding) can be done once, before training."
-        ),
+        when=lambda wait: wait.collates,
+        says="{part_takes}: {pace}. What it does to each sample alone (tokenizing, decoding) can be done once, before "
+        "training.",
+    ),
+    Entry(
+        "training process",
+        when=lambda wait: wait.beside_workers,
+        says="{part_takes}, in the training process with or without workers: {pace}. Do less there, or draw what it "
+        "needs for a pass at once.",
     ),
     Entry(
         "arrays",

@@ -39,7 +39,6 @@ def long_fetches(steps: StepBlocks, where: Range, blocks: slice) -> LongFetches 
     if wait_ns <= 0:
         return None
     waits_ns, numbers, starts_ns = steps.longest_waits(where.start_step, where.end_step)
-    waits_ns = waits_ns[: max(1, int(A_TWENTIETH * rows))]
     running_ns = steps.total("duration_ns", blocks) - steps.total("compile_ns", blocks)
     # A queue ahead of the loop evens out what is shorter.
     others_ns = np.maximum(0, running_ns - np.cumsum(waits_ns)) / rows
@@ -47,6 +46,9 @@ def long_fetches(steps: StepBlocks, where: Range, blocks: slice) -> LongFetches 
     if not len(long):
         return None
     known = int(long[-1]) + 1
+    if known >= max(A_FEW, A_TENTH * rows):
+        return None  # of that rate the longest are not apart
+    known = min(known, max(1, int(A_TWENTIETH * rows)))
     count, held_ns = known, int(waits_ns[:known].sum())
     if known == MAX_LONG_WAITS:  # there are more
         count, held_ns = steps.total("wait_events", blocks), steps.total("event_wait_ns", blocks)
@@ -181,21 +183,24 @@ def observed(wait: InputWait, long: LongFetches) -> str:
 
 
 def advise_long(wait: InputWait, long: LongFetches) -> Advice:
-    """Return advice where a few long fetches hold much of the wait: for them, or for the others if that gains more."""
-    says, whole_ms = observed(wait, long), wait.lost_ms + wait.rare_ms
-    usual = advise(wait)
-    share = wait.lost_ms / whole_ms
+    """Return advice where a few long fetches hold much of the wait: for them if they hold most, else for the others."""
+    usual, share = advise(wait), wait.lost_ms / (wait.lost_ms + wait.rare_ms)
     saves = min(1.0, usual.saves * share)
-    of_others = replace(usual, text=f"{says} {usual.text}", saves=saves, most=max(share, saves))
+    of_others = replace(usual, saves=saves, most=max(share, saves))
+    if long.share < MOSTLY:
+        return of_others
+    says = observed(wait, long)
+    of_others = replace(of_others, text=f"{says} {usual.text}")
     hiding = _kept_workers(wait, long, says) or _hidden(wait, long, says)
-    enough = EQUAL_RUNS if long.share >= MOSTLY else LEAST_GAIN
-    is_fix = bool(usual.saves) and not usual.question and wait.gain(usual.saves) >= enough
-    if is_fix and (hiding is None or hiding.saves <= of_others.saves):
+    if long.share < FOUR_FIFTHS:
+        stands = wait.gain(usual.saves) >= LEAST_GAIN
+    else:
+        stands = wait.gain(usual.saves) >= EQUAL_RUNS and not usual.question
+        stands = stands and (hiding is None or hiding.saves <= saves)
+    if usual.saves and stands:
         return of_others
     if hiding is not None:
         return hiding
-    if long.share < MOSTLY:
-        return of_others
     kept = made_once(wait)
     if kept is not None:
         return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * share))

@@ -4,6 +4,7 @@ Advice says what to do and takes the line from `Idioms`, the frameworks' own wor
 framework fills in one of these.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import capability, needed_vram
 from gpu_util_callback.diagnosis.rule import Advice
-from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS
+from gpu_util_callback.diagnosis.thresholds import A_FEW, FOUR_FIFTHS
 from gpu_util_callback.recording.manifest_facts import InputDrop
 
 
@@ -326,6 +327,7 @@ def in_epochs(run: Run, count: int) -> bool:
     return 2 * sum(rows.count for rows in run.phases.of("epoch").values()) > count
 
 
+_ROUND = (100, 50, 20, 10, 5, 2, 1)
 # (library, phase) -> the settings for every n epochs, and for every n steps.
 _TRAINERS = {
     ("lightning", "validation"): (
@@ -334,7 +336,7 @@ _TRAINERS = {
     ),
     ("lightning", "checkpoint"): (
         "ModelCheckpoint(..., every_n_epochs={epochs})",
-        "ModelCheckpoint(..., every_n_train_steps={optimizer_steps})  # of the optimizer",
+        "ModelCheckpoint(..., every_n_train_steps={optimizer_steps}){of_batches}",
     ),
     ("transformers", "validation"): ('TrainingArguments(..., eval_strategy="steps", eval_steps={steps})',) * 2,
     ("transformers", "checkpoint"): (
@@ -351,10 +353,19 @@ _SAVE_LAST = {
 }
 
 
+def usual_period(steps: float, times: float) -> int:
+    """Return the roundest distance in steps of what may come so many times in so many steps, at the first or later."""
+    usual, least, most = steps / times, steps / (times + 1), (steps - 1) / max(1.0, times - 1)
+    if usual < 1 or (usual == round(usual) and times > A_FEW):
+        return max(1, round(usual))
+    periods = (unit * (1 + math.floor(least / unit)) for unit in _ROUND)
+    return next((period for period in periods if period <= most), round(usual))
+
+
 def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
     """Return lines with which a loop does work that it does `count` times at every `factor`th or the last one."""
     epochs = in_epochs(run, count)
-    total, steps = run.steps.total_rows, factor * max(1, round(run.steps.total_rows / count))
+    total, steps = run.steps.total_rows, factor * usual_period(run.steps.total_rows, count)
     if run.trainer:
         if last and phase == "checkpoint":
             return _SAVE_LAST[run.trainer]
@@ -381,7 +392,9 @@ def _in_trainer(run: Run, phase: str, epochs: int, steps: int) -> str:
     """Return the setting of a trainer, or lines of a callback, for every so many epochs or, where that is 0, steps."""
     settings = _TRAINERS.get((run.trainer, phase))
     if settings is not None:
-        optimizer_steps = max(1, round(steps / (run.fit.get("gradient_accumulation_steps") or 1)))
-        return settings[not epochs].format(epochs=epochs, steps=steps, optimizer_steps=optimizer_steps)
+        batches = run.fit.get("gradient_accumulation_steps") or 1
+        optimizer_steps, of_batches = max(1, round(steps / batches)), f"  # of {batches} batches each" * (batches > 1)
+        setting = settings[not epochs]
+        return setting.format(epochs=epochs, steps=steps, optimizer_steps=optimizer_steps, of_batches=of_batches)
     number = f"trainer.current_epoch % {epochs}" if epochs else f"batch_idx % {steps}"
     return f"if {number} == 0: ...  # what {phase} does now"

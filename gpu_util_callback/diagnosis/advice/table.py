@@ -32,6 +32,7 @@ class Entry:
         remedy: what to do, an imperative without its full stop; "" for a limit without a remedy.
         code: what to paste; `before`: what it replaces.
         saves: the share (0-1) of the lost time that it saves, predicted from the limits.
+        most: the share that may be gone where it leaves out work wholly; None = the prediction's own scatter.
         asks: a question whose answer must be yes, because nothing in the run answers it.
         alters_training: it changes the computation, not only its speed.
         changes: what else it changes: the order of samples, weights, a metric, memory.
@@ -47,6 +48,7 @@ class Entry:
     remedy: Words = ""
     code: Words = ""
     saves: Callable[[Any], float] = lambda measure: 0.0
+    most: Callable[[Any], float] | None = None
     asks: Words = ""
     changes: Words = ""
     alters_training: bool = False
@@ -68,6 +70,8 @@ class Entry:
             " ".join(filter(None, sentences)),
             _filled(self.code, measure),
             self.saves(measure) if saves is None else saves,
+            most=1.0 if self.most is None else self.most(measure),
+            wholly=self.most is not None,
             before=_filled(self.before, measure),
             question=bool(self.asks),
             remedy=remedy,

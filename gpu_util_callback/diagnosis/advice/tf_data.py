@@ -352,7 +352,7 @@ def _written(wait: InputWait) -> str:
 
 def _waiting_calls(wait: InputWait) -> str:
     calls = _calls(wait)
-    line = f"ds = ds.map({wait.function}, num_parallel_calls={calls})"
+    line = f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls={calls})"
     return line if calls <= wait.cpus else _on_threads(calls, line)
 
 
@@ -452,6 +452,7 @@ _CACHE = Entry(
     remedy="Keep its result: the first pass stays slow, the others do not wait",
     code=_of_kept(_cache),
     saves=_of_kept(_keeping),
+    most=_of_kept(lambda kept: min(1.0, kept.kept(1.0))),
     changes=_of_kept(_order_kept),
     frees_cores=True,
     wrong_if="a stage is random, the order is shuffled or repeated before, or the data does not fit",
@@ -469,6 +470,7 @@ _BEFORE_RANDOM = replace(
     when=lambda wait: _may_cache(wait, of_helper=False, random=True),
     remedy=_of_kept(lambda kept: f"Keep its result{_random_behind(kept)}"),
     saves=_of_kept(_keeping_before_random),
+    most=None,
     frees_cores=False,
 )
 
@@ -607,7 +609,7 @@ REMEDIES = (
         ),
         says="{takes}. It runs {calls_at_a_time} at a time.",
         remedy="Let TensorFlow choose the number of calls",
-        code=lambda wait: f"ds = ds.map({wait.function}, num_parallel_calls=tf.data.AUTOTUNE)",
+        code=lambda wait: f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)",
         before=_written,
         saves=lambda wait: _with_calls(wait, wait.cpus),
         changes=_random_numbers,
@@ -671,7 +673,9 @@ REMEDIES = (
         ),
         asks="Can {function} work on whole batches?",
         remedy="Batch first",
-        code=lambda wait: f"ds = ds.batch({wait.batch_size}).map({wait.function}, num_parallel_calls=tf.data.AUTOTUNE)",
+        code=lambda wait: (
+            f"ds = ds.batch({wait.batch_size}).map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)"
+        ),
         before=lambda wait: f"{_written(wait)}.batch({wait.batch_size})",
         saves=lambda wait: (
             wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0

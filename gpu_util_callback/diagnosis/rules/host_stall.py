@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.advice.host import (
     traced_too_early,
 )
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, usual_period
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
@@ -125,7 +125,7 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
         times, place, which = epochs.count, "after each epoch", "{} after each epoch"
         code = 'with monitor.phase("validation"): ...  # what runs after each epoch, by its name'
     elif events and (rare or events < MOSTLY * rows):
-        place = f"about every {max(2, round(rows / events))} steps"
+        place = f"about every {max(2, usual_period(rows, events))} steps"
         times, which = events, f"{capitalized(place)}, {{}}"
         code = f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name'
     else:
