@@ -147,6 +147,8 @@ class Dispatch(TypedDict, total=False):
     between_input: Count  # in the iterator of a dataset
     between_function: str  # of the program, in which most of them were ...
     between_in_function: Count  # ... so many
+    called: str  # in steps, of the program, does not train: that in which most samples were ...
+    in_called: Count  # ... so many
 
 
 OWN_PYTHON = "The program's own Python"  # `calls` of PythonInSteps where no call is under way

@@ -90,6 +90,7 @@ _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gp
 _FRAMEWORKS = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "jaxlib", "flax", "optax", "lightning"})
 _NO_STEP = ("keras/src/trainers/data_adapters/", "keras/src/callbacks/", "torch/utils/data/", "/grain/_src/")
 # Functions of frameworks that train: a function of the program below or above one is part of the step.
+_LEARNS = frozenset({"backward", "gradient", "apply_gradients", "step", "train_on_batch"})
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 # Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
@@ -214,6 +215,8 @@ class DispatchWatch:
         # Path and name of the innermost function of the program -> its samples; a comprehension's are those around it.
         self._of_functions: dict[tuple[str, str], FunctionSamples] = {}
         self._between_functions: Counter[CodeType] = Counter()
+        self._called: Counter[CodeType] = Counter()  # functions of the program that the loop calls in steps
+        self._training: set[CodeType] = set()  # those that train
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
         self._meanings: dict[CodeType, str] = {}
         # Not the module's own generator: its seed and state belong to the program.
@@ -260,6 +263,11 @@ class DispatchWatch:
         own = [frame for frame, meaning in zip(inside, meanings, strict=True) if meaning == "user"]
         if not self._working():
             return  # it went on meanwhile
+        if in_loop and own:
+            self._called[own[-1][1]] += kind != COMPILING
+            learns = any(code.co_name in _LEARNS and _package(code) in _FRAMEWORKS for _, code, _ in inside)
+            if learns or (kind == COMPILED and PREDICT not in meanings):
+                self._training.add(own[-1][1])
         self._samples += 1
         self._kinds[kind] += 1
         if len(self._in_steps) < _MOST_KNOWN:
@@ -408,6 +416,7 @@ class DispatchWatch:
         place = self._own.most_common(1)
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
         between = [function for function in self._between_functions.most_common() if function[0] not in self._in_steps]
+        called = [function for function in self._called.most_common() if function[0] not in self._training]
         usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
         return {
             "samples": self._samples - self._kinds[COMPILING],
@@ -425,6 +434,8 @@ class DispatchWatch:
             "between_input": self._between_input,
             "between_function": name_of(between[0][0]) if between else None,
             "between_in_function": between[0][1] if between else 0,
+            "called": name_of(called[0][0]) if called else None,
+            "in_called": called[0][1] if called else 0,
         }
 
 

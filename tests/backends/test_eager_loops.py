@@ -103,6 +103,32 @@ def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypat
     assert watch.facts()["samples"] == 0 and pauses[0] < 0.1
 
 
+@pytest.mark.parametrize(
+    ("inside", "called"),
+    [
+        (["site-packages/PIL/Image.py:save"], "save_grid"),
+        (["site-packages/torch/nn/modules/module.py:_call_impl"], "save_grid"),  # an evaluation
+        (["site-packages/keras/src/trainers/trainer.py:predict"], "save_grid"),
+        (["site-packages/torch/_tensor.py:backward"], None),  # it trains
+        (["site-packages/keras/src/trainers/trainer.py:train_on_batch"], None),
+    ],
+)
+def test_what_the_loop_calls_in_its_steps_and_does_not_train_is_named(inside, called, monkeypatch):
+    def frame(place):
+        file, name = place.rsplit(":", 1)
+        return None, compile("pass", file, "exec").replace(co_name=name, co_qualname=name), 1
+
+    loop = frame("gan.py:main")
+    stack = [*map(frame, inside), frame("gan.py:helper"), frame("gan.py:save_grid"), loop]
+    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stack)
+    framework = "torch" if "torch" in inside[0] else "tensorflow"
+    watch = DispatchWatch(framework, 0, lambda: True, loop[1])
+    for _ in range(3):
+        watch.look()
+    facts = watch.facts()
+    assert (facts["called"], facts["in_called"]) == (called, 3 if called else 0)
+
+
 @pytest.mark.parametrize(("method", "counted"), [("predict", 1), ("test_on_batch", 0)])
 def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, monkeypatch):
     made = compile("pass", "site-packages/keras/src/trainers/trainer.py", "exec")

@@ -28,6 +28,31 @@ def test_long_steps_are_counted_and_asked_for_their_name():
     assert finding["advice"]["code"].startswith('with monitor.phase("validation")')
 
 
+@pytest.mark.parametrize(
+    ("dispatch", "named"),
+    [
+        ({"samples": 200, "called": "save_grid", "in_called": 160}, True),
+        ({"samples": 200, "called": "save_grid", "in_called": 60}, False),  # not most of them
+        ({"samples": 10, "called": "save_grid", "in_called": 9}, False),
+        ({"samples": 200, "called": None, "in_called": 0}, False),
+    ],
+)
+def test_the_function_in_which_they_pass_is_named(dispatch, named):
+    """Seen: pictures that a GAN saves in each 25th step were long steps without a name."""
+    run = loop()
+    run.facts["fit"]["dispatch"] = dispatch
+    [finding] = run.findings("host_stall")
+    assert (finding["title"] == "save_grid makes some steps long") == named
+    code = finding["advice"]["code"]
+    assert code == "if step % 100 == 0:\n    save_grid(...)" if named else code.startswith("with monitor.phase")
+    assert finding["advice"]["question"] == named
+    if named:
+        run.facts["fit"]["dispatch"] |= {"own": 130, "own_at": "save_grid (gan.py, line 30)", "at_place": 90}
+        [of_line] = run.findings("host_stall")
+        assert "passes in save_grid (gan.py, line 30)." in of_line["advice"]["text"]
+        assert finding["saves_range_s"][0] == pytest.approx(0.5 * finding["lost_s"] / 1.2, rel=0.05)
+
+
 @pytest.mark.parametrize(("gpu_share", "lost_s"), [(0.02, 4.8), (0.5, 2.5)])
 def test_of_long_steps_only_the_time_in_which_the_gpu_idles_is_lost(gpu_share, lost_s):
     [finding] = found(loop(gpus=[GPU], gpu_share=gpu_share, long_ms=400))

@@ -358,8 +358,13 @@ def usual_period(steps: float, times: float) -> int:
     usual, least, most = steps / times, steps / (times + 1), (steps - 1) / max(1.0, times - 1)
     if usual < 1 or (usual == round(usual) and times > A_FEW):
         return max(1, round(usual))
-    periods = (unit * (1 + math.floor(least / unit)) for unit in _ROUND)
-    return next((period for period in periods if period <= most), round(usual))
+    return roundest(least, most)
+
+
+def roundest(above: float, most: float) -> int:
+    """Return the roundest whole number above one number and up to another; that one, rounded, where none is between."""
+    numbers = (unit * (1 + math.floor(above / unit)) for unit in _ROUND)
+    return next((number for number in numbers if number <= most), round(most))
 
 
 def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:

@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.advice.host import (
     traced_too_early,
 )
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, usual_period
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, roundest, usual_period
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
@@ -629,19 +629,22 @@ class HostStall(Rule):
         ratio = occurrences.self_ns / occurrences.count / max(1.0, usual)
         as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
         text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {as_long}."
-        code = ""
-        if not run.trainer:
-            text += _NOT_SEEN
+        title, advice = "Long steps among short ones", Advice(text, "", 0.0)
+        function = _in_long_steps(run, occurrences, limits["min_looks"])
+        if function and not run.trainer:
+            title, advice = f"{function} makes some steps long", _half_as_often(run, function, text, occurrences)
+        elif not run.trainer:
             code = 'with monitor.phase("validation"): ...  # what runs in them, by its name'
+            advice = Advice(text + _NOT_SEEN, code, 0.0)
         yield self._stall(
             run,
             active,
-            title="Long steps among short ones",
+            title=title,
             where=run.whole,
             lost_ns=lost,
             evidence=evidence,
             threshold=chosen(limits, "long_steps_pct", "lost_pct"),
-            advice=Advice(text, code, 0.0),
+            advice=advice,
             detail=LONG,
             pieces=intervals(occurrences),
             state=occurrences.count >= MANY_TIMES,
@@ -653,6 +656,31 @@ class HostStall(Rule):
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
         confidence = ESTIMATED if active_pct is None and run.used_gpus else MEASURED
         return self.finding(confidence=confidence, evidence=evidence, gpus=run.used_gpus, **more)
+
+
+def _in_long_steps(run: Run, long: Occurrences, least: float) -> str:
+    """Return the program's function in which most of the time of the long steps passes; "" if none is known."""
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
+    count = dispatch.get("samples") or 0
+    inside_ns = (dispatch.get("in_called") or 0) / max(1, count) * run.steps.total("body_ns")
+    most = (
+        count >= least and inside_ns >= MOSTLY * long.self_ns and run.framework != "jax"
+    )  # nothing there tells a step
+    return str(dispatch.get("called") or "") if most else ""
+
+
+def _half_as_often(run: Run, function: str, text: str, long: Occurrences) -> Advice:
+    """Return the advice on a function of the program that runs in the long steps."""
+    apart, block = (long["step"][-1] - long["step"][0]) / (len(long["step"]) - 1), run.steps.rows_per_block
+    off = block / (len(long["step"]) - 1)  # of a block the first step is known
+    every = max(2, 2 * roundest(apart - off, apart + off))
+    samples: Dispatch = run.fit.get("dispatch") or {}
+    line = samples.get("own_at") or ""
+    named = line.startswith(f"{function} (") and samples["at_place"] >= MOSTLY * samples["own"]
+    says = f"{text} Most of that passes in {line if named else function}. Is half as often enough?"
+    return Advice(
+        says, f"if step % {every} == 0:\n    {function}(...)", saves=1 / DOUBLE, question=True, leaves_out=True
+    )
 
 
 def _in_rhythm(run: Run, long: Occurrences) -> bool:
