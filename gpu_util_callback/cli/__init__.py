@@ -1,4 +1,4 @@
-"""`gpu-util run | try | ab | look | report | total | doctor | trace | export`: the command line."""
+"""`gpu-util run | try | ab | look | report | total | doctor | trace | export | skill`: the command line."""
 
 import argparse
 import contextlib
@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "check whether this machine's GPUs, driver and framework work together",
     "trace": "analyze a profiler trace",
     "export": "write recordings in formats of other tools: Perfetto, Parquet",
+    "skill": "print a page for coding agents: how to make a training faster with these commands",
 }
 
 

@@ -22,8 +22,5 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.doctor import examine
 
     report = examine(framework=args.framework, timeout_s=args.timeout)
-    if args.json:
-        print(json.dumps(report.to_json(), indent=1))
-    else:
-        print(report.render(color=options.color()))
+    print(json.dumps(report.to_json(), indent=1) if args.json else report.render(color=options.color()))
     return 0

@@ -118,9 +118,8 @@ def _silent(recording: Recording) -> str:
     state = writer_state(recording.facts) if recording.status == "lost" else ""
     if not state:
         return ""
-    if state in STOPPED:
-        return "; the process of one is there, and stopped: kill -CONT lets it go on"
-    return "; the process of one is there, and silent: C code holds Python's lock, or its storage hangs"
+    silent = "silent: C code holds Python's lock, or its storage hangs"
+    return f"; the process of one is there, and {'stopped: kill -CONT lets it go on' if state in STOPPED else silent}"
 
 
 def _answer(recording: Recording, look: str, timeout_s: float, poll_s: float) -> tuple[WindowFacts | None, str]:

@@ -27,6 +27,16 @@ def add_thresholds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", action="store_true", help="list the causes and their thresholds, with reasons")
 
 
+def print_rules(args: argparse.Namespace, of_traces: bool = False) -> int:
+    """Print the causes and their thresholds, or those that a trace can show; return 0."""
+    from gpu_util_callback.diagnosis import RULES
+    from gpu_util_callback.report.terminal import rules_text
+
+    rules = [rule for rule in RULES if rule.unknown_in_trace or not of_traces]
+    print(rules_text(width(args.width), rules, unicode=unicode()), end="")
+    return 0
+
+
 def thresholds_given(args: argparse.Namespace) -> dict[str, str]:
     """Return the thresholds of the command line: `{"input_bound.wait_pct": "10"}`.
 
@@ -87,12 +97,13 @@ def unicode() -> bool:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file that the command line names.
+    """Write a file that the command line names, with the folders above it.
 
     Raises:
         UnusableInput: it cannot be written.
     """
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UnusableInput(f"cannot write {path}: {error.strerror}") from error

@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from gpu_util_callback.cli import options
@@ -20,7 +21,7 @@ from gpu_util_callback.redaction import without_secrets
 from gpu_util_callback.report.ci import Case, add_to_summary, junit
 from gpu_util_callback.report.energy_sentences import Prices
 from gpu_util_callback.report.screen import strip_control
-from gpu_util_callback.report.terminal import render, rules_text, told_apart
+from gpu_util_callback.report.terminal import render, told_apart
 from gpu_util_callback.words import counted
 
 
@@ -61,18 +62,16 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "2 = unusable input); any limit implies --check; `gpu-util ab` compares two commands",
     )
     limits.add_argument("--check", action="store_true", help="without limits: fail if any cause is found")
-    limits.add_argument(
-        "--min-utilization", type=_share, metavar="PCT", help="lowest mean utilization of the GPUs in use"
-    )
-    limits.add_argument(
-        "--max-input-wait", type=_share, metavar="PCT", help="highest share of wall time spent waiting for input"
-    )
-    limits.add_argument(
-        "--max-stalls", type=_share, metavar="PCT", help="highest share of wall time in validation and callbacks"
-    )
-    limits.add_argument("--max-lost", type=_share, metavar="PCT", help="highest share of wall time lost in all")
+    for option, text in (
+        ("--min-utilization", "lowest mean utilization of the GPUs in use"),
+        ("--max-input-wait", "highest share of wall time spent waiting for input"),
+        ("--max-stalls", "highest share of wall time in validation and callbacks"),
+        ("--max-lost", "highest share of wall time lost in all"),
+    ):
+        limits.add_argument(option, type=_share, metavar="PCT", help=text)
     limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
-    limits.add_argument("--max-stuck", type=_time, metavar="TIME", help="longest time without a step: 90, 90s, 10m, 2h")
+    stuck = "longest time without a step: 90, 90s, 10m, 2h"
+    limits.add_argument("--max-stuck", type=_time, dest="max_stuck_s", metavar="TIME", help=stuck)
     limits.add_argument(
         "--forbid",
         action="append",
@@ -86,8 +85,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
     if args.rules:
-        print(rules_text(options.width(args.width), unicode=options.unicode()), end="")
-        return 0
+        return options.print_rules(args)
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds = options.thresholds_given(args)
@@ -210,15 +208,8 @@ def _check(args: argparse.Namespace) -> Check | None:
     unknown = [cause for cause in forbid if cause.casefold() not in cause_of]
     if unknown:
         raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0].casefold(), cause_of)}")
-    check = Check(
-        min_utilization=args.min_utilization,
-        max_input_wait=args.max_input_wait,
-        max_stalls=args.max_stalls,
-        max_lost=args.max_lost,
-        max_step_ms=args.max_step_ms,
-        max_stuck_s=args.max_stuck,
-        forbid=[cause_of[cause.casefold()] for cause in forbid],
-    )
+    limits = {one.name: getattr(args, one.name) for one in fields(Check) if one.name != "forbid"}
+    check = Check(**limits, forbid=[cause_of[cause.casefold()] for cause in forbid])
     checked = args.check or check.limited
     if args.junit and not checked:
         raise UnusableInput("--junit needs --check")

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from functools import partial
+from importlib.util import find_spec
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
@@ -13,7 +14,6 @@ from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import expanded
 from gpu_util_callback.redaction import cleaned
-from gpu_util_callback.report.terminal import rules_text
 from gpu_util_callback.report.total_screen import cost_of, render
 
 _SHOWN_PROBLEMS = 5
@@ -53,13 +53,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the total; returns the exit code."""
     width = options.width(args.width)
     if args.rules:
-        print(rules_text(width, unicode=options.unicode()), end="")
-        return 0
+        return options.print_rules(args)
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directories? gpu-util total LOGDIR…")
     thresholds = options.thresholds_given(args)
-    if args.engine == "ray":
-        _need_ray()
+    if args.engine == "ray" and find_spec("ray") is None:
+        raise UnusableInput("--engine ray needs Ray: pip install ray")
     for logdir in args.logdir:
         # Of those that a glob stands for, nobody is asked: it must not be a web address.
         if logdir.startswith("http") or not any(mark in logdir for mark in "*?["):
@@ -112,13 +111,6 @@ def _lines(report: dict) -> str:
             text = json.dumps(value, allow_nan=False)
         fields.append(f"{json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(fields) + "\n}"
-
-
-def _need_ray() -> None:
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        raise UnusableInput("--engine ray needs Ray: pip install ray") from error
 
 
 def _progress(line: options.StatusLine, activity: str, count: int, of: int | None) -> None:

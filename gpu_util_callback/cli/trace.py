@@ -6,10 +6,8 @@ import sys
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.manifest import plain
-from gpu_util_callback.report.terminal import rules_text
 from gpu_util_callback.report.trace_screen import render
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse, write_recordings
@@ -46,10 +44,7 @@ def _bar(read_bytes: int, total: int) -> str:
 def run(args: argparse.Namespace) -> int:
     """Explain the trace; return the exit code."""
     if args.rules:
-        of_traces = [rule for rule in RULES if rule.unknown_in_trace]
-        width = options.width(args.width)
-        print(rules_text(width, of_traces, unicode=options.unicode()), end="")
-        return 0
+        return options.print_rules(args, of_traces=True)
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
     thresholds = options.thresholds_given(args)

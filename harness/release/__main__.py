@@ -68,9 +68,10 @@ class Release:
         epoch = run(["git", "log", "-1", "--format=%ct"]).strip()
         environ = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "REPOSITORY_URL": self.url}
         made: list[dict[str, str]] = []
+        given = snapshot(self.folder)  # once: work in the checkout may go on
         for name in ("first", "second-build"):
-            checkout = snapshot(self.folder / name)
-            out = self.folder / name / "dist"
+            checkout, out = self.folder / name / "checkout", self.folder / name / "dist"
+            shutil.copytree(given, checkout, copy_function=shutil.copy)  # with the times of now
             run([sys.executable, "-m", "build", "--outdir", str(out), str(checkout)], env=environ)
             made.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.iterdir())})
         shutil.rmtree(self.dist, ignore_errors=True)

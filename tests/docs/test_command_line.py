@@ -68,7 +68,7 @@ def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data
     }
     # `run`, `look` and `ab` need processes of their own: tests/run, tests/trying.
     rows = re.findall(r"^\| `(gpu-util (?!run|look|ab)[^`]+)` \|", PAGE, re.M)
-    assert len(rows) == 8
+    assert len(rows) == 9
     statuses = {}
     for row in rows:
         words = [stands_for.get(word, word) for word in row.split()[1:]]
@@ -80,7 +80,7 @@ def test_the_commands_of_the_table_run(tmp_path, capsys, monkeypatch, trace_data
         out = capsys.readouterr().out
         if "--json" in words:
             json.loads(out)
-    assert list(statuses.values()) == [0, 1, 0, 0, 0, 0, 0, 0], statuses
+    assert list(statuses.values()) == [0, 1, 0, 0, 0, 0, 0, 0, 0], statuses
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert list((tmp_path / "tables").rglob("*.parquet"))
 

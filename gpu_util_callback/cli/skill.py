@@ -1,0 +1,23 @@
+"""`gpu-util skill`: how an agent makes a training faster with these commands, as a SKILL.md."""
+
+import argparse
+from importlib.resources import files
+from pathlib import Path
+
+from gpu_util_callback.cli import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the option of the command."""
+    parser.add_argument("--install", metavar="DIR", help="write DIR/gpu-util/SKILL.md: the folder of an agent's skills")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the page, or write it; return 0."""
+    text = (files("gpu_util_callback") / "SKILL.md").read_text(encoding="utf-8")
+    if args.install:
+        place = str(Path(args.install).expanduser() / "gpu-util" / "SKILL.md")
+        options.write_text(place, text)
+        text = f"{place}\n"
+    print(text, end="")
+    return 0
