@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import CodeType, FrameType
 from typing import Generic, TypeVar
 
@@ -263,8 +264,9 @@ class GpuUtilMonitor:
             recorder.fail("times of the input's functions", error)
             return iterator
 
-    def _note_first(self, batch: object) -> None:
-        """Hold the first batch until the recorder has looked at it."""
+    def _note_first(self, iterator: Iterator, batch: object) -> None:
+        """Hold the first batch until the recorder has looked at it; an iterator may have made another by then."""
+        self._watch(iterator, False)
         recorder = self._recorder
         if recorder is not None and isinstance(recorder.adapter, LoopAdapter):
             self._tell(recorder.adapter.first_batch.note, batch)
@@ -344,9 +346,6 @@ class _Batches(StandIn, Generic[Batch]):
             except Exception as error:
                 monitor._give_up(error)
 
-        def requested() -> None:
-            tell(loop.request)
-
         try:
             iterator = iter(dataset)
             local = monitor._watch(iterator, loop.validating)
@@ -354,9 +353,9 @@ class _Batches(StandIn, Generic[Batch]):
                 monitor._timed(dataset, iterator, loop.validating),
                 came,
                 ended=lambda requested, now: tell(loop.input_ended, requested, now),
-                requesting=requested if loop.windows is not None else None,
+                requesting=partial(tell, loop.request) if loop.windows is not None else None,
                 finished=None if loop.validating else finished_batches(iterator, timeline.handed),
-                first=None if loop.validating else monitor._note_first,
+                first=None if loop.validating else partial(monitor._note_first, iterator),
             )
             for batch in timed:
                 if timeline.sampled:

@@ -139,12 +139,10 @@ class TrainerHooks:
         self._request()
 
     def _phase_begins(self, name: str) -> None:
-        if self._monitor is not None:
-            self._monitor.phase(name).__enter__()
+        self._loop_does("phase_begin", name, name)
 
-    def _phase_ends(self, name: str) -> None:
-        if self._monitor is not None:
-            self._monitor.phase(name).__exit__()
+    def _phase_ends(self) -> None:
+        self._loop_does("phase_end")
         self._request()
 
 
@@ -192,10 +190,8 @@ class _HuggingFace(TrainerHooks):
     def _next_phase(self, control: _Control) -> None:
         """End a phase, and begin the one that the trainer has announced."""
         if self._phase:
-            self._phase_ends(self._phase)
-        self._phase = "validation" if control.should_evaluate else ""
-        if control.should_save and not self._phase:
-            self._phase = "checkpoint"
+            self._phase_ends()
+        self._phase = "validation" if control.should_evaluate else "checkpoint" if control.should_save else ""
         if self._phase:
             self._phase_begins(self._phase)
         self._request()
@@ -212,7 +208,6 @@ class _Trainer(Protocol):
     """A Lightning `Trainer`."""
 
     train_dataloader: object
-    accumulate_grad_batches: int
     profiler: _Profiler
 
 
@@ -332,7 +327,7 @@ class _Lightning(TrainerHooks):
         self._phase_begins("validation")
 
     def on_validation_end(self, *_: object) -> None:
-        self._phase_ends("validation")
+        self._phase_ends()
 
     def on_train_epoch_end(self, *_: object) -> None:
         self._epoch("batches_end")

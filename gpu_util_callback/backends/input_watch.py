@@ -18,7 +18,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
 from gpu_util_callback.backends.input_calls import InputCalls
-from gpu_util_callback.backends.inputs import leaves, seen_through
+from gpu_util_callback.backends.inputs import inside, leaves, seen_through
 from gpu_util_callback.recording.manifest_facts import InputArray, InputMap, Unavailable
 from gpu_util_callback.steps.rows import HandedOver
 
@@ -183,7 +183,8 @@ class TfDataPipelines:
 
         Args:
             phase: "train" or "validation".
-            iterator: of any kind: those without a tf.data pipeline are ignored.
+            iterator: of any kind: those without a tf.data pipeline are ignored. A library's generator has
+                one once its first batch has come.
         """
         pipeline_iterator = _with_pipeline(iterator)
         if pipeline_iterator is not None:
@@ -247,10 +248,11 @@ class TfDataPipelines:
 
 def _with_pipeline(iterator: object) -> object | None:
     """Return the tf.data iterator within an iterator, if it has a pipeline to read."""
-    inner = getattr(iterator, "_iterator", None)  # `as_numpy_iterator()`
-    for candidate in (iterator, inner, *_parts(iterator)):
-        if getattr(candidate, "_iterator_resource", None) is not None:
-            return candidate
+    for part in inside(iterator):
+        inner = getattr(part, "_iterator", None)  # `as_numpy_iterator()`
+        for candidate in (part, inner, *_parts(part)):
+            if getattr(candidate, "_iterator_resource", None) is not None:
+                return candidate
     return None
 
 

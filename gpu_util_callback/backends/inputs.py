@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.steps.dispatch import is_library, path_of
+
 # Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
     ("torch.utils.data.dataloader", "torch DataLoader"),
@@ -26,24 +28,29 @@ _MODULES = (
 
 # Keras' own view of it: the class of its data adapter -> (kind, attribute of the user's object).
 _ADAPTERS = {
-    "ArrayDataAdapter": ("numpy", ""),
     "TFDatasetAdapter": ("tf.data", "_dataset"),
     "GeneratorDataAdapter": ("generator", ""),
     "PyDatasetAdapter": ("PyDataset", "py_dataset"),
     "TorchDataLoaderAdapter": ("torch DataLoader", "_dataloader"),
     "GrainDatasetAdapter": ("grain", "_dataset"),
     # `tf_keras` (Keras 2)
-    "TensorLikeDataAdapter": ("numpy", ""),
-    "GenericArrayLikeDataAdapter": ("numpy", ""),
-    "CompositeTensorDataAdapter": ("numpy", ""),
-    "ListsOfScalarsDataAdapter": ("numpy", ""),
     "DatasetAdapter": ("tf.data", "_dataset"),
     "KerasSequenceAdapter": ("PyDataset", "_keras_sequence"),
 }
 
-# Python's own wrappers of iterators, and how attributes end in which libraries keep what they wrap.
+_OF_ARRAYS = "Array", "TensorLike", "GenericArrayLike", "CompositeTensor", "ListsOfScalars"  # the last four: Keras 2
+
+# Libraries whose iterable datasets give each worker process parts of its own, and how many there are: whole shards.
+_PARTS: dict[str, Callable[[Any], int]] = {
+    "datasets": lambda data: data.num_shards,
+    "streaming": len,
+    "webdataset": lambda data: len(data.pipeline[0].urls),
+}
+
+# Python's own wrappers of iterators, and the attributes in which libraries keep what they wrap: progress bars,
+# trainers, webdataset, TensorFlow Datasets.
 _WRAPPERS = (enumerate, zip, map, filter, itertools.islice, itertools.chain)
-_WRAPPED = ("iterable", "loader", "pipeline")
+_WRAPPED = ("iterable", "loader", "_loader", "dataloader", "_dataloader", "base_dataloader", "pipeline", "_ds")
 _DEEPEST = 4  # wrappers round wrappers
 
 # Grain: what a user makes, and the part of a pipeline that stands for one worker process.
@@ -91,7 +98,7 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     if adapter is None:
         return facts
     name = type(adapter).__name__
-    kind, home = _ADAPTERS.get(name, (name, ""))
+    kind, home = _ADAPTERS.get(name, ("numpy" if name.removesuffix("DataAdapter") in _OF_ARRAYS else name, ""))
     source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
     sized = source if kind == "torch DataLoader" else adapter
     facts.update(input_kind=kind, batch_size=_size(sized), **_makers(kind, source))
@@ -142,25 +149,25 @@ def seen_through(dataset: object) -> object:
     garbage collector shows what Python's own wrappers hold.
     """
     kinds = {kind for _, kind in _MODULES}
-    inputs = [value for value in _inside(dataset, _DEEPEST) if _kind(value) in kinds]
-    if not inputs:
-        return dataset
-    return min(inputs, key=lambda candidate: _makers(_kind(candidate), candidate).get("input_workers") or 0)
+    inputs = [value for value in inside(dataset) if _kind(value) in kinds]
+    return min(inputs, key=lambda given: _makers(_kind(given), given).get("input_workers") or 0, default=dataset)
 
 
-def _inside(dataset: object, depth: int) -> Iterator[object]:
+def inside(dataset: object, depth: int = _DEEPEST) -> Iterator[object]:
+    """Yield an input or an iterator, then what it wraps, so many levels deep."""
     yield dataset
     if depth <= 0 or any(_home(base) for base in type(dataset).__mro__):
         return
     held: list[Any] = []
-    if type(dataset) in _WRAPPERS:
+    of_library = isinstance(dataset, GeneratorType) and is_library(path_of(dataset.gi_code))
+    if of_library or type(dataset) in _WRAPPERS:
         held = gc.get_referents(dataset)
     elif not isinstance(dataset, type) and hasattr(type(dataset), "__iter__"):
         attributes = getattr(dataset, "__dict__", {})
-        held = [attributes[name] for name in list(attributes) if name.endswith(_WRAPPED)]
+        held = [attributes[name] for name in _WRAPPED if name in attributes]
     for value in held:
         for member in value if type(value) in (tuple, list) and len(value) < _MANY else (value,):
-            yield from _inside(member, depth - 1)
+            yield from inside(member, depth - 1)
 
 
 def _home(base: type) -> str | None:
@@ -171,11 +178,7 @@ def _home(base: type) -> str | None:
 def _kind(dataset: object) -> str:
     if isinstance(dataset, GeneratorType):
         return "generator"
-    for base in type(dataset).__mro__:
-        kind = _home(base)
-        if kind is not None:
-            return kind
-    return type(dataset).__name__
+    return next(filter(None, map(_home, type(dataset).__mro__)), type(dataset).__name__)
 
 
 def _size(owner: Any) -> int | None:
@@ -195,7 +198,7 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
         `input_workers`: how many prefetch batches for the loop; 0 = the loop makes each one itself;
         `input_processes`: True for processes, False for threads, None without workers;
         `input_queue`: batches kept ready (a DataLoader's: by each worker), None without workers;
-        `input_persistent_workers`, `input_pin_memory`, `input_iterable`: a DataLoader's;
+        `input_persistent_workers`, `input_pin_memory`, `input_iterable`, `input_shards`: a DataLoader's;
         `input_autotune`: whether tf.data tunes the dataset: False = its stages run one by one;
         `input_dims`: as of `_dims`, declared by tf.data for its batches.
         Unknown facts are left out.
@@ -230,9 +233,19 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
             "input_persistent_workers": bool(setting("persistent_workers")),
             "input_pin_memory": bool(setting("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
+            "input_shards": _shards(source),
             **_files(source),
         }
     return _grain(dataset) if kind == "grain" else {}
+
+
+def _shards(source: object) -> int | None:
+    """Return how many parts a library shares out among worker processes; None where the dataset itself does."""
+    count = next(filter(None, (_PARTS.get(c.__module__.partition(".")[0]) for c in type(source).__mro__)), None)
+    try:
+        return int(count(source)) if count is not None else None
+    except Exception:  # no iterable dataset, or another version
+        return None
 
 
 def _files(owner: object) -> dict[str, object]:

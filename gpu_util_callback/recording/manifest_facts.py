@@ -270,6 +270,7 @@ class Fit(TypedDict, total=False):
     input_persistent_workers: bool
     input_pin_memory: bool
     input_iterable: bool
+    input_shards: Count  # of an iterable dataset whose library gives each worker process shards of its own
     input_autotune: bool
     input_batches: Count  # of a pass over it, however many an epoch takes
     input_one_iterator: bool  # for all epochs: fit was given their steps, and the number of its batches is not known

@@ -515,6 +515,18 @@ def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkey
         assert "the same item in every epoch" in what_to_do(advice)
 
 
+@pytest.mark.parametrize("workers, shards, said", [(0, None, 4), (0, 3, 3), (2, 3, 3), (0, 1, None), (4, 4, None)])
+def test_no_worker_process_is_advised_that_would_have_no_shard(workers, shards, said):
+    """webdataset raises for such a worker, datasets stops it; both share out shards without the program's help."""
+    facts = DATALOADER | {"input_iterable": True, "input_workers": workers, "input_shards": shards}
+    advice = found(waits(framework=TORCH, machine={"cpus": 64}, **facts), "input_bound", busy(30, 12))["advice"]
+    if said is None:
+        assert "num_workers" not in advice["code"] and "more workers need more of them" in advice["text"]
+    else:
+        assert f"num_workers={said}," in advice["code"]
+        assert ("get_worker_info" in advice["text"]) == (shards is None)
+
+
 def test_more_workers_promise_nothing_of_the_handing_over():
     runs = [handed(ms, wait_ms=10, step_ms=5, machine={"cpus": 8}, input_ready_pct=40.0) for ms in (0.1, 4.0)]
     alone, beside = (found(run, "input_bound", busy(30, 12))["evidence"]["faster_up_to"] for run in runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.backends.input_watch import TfDataPipelines
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
 from gpu_util_callback.backends.tensorflow.written_stages import Reader
 from gpu_util_callback.diagnosis import diagnose
@@ -223,6 +225,33 @@ def test_a_loader_is_seen_through_what_wraps_it(wrap, workers):
     assert len(list(wrapped)) == 3, "nothing of it was taken"
 
 
+def stream(home: str, **attributes):
+    """Return an iterable dataset that descends from a class of this library."""
+    torch = pytest.importorskip("torch")
+    base = type(
+        "Data", (torch.utils.data.IterableDataset,), {"__module__": home, "__len__": lambda _: 40, "__iter__": iter}
+    )
+    own = type("Own", (base,), {"__module__": "train"})()
+    own.__dict__ |= attributes
+    return own
+
+
+@pytest.mark.parametrize(
+    "data, shards",
+    [
+        ({"home": "datasets.iterable_dataset", "num_shards": 3}, 3),
+        ({"home": "webdataset.compat", "pipeline": [SimpleNamespace(urls=["0.tar", "1.tar"]), len]}, 2),
+        ({"home": "streaming.base.dataset"}, 40),
+        ({"home": "webdataset.another_version"}, None),
+        ({"home": "program"}, None),
+    ],
+)
+def test_parts_that_a_library_gives_each_worker(data, shards):
+    loader = pytest.importorskip("torch").utils.data.DataLoader(stream(**data), batch_size=None)
+    facts = describe_input(loader)
+    assert facts["input_shards"] == shards and facts["input_iterable"] is True
+
+
 def test_the_size_of_a_batch_may_be_the_samplers():
     """Trainers give a loader a sampler of batches, and no size."""
     torch = pytest.importorskip("torch")
@@ -230,6 +259,50 @@ def test_the_size_of_a_batch_may_be_the_samplers():
     loader = torch.utils.data.DataLoader(range(12), batch_sampler=sampler)
     assert describe_input(loader)["batch_size"] == describe_input(Adapter(loader))["batch_size"] == 4
     assert describe_input(torch.utils.data.DataLoader(range(12), batch_size=None))["batch_size"] is None
+
+
+# As TensorFlow Datasets hands over arrays, and flax puts batches on devices.
+LIBRARY = """
+def arrays(ds):
+    for element in ds:
+        yield element.numpy()
+
+class Arrays:
+    def __init__(self, ds):
+        self._ds = ds
+    def __iter__(self):
+        return arrays(self._ds)
+
+def ahead(iterator):
+    held = [next(iterator)]
+    for element in iterator:
+        held.append(element)
+        yield held.pop(0)
+    yield from held
+"""
+
+
+@pytest.mark.parametrize(
+    "wrap", ["Arrays(ds)", "ahead(iter(Arrays(ds)))", "ahead(map(len, Arrays(ds)))", "enumerate(ds)"]
+)
+def test_the_stages_of_a_pipeline_are_read_through_what_a_library_puts_around_it(wrap):
+    def decode(k):
+        return tf.cast(k, tf.float32) * tf.ones(4)
+
+    names = {"ds": tf.data.Dataset.range(60).map(decode)}
+    exec(compile(LIBRARY, "/env/lib/site-packages/library/arrays.py", "exec"), names)
+    batches = eval(wrap, names)
+    assert describe_input(batches)["input_kind"] == "tf.data"
+    pipelines = TfDataPipelines([])
+    iterator = iter(batches)
+    assert next(iterator) is not None
+    pipelines.note_iterator("train", iterator)
+    assert pipelines.look() == []
+    assert "map(decode)" in {row["stage"] for row in pipelines.read()}
+    assert len(list(iterator)) == 59
+    own = {"ds": names["ds"]}
+    exec(LIBRARY, own)  # a generator of the program itself may do more than hand over
+    assert describe_input(own["arrays"](own["ds"]))["input_kind"] == "generator"
 
 
 def test_a_function_that_joins_samples_is_named_where_it_is_the_programs_own():

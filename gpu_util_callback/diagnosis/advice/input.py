@@ -142,10 +142,6 @@ def _ahead_already(wait: InputWait) -> bool:
     return wait.kind in ("ahead", "pooled")
 
 
-def _batch_ms(wait: InputWait) -> float:
-    return wait.arrives_ms if _ahead_already(wait) else wait.lost_ms
-
-
 def _beside_the_step(wait: InputWait) -> bool:
     """Return whether a thread can make a batch during the step: it waits, or has a core."""
     if wait.waits is True or wait.run.device == "gpu":
@@ -155,8 +151,8 @@ def _beside_the_step(wait: InputWait) -> bool:
 
 def _workers(wait: InputWait) -> Workers:
     """Return threads if making a batch waits, else processes."""
-    waits = wait.waits is True
-    return Workers(wait, _batch_ms(wait), waits, processes=not waits)
+    batch_ms, waits = wait.arrives_ms if _ahead_already(wait) else wait.lost_ms, wait.waits is True
+    return Workers(wait, batch_ms, waits, processes=not waits)
 
 
 def _pooled(wait: InputWait) -> str:

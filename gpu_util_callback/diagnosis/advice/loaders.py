@@ -55,11 +55,12 @@ class Workers:
         """Number of workers that keep up with the model, a fifth to spare; computing ones need a free core each."""
         wait = self.wait
         needed = math.ceil(1.2 * self.batch_ms / max(0.1, wait.needed_ms))
+        most = wait.run.fit.get("input_shards") or MOST_WORKERS
         if self.waits:
-            return max(2, min(MOST_WORKERS, needed))
+            return max(2, min(most, MOST_WORKERS, needed))
         cores = wait.cpus or MOST_WORKERS
         room = cores if wait.room_unknown else int(wait.workers + wait.spare_cores)
-        return max(2, min(MOST_WORKERS, needed, room))
+        return max(2, min(most, MOST_WORKERS, needed, room))
 
     @property
     def saves(self) -> float:
@@ -184,7 +185,7 @@ def _slow_loader(wait: InputWait) -> str:
 
 
 def _own_parts(wait: InputWait) -> str:
-    if not wait.run.fit.get("input_iterable"):
+    if not wait.run.fit.get("input_iterable") or wait.run.fit.get("input_shards"):
         return ""
     return " Its IterableDataset must give each worker its own part: torch.utils.data.get_worker_info()."
 
@@ -194,20 +195,26 @@ def _worker_ms(wait: InputWait) -> float:
     return wait.workers * wait.arrives_ms if wait.workers else wait.lost_ms
 
 
-def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, waits: bool = False, asks: str = "") -> Entry:
-    """Return an entry for worker processes of a loader, or for more of them.
+def _few_shards(wait: InputWait) -> bool:
+    """Return whether more workers would have no shard to read."""
+    return 0 < (wait.run.fit.get("input_shards") or 0) <= max(1, wait.workers)
 
-    Args:
-        waits: they mostly wait, and may be more than the cores.
-    """
+
+def _making_waits(wait: InputWait) -> bool:
+    """Return whether what makes the batches mostly waits: workers may be more than the cores."""
+    return (wait.workers_wait if wait.workers else wait.waits) is True
+
+
+def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, asks: str = "") -> Entry:
+    """Return an entry for worker processes of a loader, or for more of them."""
 
     def workers(wait: InputWait) -> Workers:
-        return Workers(wait, _worker_ms(wait), waits)
+        return Workers(wait, _worker_ms(wait), not asks and _making_waits(wait))
 
     return Entry(
         name,
         tried="DataLoader",
-        when=lambda wait: not _hands_over(wait) and not wait.beside_workers and holds(wait),
+        when=lambda wait: not _hands_over(wait) and not wait.beside_workers and not _few_shards(wait) and holds(wait),
         says=_slow_loader,
         asks=asks,
         remedy=lambda wait: "Use more" if wait.workers else "Let worker processes make batches ahead of time",
@@ -347,6 +354,11 @@ OF_CALLS = (
 # Where neither helps: a file too large for the memory.
 OF_CALLS_LIMITS = (
     Entry(
+        "shards",
+        when=_few_shards,
+        says="{loader_limit}: {pace}. A worker process reads whole shards: more workers need more of them.",
+    ),
+    Entry(
         "file in order",
         when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is False,
         says=lambda wait: (
@@ -401,8 +413,7 @@ DATA_LOADER = (
         saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(_handing_ms(wait)),
         wrong_if="there is no GPU, or the memory is pinned already",
     ),
-    _workers_entry("workers that wait", lambda wait: not wait.workers and wait.waits is True, waits=True),
-    _workers_entry("workers that compute", lambda wait: not wait.workers and wait.waits is not True and wait.has_room),
+    _workers_entry("workers", lambda wait: not wait.workers and (_making_waits(wait) or wait.has_room)),
     _workers_entry("workers, asked", lambda wait: not wait.workers and wait.room_unknown, asks=CORE_FREE),
     Entry(
         "worker threads",
@@ -418,10 +429,8 @@ DATA_LOADER = (
         wrong_if="there are few workers, and each needs its threads",
     ),
     _workers_entry(
-        "more workers that wait", lambda wait: 0 < wait.workers < MOST_WORKERS and wait.workers_wait is True, waits=True
-    ),
-    _workers_entry(
-        "more workers that compute", lambda wait: wait.workers > 0 and wait.workers_wait is not True and wait.has_room
+        "more workers",
+        lambda wait: wait.workers > 0 and (wait.workers < MOST_WORKERS if _making_waits(wait) else wait.has_room),
     ),
     _workers_entry(
         "more workers, asked",
@@ -490,11 +499,6 @@ def _on_threads(wait: InputWait) -> bool:
     return not wait.run.fit.get("input_processes")
 
 
-def _idle(wait: InputWait) -> bool:
-    """Return whether the workers of a PyDataset mostly wait."""
-    return _on_threads(wait) or wait.workers_wait is True
-
-
 def _threads(wait: InputWait) -> Workers:
     return Workers(wait, wait.item_ms, waits=True, processes=False)
 
@@ -505,7 +509,8 @@ def _processes(wait: InputWait) -> Workers:
 
 def _more(wait: InputWait) -> Workers:
     """Return more workers of the kind that the PyDataset has."""
-    return Workers(wait, _worker_ms(wait), _idle(wait), processes=not _on_threads(wait))
+    threads = _on_threads(wait)
+    return Workers(wait, _worker_ms(wait), threads or wait.workers_wait is True, processes=not threads)
 
 
 def _first_batch(wait: InputWait) -> str:
@@ -662,22 +667,10 @@ GENERATOR = (
 )
 
 
-def _grain_waits(wait: InputWait) -> bool:
-    return wait.workers_wait is True if wait.workers else wait.waits is True
-
-
-def _grain_ms(wait: InputWait) -> float:
-    """Return the time of a batch on one worker.
-
-    A DataLoader's operations run while the loop waits; those of a dataset on threads, ahead of it.
-    """
-    if wait.workers or wait.input_class == "DataLoader":
-        return _worker_ms(wait)
-    return wait.arrives_ms
-
-
 def _grain(wait: InputWait) -> Workers:
-    return Workers(wait, _grain_ms(wait), _grain_waits(wait))
+    """Return workers; a DataLoader's operations run while the loop waits, a dataset's on threads ahead of it."""
+    in_turn = wait.workers or wait.input_class == "DataLoader"
+    return Workers(wait, _worker_ms(wait) if in_turn else wait.arrives_ms, _making_waits(wait))
 
 
 def _grain_line(wait: InputWait, workers: int) -> str:
@@ -713,7 +706,7 @@ def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") 
 
 
 def _grain_helps(wait: InputWait) -> bool:
-    return _grain_waits(wait) or wait.has_room
+    return _making_waits(wait) or wait.has_room
 
 
 GRAIN = (
@@ -723,7 +716,7 @@ GRAIN = (
         _grain_helps,
         "They start again with each pass over the data: does a pass take a minute or more?",
     ),
-    _grain_entry("workers, cores asked", lambda wait: not _grain_waits(wait) and wait.room_unknown, CORE_FREE),
+    _grain_entry("workers, cores asked", lambda wait: not _making_waits(wait) and wait.room_unknown, CORE_FREE),
 )
 
 
