@@ -246,6 +246,12 @@ class InputWait:
         return min(own_cpus, made_ms / self.arrives_ms)
 
     @property
+    def share_of_input(self) -> float:
+        """The input's share (0-1) of the cores that steps lack, beside other programs by what each computes."""
+        input_cpus = self.input_cpus if self.others_compute else None
+        return 1.0 if input_cpus is None else input_cpus / (input_cpus + self.other_cpus)
+
+    @property
     def _busy_cpus(self) -> float:
         """Cores that this process and its workers keep busy; 1 for a worker not measured."""
         processes = self.run.fit.get("input_processes") or "pydataset" not in self.kind

@@ -383,7 +383,7 @@ class InputBound(Rule):
             return
         if not wait.cores_full or input_cpus < other_cpus:
             return
-        share = min(queued * input_cpus / (input_cpus + other_cpus), input_cpus / wait.cpus)
+        share = min(queued * wait.share_of_input, input_cpus / wait.cpus)
         explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
         lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
         lost_ms = lost / where.steps / 1e6
@@ -516,7 +516,7 @@ class InputBound(Rule):
             advice=advice,
             gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
             state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),
-            slack_ns=run.steps.slack_ns(waiting.blocks),
+            slack_ns=round(wait.share_of_input * run.steps.slack_ns(waiting.blocks)),
         )
 
 
