@@ -130,12 +130,13 @@ def table(outcomes: list[Outcome]) -> str:
     lines = [("Python", "backend", "Keras", "with", "result", "s")]
     for outcome in outcomes:
         row, has = outcome.row, outcome.versions
-        backend = has.get(row.backend, row.backend_version or "newest")
+        # A nightly build is a distribution of another name.
+        backend = has.get("tf-nightly") or has.get(row.backend, row.backend_version or "newest")
         lines.append(
             (
                 has.get("python", row.python),
                 f"{row.backend} {backend}",
-                has.get("keras", row.keras or "newest"),
+                has.get("keras-nightly") or has.get("keras", row.keras or "newest"),
                 f"{row.note} ({', '.join(f'{k} {has[k]}' for k in row.shown if k in has)})" if row.note else "",
                 f"{WORDS[outcome.kind]} {outcome.detail}".strip(),
                 f"{outcome.seconds:.0f}" if outcome.seconds else "",

@@ -87,6 +87,7 @@ SUITES = {
     "trainers": ["tests/docs/test_site.py", "-k", "recipes_run and loops"],
 }
 TRAINERS = "Hugging Face and Lightning"
+NIGHTLY = "nightly builds"
 LIBRARIES = ("numpy", "protobuf", "tensorboard", "nvidia-ml-py", "psutil", "fsspec", "werkzeug")
 
 
@@ -139,6 +140,8 @@ class Row:
     def requirements(self) -> list[str]:
         """For pip, together with our package."""
         version = self.backend_version
+        if self.note == NIGHTLY:
+            return ["--pre", "tf-nightly", "keras-nightly"]
         wanted = [self.backend + (f"=={version}" + ("" if version.count(".") > 1 else ".*"))]
         if not version:
             wanted = [self.backend]
@@ -179,10 +182,12 @@ ROWS = [
     # The newest Python: TensorFlow has wheels for it from a release candidate of 2.22 on, which pip
     # takes while there is nothing else.
     Row("3.14", "tensorflow", "", "", "tensorflow"),
+    Row("3.12", "tensorflow", "nightly", "", "tensorflow", NIGHTLY),
     # Keras without TensorFlow.
     *(Row(python, "jax", "", "", "jax") for python in ("3.11", "3.12", "3.13", "3.14")),
     Row("3.11", "torch", "2.13.0+cpu", "", "torch"),
     Row("3.11", "torch", "2.13.0+cpu", "", "trainers", TRAINERS),
+    Row("3.12", "torch", "", "", "torch"),  # the newest; on Linux with several GB of CUDA's libraries
 ]
 
 
