@@ -39,15 +39,18 @@ def run(args: argparse.Namespace) -> int:
     if not all(commands):
         raise UnusableInput("give two commands")
     pairs = pairs_of(args.pairs)
+
+    def differences(trial: Trial) -> list[str]:
+        return [] if args.allow_different else trial.set_up_differences()
+
     announce(args, [args.first, args.second], "", pairs)
-    trial = Trial("")
+    trial, sides = Trial(""), (Side(commands[0]), Side(commands[1]))
     try:
         with Children(args.steps, args.seconds) as children:
-            measure(trial, (Side(commands[0]), Side(commands[1])), children, pairs, progress)
+            measure(trial, sides, children, pairs, progress, lambda trial: bool(differences(trial)))
     except (ChildFailed, OSError) as error:
         return report_failure("ab", error if isinstance(error, ChildFailed) else ChildFailed(f"{error.strerror}"))
-    differing = [] if args.allow_different else trial.set_up_differences()
-    outcome, sentence = judged(trial, args.max_slowdown, differing)
+    outcome, sentence = judged(trial, args.max_slowdown, differences(trial))
     if outcome == "skipped" and args.unresolved == "fail":
         outcome = "failure"
     case = Case(args.second, "slowdown", outcome, [sentence], trial.took_s)

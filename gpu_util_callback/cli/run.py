@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.trying.imports import spec_followed_by
+from gpu_util_callback.trying.imports import put_first, spec_followed_by
 
 USAGE = "gpu-util run [OPTIONS] SCRIPT [ARGS…] | gpu-util run [OPTIONS] -m MODULE [ARGS…]"
 VALUED = {
@@ -239,12 +239,7 @@ class Trainings:
         callback = getattr(self._of_thread, "callback", None)
         if callback is None:
             callback = self._of_thread.callback = GpuUtilCallback(**self._settings)
-        callback.set_params(callbacks.params)
-        callback.set_model(callbacks.model)
-        callbacks.callbacks.insert(0, callback)
-        for hooks in ("_should_call_train_batch_hooks", "_should_call_test_batch_hooks"):
-            if hasattr(callbacks, hooks):  # tf_keras has asked its callbacks already
-                setattr(callbacks, hooks, True)
+        put_first(callbacks, callback)
 
     def _watch_lightning(self, module: types.ModuleType) -> None:
         self._before(module.Trainer, "fit", self._add_to_trainer)

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from .imports import spec_followed_by
+from .imports import put_first, spec_followed_by
 from .meter import Meter
 
 # Constructors of what writes, and the argument that says where.
@@ -173,13 +173,7 @@ class Hooks:
 
         @functools.wraps(original)
         def on_train_begin(callbacks: Any, logs: Any = None) -> None:
-            watch = _watch(module.Callback)(hooks.meter)
-            watch.set_params(callbacks.params)
-            watch.set_model(callbacks.model)
-            callbacks.callbacks.insert(0, watch)
-            for name in ("_should_call_train_batch_hooks", "_should_call_test_batch_hooks"):
-                if hasattr(callbacks, name):
-                    setattr(callbacks, name, True)
+            put_first(callbacks, _watch(module.Callback)(hooks.meter))
             original(callbacks, logs)
 
         module.CallbackList.on_train_begin = on_train_begin

@@ -1,4 +1,4 @@
-"""Modules that are changed or watched once the program imports them; standard library alone, as a child needs it."""
+"""Changes to modules as they are imported, and to lists of callbacks, by `run` and `try`; standard library alone."""
 
 import sys
 import types
@@ -26,3 +26,13 @@ def spec_followed_by(action: Callable[[types.ModuleType], None], own_finder: obj
 
         loader.__dict__["exec_module"] = exec_module
     return spec
+
+
+def put_first(callbacks: Any, callback: Any) -> None:
+    """Add a callback before the others of a Keras list, which may have asked its callbacks for their hooks already."""
+    callback.set_params(callbacks.params)
+    callback.set_model(callbacks.model)
+    callbacks.callbacks.insert(0, callback)
+    for name in ("_should_call_train_batch_hooks", "_should_call_test_batch_hooks"):
+        if hasattr(callbacks, name):  # of tf_keras
+            setattr(callbacks, name, True)

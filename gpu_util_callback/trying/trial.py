@@ -108,8 +108,12 @@ def measure(
     children: Children,
     pairs: tuple[int, int] = (FEWEST_PAIRS, MOST_PAIRS),
     say: Callable[[str], None] = lambda text: None,
+    is_void: Callable[[Trial], bool] = lambda trial: False,
 ) -> Trial:
     """Run two sides in turns, ABBA…, until their ratio is told from 1 or there are enough pairs.
+
+    Args:
+        is_void: whether the pairs so far show that the rest is not worth measuring.
 
     Raises: ChildFailed.
     """
@@ -125,7 +129,7 @@ def measure(
         trial.took_s = time.monotonic() - began
         latest = trial.first[-1].ms, trial.second[-1].ms
         say(f"pair {pair + 1}: {_ms(latest[0])} and {_ms(latest[1])} a step")
-        if pair + 1 in stops and trial.estimate.resolved:
+        if is_void(trial) or (pair + 1 in stops and trial.estimate.resolved):
             break
     return trial
 
