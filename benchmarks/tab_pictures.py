@@ -1,8 +1,8 @@
-"""Pictures of the tab: python benchmarks/tab_pictures.py OUTDIR [--scene NAME] [--logdir LOGDIR]
+"""Pictures of the tab: python benchmarks/tab_pictures.py OUTDIR [--scene NAME] [--logdir LOGDIR] [--frame NAME]
 
-Photographs made-up log directories of every kind (harness/support/gallery.py), or LOGDIR, in a real TensorBoard:
-the run that opens first, in frames from a desktop's to a phone's, light and dark. Prints which part of
-the tab's page the lanes have in each, and whether the first lane is on the first screen.
+Photographs made-up log directories of every kind (harness/support/gallery.py), or LOGDIR, through a real TensorBoard:
+the run that opens first, in frames from a desktop's to a phone's, light and dark, and once with its panel open. Prints
+which part of each picture the lane of time has, and puts all of them on one sheet, OUTDIR/sheet.png.
 """
 
 import argparse
@@ -19,37 +19,56 @@ from gpu_tab import Tab, new_page  # noqa: E402
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 from tensorboard_server import TensorBoardServer  # noqa: E402
 
-# Width, height and scale of TensorBoard's window. The last one is the first at 200 %.
-FRAMES = {"1440x900": (1440, 900, 1), "1024x640": (1024, 640, 1), "phone": (390, 844, 1), "200%": (720, 450, 2)}
-NARROW = 1100
+# Width and height of the tab; TensorBoard's own bar, 64 pixels, is above it.
+FRAMES = {"1440x836": (1440, 836), "1920x1080": (1920, 1080), "1024x640": (1024, 640), "390x844": (390, 844)}
+PANEL = "1440x836"
+THUMBNAIL = 300  # pixels, the height of a picture on the sheet
 
-# The part of the tab's page that its lanes have, and whether all of the first one is in sight.
-LANES = """(() => {
-  const { clientWidth: width, clientHeight: height } = document.documentElement;
-  const box = document.querySelector('.tl-scroll')?.getBoundingClientRect();
-  const lane = document.querySelector('.tl-label')?.getBoundingClientRect();
-  const shown = box && (Math.min(box.bottom, height) - Math.max(box.top, 0)) * box.width;
-  return [shown > 0 ? shown / width / height : 0, !!lane && lane.bottom <= Math.min(height, box.bottom)];
+# The part of the frame that the lane of time has, with its name beside it.
+LANE = """(() => {
+  const { clientWidth, clientHeight } = document.documentElement;
+  const lane = document.querySelector('.tl-head canvas').getBoundingClientRect();
+  const label = document.querySelector('.tl-time').getBoundingClientRect();
+  const high = Number(document.querySelector('.tl-time').style.height.replace('px', ''));
+  return high * (lane.right - (label.width ? label.left : lane.left)) / clientWidth / clientHeight;
 })()"""
 
 
-def shoot(browser: Browser, url: str, path: Path, frame: tuple[int, int, int], dark: bool) -> tuple[float, bool]:
-    """Photograph what opens first, of a narrow frame, which scrolls, the whole page as well; return what `LANES` is."""
-    width, height, scale = frame
-    options = {"device_scale_factor": scale, "color_scheme": "dark" if dark else "light"}
-    page = new_page(browser, viewport={"width": width, "height": height}, **options)
-    tab = Tab(page, url, host=True).open()
-    if dark:
-        tab.page.evaluate("document.body.classList.add('dark-mode')")
+def shoot(browser: Browser, url: str, folder: Path, frame: str, dark: bool) -> float:
+    """Photograph what opens first, as `<frame>[-dark].png`, and with its panel; return what `LANE` is."""
+    width, height = FRAMES[frame]
+    options = {"viewport": {"width": width, "height": height}, "color_scheme": "dark" if dark else "light"}
+    tab = Tab(new_page(browser, **options), url, host=False).open()
     tab.settle()
+    path = folder / f"{frame}{'-dark' if dark else ''}.png"
     tab.page.screenshot(path=path)
-    lanes = tab.evaluate(LANES)
-    if width < NARROW and not dark:
-        tab = Tab(page, url, host=False).open()
+    share = tab.evaluate(LANE)
+    if frame == PANEL and not dark and tab.find(".all-findings").count():
+        tab.find(".fix-open" if tab.find(".fix-open").count() else ".all-findings").click()
         tab.settle()
-        page.screenshot(path=path.with_stem(f"{path.stem}-page"), full_page=True)
-    page.context.close()
-    return lanes
+        tab.page.screenshot(path=folder / f"{frame}-panel.png")
+    tab.context.close()
+    return share
+
+
+def contact_sheet(browser: Browser, outdir: Path) -> Path:
+    """Put all pictures of a folder on one: a row a scene."""
+    rows = []
+    for scene in sorted(path for path in outdir.iterdir() if path.is_dir()):
+        pictures = "".join(
+            f"<figure><img src='{picture.resolve().as_uri()}'><p>{scene.name} {picture.stem}</p></figure>"
+            for picture in sorted(scene.glob("*.png"))
+        )
+        rows.append(f"<section>{pictures}</section>")
+    page = outdir / "sheet.html"
+    style = f"section{{display:flex;gap:8px;align-items:start}}figure{{margin:4px}}img{{height:{THUMBNAIL}px}}"
+    page.write_text(f"<meta charset=utf-8><style>{style}body{{width:max-content}}</style>{''.join(rows)}", "utf-8")
+    tab = browser.new_page()
+    tab.goto(page.resolve().as_uri())
+    tab.screenshot(path=outdir / "sheet.png", full_page=True)
+    tab.close()
+    page.unlink()
+    return outdir / "sheet.png"
 
 
 def main() -> None:
@@ -69,14 +88,13 @@ def main() -> None:
             logdir = arguments.logdir or Path(scratch) / scene
             if not arguments.logdir:
                 SCENES[scene](logdir)
-            out = arguments.outdir / scene
-            out.mkdir(parents=True, exist_ok=True)
+            folder = arguments.outdir / scene
+            folder.mkdir(parents=True, exist_ok=True)
             with TensorBoardServer(logdir.resolve(), load_fast=True) as server:
-                for name in arguments.frame or FRAMES:
-                    for dark in (False, True):
-                        path = out / f"{name.rstrip('%')}{'-dark' if dark else ''}.png"
-                        share, first = shoot(browser, server.url, path, FRAMES[name], dark)
-                        print(f"{path}: lanes {share:.0%}, first lane {'' if first else 'not '}in sight", flush=True)
+                for frame in arguments.frame or FRAMES:
+                    shares = [shoot(browser, server.url, folder, frame, dark) for dark in (False, True)]
+                    print(f"{folder / frame}: the lane has {shares[0]:.0%}", flush=True)
+        print(contact_sheet(browser, arguments.outdir))
         browser.close()
 
 

@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.rules import RULE_OF
 from gpu_util_callback.diagnosis.survey import Row
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH
 from gpu_util_callback.diagnosis.total_time import REPEATED, REPEATED_LOOK, REPEATED_TITLE
-from gpu_util_callback.diagnosis.verdict import calm, order, order_of_all, sums
+from gpu_util_callback.diagnosis.verdict import calm, order, order_of_all, saves_range, sums
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Status
 from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.recording.reader import Recording
@@ -126,12 +126,7 @@ _COUNTED = {
 }
 # A parameter of the training, its value where something is not used; what that is, and the change.
 _LEVERS = (
-    (
-        "mixed_precision",
-        "float32",
-        "Mixed precision is off",
-        'keras.mixed_precision.set_global_policy("mixed_float16")',
-    ),
+    ("mixed_precision", "float32", "No mixed precision", 'keras.mixed_precision.set_global_policy("mixed_float16")'),
     ("jit_compile", False, "Steps are not compiled by XLA or torch.compile", "jit_compile=True"),
     ("steps_per_execution", 1, "Each step is a call of its own", "steps_per_execution=16"),
 )
@@ -164,7 +159,7 @@ def _tried(report: RunReport, option: str, change: Change | str | None = None) -
         change: or why there is none.
     """
     script = report["script"] or ""
-    program = script if script.endswith(".py") else f"-m {script}"
+    program = quote(script) if script.endswith(".py") else f"-m {quote(script)}"
     is_known = script and script != hashed_script(script) and not isinstance(change, str)
     return f"gpu-util try {option} {program}" if is_known else ""
 
@@ -178,7 +173,7 @@ def levers(report: RunReport) -> dict[str, str]:
 def rows_of(
     findings: Sequence[Mapping], lead_ids: Collection[str] = (), commands: Mapping[str, str] | None = None
 ) -> list[FindingRow]:
-    """Return findings as the tab lists them: a row a cause, in the order of the verdict.
+    """Return findings as the tab lists them: a row a cause, the verdict's first; then by what a fix surely saves.
 
     Args:
         lead_ids: of those that the verdict sums up, which are one row, whatever they are called.
@@ -186,11 +181,12 @@ def rows_of(
     """
     kinds: dict[object, list[Mapping]] = {}
     for finding in findings:
-        title = re.sub(r"[0-9][0-9.,]*", "#", finding["title"])
-        kind = (finding["cause"], title, str(finding.get("gpus")), str(finding.get("ranks")))
+        who = str(finding.get("gpus")), str(finding.get("ranks"))
+        kind = (finding["cause"], re.sub(r"[0-9][0-9.,]*", "#", finding["title"]), *who)
         kinds.setdefault("lead" if finding["id"] in lead_ids else kind, []).append(finding)
-    rows = [(_costliest(members), members) for members in kinds.values()]
-    return [_row(*row, commands or {}) for row in sorted(rows, key=lambda row: order_of_all(*row))]
+    rows = sorted(((_costliest(all_), all_) for all_ in kinds.values()), key=lambda row: order_of_all(*row))
+    rows[1:] = sorted(rows[1:], key=lambda row: -saves_range(row[1])[0])
+    return [_row(*row, commands or {}) for row in rows]
 
 
 def _row(first: Mapping, members: list[Mapping], commands: Mapping[str, str]) -> FindingRow:

@@ -69,32 +69,17 @@ def test_a_range_is_measured_by_keyboard(tab):
     assert tab.find(".measure .sum").count() == 1
 
 
-def test_what_is_in_sight_is_saved_as_numbers(tab):
-    tab.unfold()
-    for item, ending, begins in (("Steps of this view", ".csv", b"step,"), ("Report and this view", ".json", b"{")):
-        download = tab.export(item)
-        assert download.suggested_filename.endswith(ending), download.suggested_filename
-        content = download.path().read_bytes()
-        assert content.startswith(begins), content[:60]
-        assert ending == ".json" or content.count(b"\n") - 1 == STEPS
+def test_the_steps_in_sight_are_saved_as_numbers(tab):
     head = tab.head()
     y = head["y"] + 5
     tab.drag((head["x"] + head["width"] * 0.4, y), (head["x"] + head["width"] * 0.5, y))
     tab.settle()
     start, end = tab.view()
-    download = tab.export("Lanes of this view")
-    assert download.suggested_filename.endswith(".csv")
+    download = tab.export("Steps of this view")
+    assert download.suggested_filename.endswith(".csv"), download.suggested_filename
     with download.path().open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
-    names, values = rows[0], [[float(cell or "nan") for cell in row] for row in rows[1:]]
-    assert names[:2] == ["step", "time_s"]
-    assert abs(values[0][0] - start) < 2 and abs(values[-1][0] - end) < 3
-    wait = names.index("Input wait mean [ms]")
-    low, high = names.index("Input wait min [ms]"), names.index("Input wait max [ms]")
-    assert all(row[low] <= row[wait] <= row[high] for row in values)
-    starved = [row[wait] for row in values if row[0] > 800]
-    assert min(starved) > 20, "the starved third, as it is drawn"
-    assert "gpu1 GPU active mean [%]" in names
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    assert steps == list(range(int(start), int(end + 0.999)))
 
 
 def test_a_legend_hides_and_shows_its_series(tab):
@@ -114,29 +99,14 @@ def test_a_legend_hides_and_shows_its_series(tab):
     assert entry.get_attribute("aria-pressed") == "false"
     entry.click()
     wait_until(lambda: tab.number("[data-value$='#steps']") == whole, what="the series again")
-    # One alone; without it nothing would be left, so all come back.
-    entry.dblclick()
+    # Without the last one nothing would be left, so all come back.
     pressed = label.locator(".tl-legend button[aria-pressed=true]")
-    wait_until(lambda: pressed.count() == 1, what="one alone")
+    many = pressed.count()
+    for left in range(many - 1, 0, -1):
+        pressed.first.click()
+        wait_until(lambda left=left: pressed.count() == left, what=f"{left} of them")
     pressed.click()
-    wait_until(lambda: pressed.count() == 5, what="all of them")
-
-
-def test_the_header_of_a_group_stays_while_its_lanes_scroll(tab):
-    tab.unfold()
-    tab.page.set_viewport_size({"width": 1280, "height": 700})
-    tab.find(".tl-scroll").evaluate("(box) => box.scrollTo(0, 0)")
-    tab.settle()
-    assert tab.find(".tl-stuck").count() == 0
-    group = tab.find(".tl-labels .tl-group").first
-    scroller = tab.find(".tl-scroll")
-    scroller.evaluate("(box, top) => box.scrollTo(0, top)", group.evaluate("(row) => row.offsetTop") + 60)
-    wait_until(lambda: tab.find(".tl-stuck").count() == 1, what="the header to stick")
-    assert tab.text(".tl-stuck") == group.inner_text()
-    box = tab.find(".tl-stuck .tl-group").bounding_box()
-    assert abs(box["y"] - scroller.bounding_box()["y"]) < 2
-    tab.find(".tl-stuck .tl-group").click()
-    wait_until(lambda: group.get_attribute("aria-expanded") == "false", what="folding by it")
+    wait_until(lambda: pressed.count() == many, what="all of them")
 
 
 def test_groups_are_one_stop_of_the_tab_key(tab):

@@ -177,7 +177,12 @@ def test_a_healthy_run_has_the_levers_left_and_the_command_that_tries_each(tmp_p
 
 @pytest.mark.parametrize(
     ("script", "command"),
-    [("train.py", "gpu-util try --fix 2 train.py"), ("pkg.train", "gpu-util try --fix 2 -m pkg.train"), (None, "")],
+    [
+        ("train.py", "gpu-util try --fix 2 train.py"),
+        ("pkg.train", "gpu-util try --fix 2 -m pkg.train"),
+        ("a b;c.py", "gpu-util try --fix 2 'a b;c.py'"),
+        (None, ""),
+    ],
 )
 def test_a_remedy_of_a_script_has_the_command_that_tries_it(script, command, tmp_path):
     make_recording(tmp_path, "thirds", steps=600, gpus=1)

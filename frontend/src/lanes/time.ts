@@ -208,6 +208,8 @@ export interface Label {
 }
 
 const LINE = 16;
+/** A name may be so many pixels wider than its hole: alike holes are labelled alike. */
+const OVERHANG = 8;
 
 /** Which holes are named in the lane, the costliest first; a label lies within its hole and over no other one. */
 export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measure: (text: string, strong: boolean) => number, text: (hole: Hole) => string): Label[] {
@@ -223,11 +225,11 @@ export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measur
       [[hole.title, seconds], Math.max(name, number), 2 * LINE + 2],
       [[seconds], number, LINE],
     ];
-    const lines = fits.find(([, wide, tall]) => wide <= room && tall <= high);
+    const lines = fits.find(([, wide, tall]) => wide <= room + OVERHANG && tall <= high);
     if (!lines) continue;
     const [words, width, height] = lines;
     const left = Math.max(hole.x0, 0) + 1;
-    const x = Math.min(Math.max(hole.x - width / 2, left), left + room - width);
+    const x = width > room ? left + (room - width) / 2 : Math.min(Math.max(hole.x - width / 2, left), left + room - width);
     const y = rect.y + rect.height * (1 - (hole.low + hole.high) / 2) - height / 2;
     if (placed.some((one) => x < one.x + one.width + 8 && one.x < x + width + 8 && y < one.y + one.height && one.y < y + height)) continue;
     placed.push({ hole, lines: words, x, y, width, height });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { asDiff, clean, cleanCode, codeParts, held, humanise, ranges } from './text.ts';
+import { advised, asDiff, clean, cleanCode, codeParts, held, humanise, ranges } from './text.ts';
 
 test('control and direction characters cannot act', () => {
   const shown = clean('a\u0000b\u202Ec\u2066d\u200Be\u2028f\u001b[31mg');
@@ -60,4 +60,11 @@ test('a line of code that nobody wrote is cut, and the others stay', () => {
 test('code that replaces something is a diff', () => {
   assert.equal(asDiff('ds = ds.map(f)', 'ds = ds.map(f,\n  g)'), '- ds = ds.map(f)\n+ ds = ds.map(f,\n+   g)');
   assert.equal(asDiff('', 'x = 1'), 'x = 1');
+});
+
+test('an advice is parted into what it says and what to check first', () => {
+  const { why, checks } = advised('Sheet takes 1.3 s each time, and training waits. Does training go on the same without it? If so, do it once; __getitem__ must be thread-safe; this changes the order.');
+  assert.equal(why, 'Sheet takes 1.3 s each time, and training waits. Do it once.');
+  assert.deepEqual(checks, ['Does training go on the same without it?', '__getitem__ must be thread-safe.', 'This changes the order.']);
+  assert.deepEqual(advised('Send fewer bytes.'), { why: 'Send fewer bytes.', checks: [] });
 });

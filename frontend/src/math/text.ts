@@ -55,3 +55,18 @@ export function asDiff(before: string, code: string): string {
   const signed = (text: string, sign: string): string[] => text.split('\n').map((line) => `${sign} ${line}`);
   return before && code ? [...signed(before, '-'), ...signed(code, '+')].join('\n') : code;
 }
+
+/** What an advice says, and what to check before following it: its questions, and what it changes or asks of the code. */
+export function advised(text: string): { why: string; checks: string[] } {
+  const [said, checks]: [string[], string[]] = [[], []];
+  for (const sentence of text.split(/(?<=[.?]) (?=[A-Z_])/)) {
+    const [first = '', ...rest] = sentence.replace(/^If so, ./, (begin) => begin.slice(-1).toUpperCase()).replace(/\.$/, '').split('; ');
+    if (sentence.endsWith('?')) checks.push(sentence);
+    else if (first) said.push(`${first}.`);
+    checks.push(...rest.map((clause) => `${capitalized(clause)}.`));
+  }
+  return { why: said.join(' '), checks };
+}
+
+/** A word for a shell. */
+export const inShell = (word: string): string => (/^[\w./:=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);

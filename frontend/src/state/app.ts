@@ -245,12 +245,6 @@ export class App {
     this.state.set({ [field]: next });
   }
 
-  /** Of `keys` hides `hidden` and shows the others. */
-  hideAmong(keys: readonly string[], hidden: readonly string[]): void {
-    const rest = [...this.state.get().hidden].filter((key) => !keys.includes(key));
-    this.state.set({ hidden: new Set([...rest, ...hidden]) });
-  }
-
   /** Shows every lane and series that was hidden. */
   showHidden(): void {
     this.state.set({ hidden: new Set() });

@@ -27,9 +27,9 @@ function grouped(rows: readonly FindingRow[], findings: readonly WordedFinding[]
 }
 
 /** What mends the finding `item` of a row: the remedy of the costliest that promises it, and what it saves of them all. */
-export function remedyOf({ list, remedies }: Group, item: WordedFinding): { item: WordedFinding; range: Bounds | null } {
+export function remedyOf({ list, remedies }: Group, item: WordedFinding): { item: WordedFinding; range: Bounds | null; command: string } {
   const remedy = remedies[item.fix ?? ''];
-  return { item: list.find(({ id }) => id === remedy?.id)?? item, range: remedy?.saves_range_s ?? null };
+  return { item: list.find(({ id }) => id === remedy?.id) ?? item, range: remedy?.saves_range_s ?? null, command: remedy?.command ?? '' };
 }
 
 /** What the tab lists, a row each: what concerns all workers of a job, then what this recording found. */

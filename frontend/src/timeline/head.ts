@@ -1,6 +1,6 @@
 /** The fixed part above the lanes: where the view lies, the axis, the GPU's time, ranks or GPUs, phases, windows. */
 import type { LaneInfo, PhaseReply, Waits, WindowInfo } from '../api/types.ts';
-import type { Rect } from '../lanes/draw.ts';
+import { drawBand, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample } from '../lanes/resample.ts';
 import { epochRanges, phaseRange, PHASE_COLOURS, phaseKind, place, spanPieces, type Box, type PixelBox } from '../lanes/spans.ts';
 import { columnsOf, drawLabels, drawTime, holesOf, isDark, isEstimate, labelsOf, type Columns, type Hole } from '../lanes/time.ts';
@@ -23,6 +23,7 @@ export const WINDOW_ROW = 18;
 /** About what the rows of all workers, or of all GPUs, take, however many there are. */
 const RANKS_HEIGHT = 104;
 const GPUS_HEIGHT = 128;
+const MFU_HEIGHT = 28;
 
 /** One source's time. */
 export interface TimeRow {
@@ -35,6 +36,9 @@ export interface TimeRow {
 export interface Head {
   /** The first source's, and below it those of compared runs. */
   times: TimeRow[];
+  /** Of a run with nothing to fix: how much of the GPU's peak it uses, a thinner field below its time. */
+  mfu: LaneInfo | undefined;
+  mfuTop: number;
   /** Workers of a job that wait for one of them, the late one on top; no pixels where nobody waits. */
   ranks: Waits['rows'];
   ranksTop: number;
@@ -81,7 +85,9 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' |
     top += height + 2;
     return [row];
   });
-  const gpusTop = top + 1;
+  const mfu = source.recording.report.rows.length === 0 ? mfuLane(source, times[0]?.lane) : undefined;
+  const mfuTop = top + 1;
+  const gpusTop = mfuTop + (mfu ? MFU_HEIGHT + 3 : 0);
   const gpus = times[0]?.lane.id.endsWith(':mean') ? gpuLanes(source, frame.named) : [];
   const gpuHeight = Math.min(3, GPUS_HEIGHT / Math.max(1, gpus.length));
   const ranksTop = gpusTop + Math.ceil(gpus.length * gpuHeight) + (gpus.length > 0 ? 3 : 0);
@@ -92,9 +98,12 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' |
   // No row without anything in it.
   const windowsTop = phasesTop + (boxes.length + epochs.length > 0 ? PHASE_HEIGHT + 4 : 0);
   return {
-    times, gpus, gpusTop, gpuHeight, ranks, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height: windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2,
+    times, mfu, mfuTop, gpus, gpusTop, gpuHeight, ranks, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height: windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2,
   };
 }
+
+const mfuLane = ({ recording }: Source, time: LaneInfo | undefined): LaneInfo | undefined =>
+  recording.lanes.find(({ id, group }) => id.endsWith(':mfu_pct') && `time:${group}` === time?.id);
 
 function gpuLanes({ recording }: Source, named: ReadonlySet<string>): LaneInfo[] {
   const lanes = new Map<string, LaneInfo>();
@@ -140,6 +149,7 @@ export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: 
   drawBrush(context, frame);
   drawAxis(context, frame);
   const shown = head.times.map((row) => drawRow(context, frame, { ...row, source: frame.sources.find(({ id }) => id === row.source.id) ?? row.source }));
+  drawMfu(context, frame, head);
   drawGpus(context, frame, head);
   drawWaits(context, frame, head);
   drawPhases(context, frame, head);
@@ -299,6 +309,15 @@ function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: n
   context.restore();
 }
 
+function drawMfu(context: CanvasRenderingContext2D, { axis, level, view, width, palette, sources: [source] }: Frame, { mfu, mfuTop }: Head): void {
+  if (!source || !mfu) return;
+  const key = seriesKey(mfu.id, mfu.series[0]?.name ?? '');
+  const points = resample(source.tiles.best(axis, level, view, key), [key], view, width, scratch);
+  context.fillStyle = palette.stripe;
+  context.fillRect(0, mfuTop, width, MFU_HEIGHT);
+  drawBand(context, points, 0, { x: 0, y: mfuTop, width, height: MFU_HEIGHT }, { colour: palette.hue('slate'), area: true, top: mfu.max ?? 100 }, joinLimit(points, axis, level));
+}
+
 /** A thin row a GPU: the stronger the blue, the busier; those that a finding names are framed. */
 function drawGpus(context: CanvasRenderingContext2D, frame: Frame, { gpus, gpusTop, gpuHeight }: Head): void {
   const { axis, level, view, width, palette, named, sources } = frame;
@@ -374,20 +393,6 @@ export function meanWait({ shares }: Waits['rows'][number]): number | null {
   return known.length > 0 ? known.reduce((sum, share) => sum + share, 0) / known.length : null;
 }
 
-/** The first of `texts` that fits into `room` pixels, else the last but one cut short; empty where nothing does. */
-export function fitting(context: Pick<CanvasRenderingContext2D, 'measureText'>, texts: string[], room: number): string {
-  const wide = (text: string): number => context.measureText(text).width;
-  const fits = texts.find((text) => wide(text) <= room);
-  const shortest = texts[texts.length - 1] ?? '';
-  if (fits !== undefined && (fits !== shortest || texts.length < 2)) return fits;
-  const cut = texts[texts.length - 2] ?? shortest;
-  for (let length = cut.length - 1; length > shortest.length + 5; length--) {
-    const text = `${cut.slice(0, length).trimEnd()}…`;
-    if (wide(text) <= room) return text;
-  }
-  return fits ?? '';
-}
-
 /** Where a text of `wide` pixels that wants to stand at `at` has no box over it, to the right of there. */
 function clearOf(boxes: PixelBox<PhaseReply>[], at: number, wide: number): number {
   const sorted = [...boxes].sort((a, b) => a.x - b.x);
@@ -426,7 +431,7 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     const room = Math.min(width, box.x + box.width) - from - 4;
     if (room < 24) continue;
     const kind = phaseKind(box.item.kind);
-    const text = fitting(context, [clean(box.item.name, 60) || kind, kind, ''], room);
+    const text = [clean(box.item.name, 60) || kind, kind].find((one) => context.measureText(one).width <= room);
     context.fillStyle = isDark(colour) ? '#ffffff' : '#16191d';
     if (text) context.fillText(text, from, y + PHASE_HEIGHT / 2);
   }

@@ -3,7 +3,6 @@ import { duration, share } from '../math/format.ts';
 import { isDark } from '../lanes/time.ts';
 import { clauses, headline } from '../state/findings.ts';
 import { clean } from '../math/text.ts';
-import { download } from './export.ts';
 import { budgetOf, timeLane, type Frame } from './frame.ts';
 import { drawHead, LANE_TOP, layOutHead } from './head.ts';
 import type { Timeline } from './timeline.ts';
@@ -67,6 +66,16 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   drawHead(drawing, own, { ...head, times, height: piece.height / 2 });
   context.drawImage(piece, margin, 138, room, piece.height / 2);
   return canvas;
+}
+
+/** Offers `content` as a download named after the run. */
+function download(timeline: Timeline, content: BlobPart, type: string, ending: string): void {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([content], { type }));
+  const run = clean(timeline.app.recording?.report.run, 40).replace(/[^\w.-]+/g, '-');
+  link.download = `gpu-utilization-${run || 'run'}.${ending}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
 /** Puts the first glance on the clipboard; where that takes no pictures, into a file. */

@@ -69,8 +69,6 @@ export class Timeline {
   marked: number | null = null;
   /** Counts full drawings, for what shows values of the present frame. */
   readonly drawn: Store<{ count: number }> = createStore({ count: 0 });
-  /** The group whose header is scrolled away while its lanes are in sight. */
-  readonly stuck: Store<{ key: string | null }> = createStore<{ key: string | null }>({ key: null });
   private surfaces: Surfaces | null = null;
   /** Scales of the present view, which must not change while one scrolls. */
   private tops: { of: string; values: Tops } = { of: '', values: new Map() };
@@ -232,9 +230,6 @@ export class Timeline {
     this.times = drawHead(headContext, frame, head);
     this.drawLanes(surfaces.body, frame, layout, scroll, height);
     if (sources.length > 1) this.scaleLater();
-    const above = layout.rows.filter((row) => row.type === 'group' && row.top < scroll).pop();
-    const next = above && layout.rows[layout.rows.indexOf(above) + 1];
-    this.stuck.set({ key: above && next?.type === 'lane' ? above.key : null });
     this.announce();
   }
 
@@ -339,7 +334,7 @@ export class Timeline {
       const time = timeLane(source.recording, this.app.state.get().gpus[source.id]);
       const overview = time ? [time.id] : [];
       if (time && source.id === source.on) wanted.add(time.id);
-      if (source === frame.sources[0]) for (const { id } of this.head?.gpus ?? []) wanted.add(id);
+      if (source === frame.sources[0] && this.head) for (const lane of [this.head.mfu, ...this.head.gpus]) if (lane) wanted.add(lane.id);
       const lanes = [...wanted];
       const own = (range: Range): Range => shift(range, -source.shift);
       const requests: Parameters<TileStore['want']>[0] = [{ axis, level, range: own(view), lanes }];
@@ -444,12 +439,11 @@ export class Timeline {
   }
 
   /** `c`: what is to be pasted for the selected finding, else for the one to fix first. */
-  copyFix(): void {
+  copyFix(row = this.app.rows.find(({ list }) => list.some(({ id }) => id === this.app.state.get().selected)) ?? this.app.headline): void {
     const { app } = this;
-    const row = app.rows.find(({ list }) => list.some(({ id }) => id === app.state.get().selected)) ?? app.headline;
     const code = row && cleanCode(remedyOf(row, row.first).item.advice?.code);
     if (!code) app.notice('There is no code to copy');
-    else void copyText(pasted(code)).then((done) => app.notice(done ? 'Fix copied' : 'Copying is not allowed here'));
+    else void copyText(pasted(code)).then((done) => app.notice(done ? 'Fix copied' : 'Copying is not allowed here: select the code instead'));
   }
 
   /** Selects what takes a part of the time; without a finding the part alone stays lit. */
@@ -494,16 +488,8 @@ export class Timeline {
 
   /** Hides a series of a lane or shows it again; the last one that is shown brings all of them back. */
   toggleSeries({ key, lane, whole }: LaneRow, series: string): void {
-    const left = lane.series.filter(({ name }) => name !== series);
-    const shown = lane.series.length === left.length || left.length > 0;
-    if (shown) this.app.toggle('hidden', seriesRowKey(key, series));
-    else this.app.hideAmong(whole.series.map(({ name }) => seriesRowKey(key, name)), []);
-  }
-
-  /** Shows one series of a lane alone. */
-  onlySeries({ key, whole }: LaneRow, series: string): void {
-    const keys = whole.series.map(({ name }) => seriesRowKey(key, name));
-    this.app.hideAmong(keys, keys.filter((one) => one !== seriesRowKey(key, series)));
+    const shown = lane.series.some(({ name }) => name !== series) || lane.series.length === 0;
+    for (const { name } of shown ? [{ name: series }] : whole.series.filter((one) => one.name !== series)) this.app.toggle('hidden', seriesRowKey(key, name));
   }
 
   /** Shows a step by its number, and where it went. */

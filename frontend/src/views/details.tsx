@@ -8,7 +8,7 @@ import { causeBeside, causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { About, Findings } from './findings.tsx';
 import { partColour } from './verdict.tsx';
 import { Fix, wallOf } from './fix.tsx';
-import { withoutIt } from '../timeline/without.ts';
+import { besideLane, withoutIt } from '../timeline/without.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
@@ -53,6 +53,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
   const group = groups.find(({ list }) => list.some((one) => one.id === item.id));
   const remedy = group && remedyOf(group, item);
   const spans = recording.report.spans.length;
+  const beside = besideLane(app, item.part);
   const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
   const rows = (item.rows ?? []).filter(
     ({ name }) => !(item.saves_s || item.advice?.question) || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
@@ -90,7 +91,8 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
           .filter(Boolean)
           .join(' · '))}
       </p>
-      {remedy && <Fix item={remedy.item} saves={remedy.range} wall={wallOf(recording.report)} />}
+      {remedy && <Fix item={remedy.item} saves={remedy.range} wall={wallOf(recording.report)} command={remedy.command} />}
+      {beside && <p class="dim beside">{beside}</p>}
       <WithoutIt id={item.id} />
       <Evidence rows={rows.slice(0, FIRST)} caption="Evidence" />
       {rows.length > FIRST && (

@@ -8,6 +8,7 @@ import { statusOf, stepsText } from '../words/labels.ts';
 import { aboutGpus, Gpus } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
+import { Command } from './fix.tsx';
 import { Prose, Remedy } from './prose.tsx';
 import { partColour } from './verdict.tsx';
 
@@ -21,7 +22,6 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   useApp((state) => state.job);
   const gpus = recording.report.gpus.length;
   const { rows } = app;
-  if (rows.length === 0) return <Calm recording={recording} />;
   const choose = (group: Group): void => {
     const place = group.list.findIndex(({ id }) => id === selected);
     // Of several spans, each further click goes to the next one.
@@ -31,7 +31,12 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   };
   return (
     <table class="finding-list">
-      <thead>
+      {rows.length === 0 && (
+        <caption>
+          <Calm report={recording.report} />
+        </caption>
+      )}
+      <thead hidden={rows.length === 0}>
         <tr>
           <th scope="col">finding</th>
           <th scope="col">lost</th>
@@ -67,6 +72,13 @@ export function Findings({ recording }: { recording: RecordingReply }) {
             </tr>
           );
         })}
+        {Object.entries(recording.report.not_counted).map(([part, text]) => (
+          <tr key={part} class="near">
+            <td colSpan={3}>
+              <i class="swatch" style={{ background: `var(--${clean(part, 12)})` }} /> {held(clean(text, 200))}
+            </td>
+          </tr>
+        ))}
       </tbody>
     </table>
   );
@@ -75,7 +87,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
 /** "1.2 to 3.4 s", "up to 3.4 s", with a question mark where it depends on an answer; "–" where no fix is known. */
 function savedText(range: Bounds | null, asks: boolean): string {
   const [low, most] = range ?? [null, null];
-  if (!range || (most === null && !low)) return '–';
+  if (!range || (!most && !low)) return '–';
   const text = most === null ? `≥ ${duration(low)}` : !low || low < 0.05 * most ? `≤ ${duration(most)}` : duration(low) === duration(most) ? duration(most) : `${duration(low).replace(/ \S+$/, '')}–${duration(most)}`;
   return asks ? `${text} ?` : text;
 }
@@ -240,13 +252,31 @@ const CALM: Record<Exclude<WordedReport['calm'], undefined | null | 'healthy'>, 
   empty: 'Nothing to judge yet.',
 };
 
-function Calm({ recording }: { recording: RecordingReply }) {
-  const says = recording.report.calm ?? 'unjudged';
-  if (says !== 'healthy') return <p class="dim">{CALM[says]}</p>;
+function Calm({ report }: { report: WordedReport }) {
+  const says = report.calm ?? 'unjudged';
+  const levers = Object.entries(report.levers);
   return (
-    <p class="calm">
-      <span aria-hidden="true">✓ </span>Nothing to fix: no bottleneck found.
-    </p>
+    <>
+      {says !== 'healthy' ? (
+        <p class="dim">{CALM[says]}</p>
+      ) : (
+        <p class="calm">
+          <span aria-hidden="true">✓ </span>Nothing to fix: no bottleneck found.
+        </p>
+      )}
+      {levers.length > 0 && (
+        <dl class="levers" aria-label="Levers left">
+          {levers.map(([text, change]) => (
+            <>
+              <dt>{clean(text, 80)}:</dt>
+              <dd>
+                <Command text={change} />
+              </dd>
+            </>
+          ))}
+        </dl>
+      )}
+    </>
   );
 }
 

@@ -2,8 +2,8 @@
 import { useState } from 'preact/hooks';
 import type { WordedFinding, WordedReport } from '../api/types.ts';
 import { type Bounds, gain } from '../math/format.ts';
-import { asDiff, clean, cleanCode, held } from '../math/text.ts';
-import { useTab } from './hooks.ts';
+import { advised, asDiff, clean, cleanCode, held, inShell } from '../math/text.ts';
+import { useApp, useTab } from './hooks.ts';
 
 interface Props {
   item: WordedFinding;
@@ -13,18 +13,29 @@ interface Props {
   wall: number | null;
 }
 
-export function Fix({ item, saves, wall }: Props) {
+export function Fix({ item, saves, wall, command }: Props & { command: string }) {
   const text = clean(item.advice?.text, 2000);
   const code = asDiff(cleanCode(item.advice?.before), cleanCode(item.advice?.code));
   if (!text && !code) return null;
+  const { why, checks } = advised(text);
   return (
     <div class="advice">
       <Saving item={item} saves={saves} wall={wall} />
       {code && <Code code={code} />}
-      {text && (
+      {command && <Command text={command} />}
+      {why && (
         <p>
-          <bdi>{held(text)}</bdi>
+          <bdi>{held(why)}</bdi>
         </p>
+      )}
+      {checks.length > 0 && (
+        <ul class="checks" aria-label="Check first">
+          {checks.map((check) => (
+            <li key={check}>
+              <bdi>{held(check)}</bdi>
+            </li>
+          ))}
+        </ul>
       )}
     </div>
   );
@@ -38,7 +49,7 @@ function Saving({ item, saves, wall }: Props) {
   if (item.tried)
     return (
       <p class="saving">
-        <b>{clean(item.tried.text)}</b>
+        <b>tried: {clean(item.tried.text)}</b>
       </p>
     );
   const faster = item.saves_s || item.advice?.question ? gain(item.of_s ?? wall, saves) : '';
@@ -52,6 +63,20 @@ function Saving({ item, saves, wall }: Props) {
       </b>
       {basis ? <span class="dim"> (estimated from {clean(basis)})</span> : ''}
     </p>
+  );
+}
+
+/** A command of ours over this log directory; a click copies it. */
+export function Command({ text: said, kind = 'command', children }: { text: string; kind?: string; children?: string }) {
+  const text = clean(said, 400);
+  const { app } = useTab();
+  const logdir = useApp((state) => state.runs?.logdir);
+  const whole = text.replace(/^gpu-util try(?= )/, `$&${logdir ? ` --log-dir ${inShell(logdir)}` : ''}`);
+  const copy = async (): Promise<void> => app.notice(`${(await copyText(whole)) ? 'Copied' : 'Type'}: ${whole}`);
+  return (
+    <button type="button" class={kind} title={`Copy ${whole}`} onClick={() => void copy()}>
+      {children ?? <code>{text}</code>}
+    </button>
   );
 }
 

@@ -4,7 +4,7 @@ import { colourOf } from '../lanes/colours.ts';
 import type { GroupRow, LaneRow } from '../lanes/layout.ts';
 import { plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import { useSelect, useTab } from './hooks.ts';
+import { useTab } from './hooks.ts';
 
 /**
  * Groups are one stop of the Tab key; inside, arrow keys go from group to group, open and fold them.
@@ -59,22 +59,6 @@ function GroupTitle({ row }: { row: GroupRow }) {
   );
 }
 
-/** The header of the group whose lanes are scrolled under it. */
-export function StuckGroup() {
-  const { app, timeline } = useTab();
-  const key = useSelect(timeline.stuck, (value) => value.key);
-  const row = timeline.shape.get().layout.rows.find((one): one is GroupRow => one.type === 'group' && one.key === key);
-  if (!row) return null;
-  return (
-    // For the mouse: the header itself is in the order of the keyboard.
-    <div class="tl-stuck" aria-hidden="true">
-      <div class="tl-group" style={{ height: `${row.height}px` }} onClick={() => app.toggle('collapsed', row.key)}>
-        <GroupTitle row={row} />
-      </div>
-    </div>
-  );
-}
-
 function Tool({ sign, name, onClick }: { sign: string; name: string; onClick: () => void }) {
   return (
     // For the mouse: by keyboard all of it is in the list of lanes, without four stops a lane.
@@ -94,7 +78,7 @@ function Legend({ row }: { row: LaneRow }) {
     <ul class={whole.kind === 'stack' ? 'tl-legend' : 'tl-legend inline'}>
       {(whole.kind === 'stack' ? entries.reverse() : entries).map(({ name, title, on }) => (
         <li key={name}>
-          <button type="button" tabIndex={-1} aria-pressed={on} title={`${on ? 'Hide' : 'Show'} ${title}; double-click to show only this`} onClick={() => timeline.toggleSeries(row, name)} onDblClick={() => timeline.onlySeries(row, name)}>
+          <button type="button" tabIndex={-1} aria-pressed={on} title={`${on ? 'Hide' : 'Show'} ${title}`} onClick={() => timeline.toggleSeries(row, name)}>
             <i class="swatch" style={{ background: `var(--${colourOf(whole, name)})` }} />
             <bdi>{title}</bdi>
           </button>

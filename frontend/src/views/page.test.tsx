@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { WordedReport } from '../api/types.ts';
 import waitingReplies from './replies/waiting.json';
 import workersReplies from './replies/workers.json';
-import { percent } from '../math/format.ts';
+import { duration, percent } from '../math/format.ts';
 import { pasted } from './fix.tsx';
 import { elements, opened, text, texts, type Replies } from './testing.tsx';
 
@@ -98,6 +98,47 @@ test('an advice says what it saves, as the verdict does', async () => {
   await opened(alone, Object.keys(alone.recording).find((id) => alone.recording[id]?.report.rank === 2));
   const [, gain] = /make this run (.*×) faster/.exec(text('verdict-said')) ?? [];
   assert.ok(gain && text('saving').includes(`Expected speedup ${gain}`), text('verdict-said'));
+});
+
+test('one loss is one number: headline, list, lane; where they differ, why is said once', async () => {
+  for (const replies of [waiting(), workers()])
+    for (const [id, { report, budgets: [budget] }] of Object.entries(replies.recording)) {
+      const app = await opened({ ...replies, job: undefined as never }, id);
+      const [row] = app.rows;
+      if (!row || !budget || report.lead === null) continue;
+      assert.ok(text('verdict-said').includes(`${duration(row.lost)} of ${duration(report.wall_s)}`), report.verdict);
+      assert.ok(texts('lost').includes(duration(row.lost)));
+      const shown = budget.parts.find(({ name }) => name === row.first.part)?.seconds ?? 0;
+      assert.equal(Math.abs(shown - (row.lost ?? 0)) < 0.02 * budget.known_s, texts('beside').length === 0);
+    }
+  const app = await opened(changed(({ rows }) => ({ rows: rows.map((row) => ({ ...row, lost_s: 1 })) })));
+  for (const { list } of app.rows) for (const item of list) item.lost_s = 1;
+  assert.match(text('beside'), /^The lane shows 35 s of it: 34 s lie where no finding counts them\.$/);
+});
+
+test('a part of the time that no finding counts is a grey row, with the reason', async () => {
+  await opened(changed(() => ({ not_counted: { callbacks: 'Callbacks 6 %, not counted: it begins to count at 20 %.' } })));
+  assert.equal(text('near'), 'Callbacks 6 %, not counted: it begins to count at 20 %.');
+});
+
+test('the panel goes from the gain to the diff, the command, the reason, the checks, three numbers', async () => {
+  const remedies = (command: string) => changed(({ rows }) => ({ script: 'train.py', rows: rows.map((row) => ({ ...row, remedies: Object.fromEntries(Object.entries(row.remedies).map(([fix, one]) => [fix, { ...one, command }])) })) }) as Partial<WordedReport>);
+  const replies = remedies('gpu-util try --fix 1 train.py');
+  const app = await opened(replies);
+  const panel = elements('selected')[0] ?? '';
+  const order = ['saving', 'code', 'command', '<p><bdi>', 'checks', 'evidence'].map((part) => panel.indexOf(part === '<p><bdi>' ? part : `class="${part}"`));
+  assert.deepEqual(order, [...order].sort((a, b) => a - b), panel);
+  assert.ok(order.every((at) => at > 0));
+  assert.equal(text('command'), 'gpu-util try --fix 1 train.py');
+  assert.match(elements('command')[0] ?? '', /Copy gpu-util try --log-dir \/logs --fix 1 train\.py/);
+  assert.equal([...(elements('evidence')[0] ?? '').matchAll(/<tr/g)].length - 1, 3);
+  Object.assign(app.rows[0]?.first ?? {}, { tried: { text: '×5.0 [4.5 … 5.7]', code: '', ratio: 5, low: 4.5, high: 5.7, resolved: true, pairs: 4 } });
+  assert.equal(text('saving'), 'tried: ×5.0 [4.5 … 5.7]');
+});
+
+test('a healthy run has the levers left', async () => {
+  (await opened(changed(() => ({ rows: [], lead: null, calm: 'healthy', levers: { 'Mixed precision is off': 'gpu-util try --change x train.py' } })))).openPanel(true);
+  assert.match(text('levers'), /Mixed precision is off: .*gpu-util try --change x train\.py/);
 });
 
 test('what no cause explains is not called healthy', async () => {

@@ -10,7 +10,7 @@ import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 import { Announcer } from './announcer.tsx';
-import { GroupLabel, LaneLabel, StuckGroup } from './labels.tsx';
+import { GroupLabel, LaneLabel } from './labels.tsx';
 import { ViewBar } from './viewbar.tsx';
 import { Tooltip } from './tooltip.tsx';
 
@@ -54,6 +54,7 @@ export function TimelineView() {
           {shown?.times.map((row, i) => (
             <TimeLabel key={row.source.id} row={row} many={shown.times.length > 1} first={i === 0} />
           ))}
+          {shown?.mfu && <small style={{ top: `${shown.mfuTop}px` }}>of its peak (MFU)</small>}
           {shown && waits && <RankLabels head={shown} late={waits.rank} />}
           {shown && shown.gpus.length > 0 && (
             <small style={{ top: `${shown.gpusTop - 3}px` }}>
@@ -68,7 +69,6 @@ export function TimelineView() {
       </div>
       <div class="tl-scroll" ref={scroller}>
         <div class="tl-content" style={{ height: `${Math.max(shape.layout.height, 40)}px` }}>
-          <StuckGroup />
           <Labels rows={shape.layout.rows} />
           <div
             class="tl-surface"
@@ -147,11 +147,14 @@ function RankLabels({ head, late }: { head: Head; late: number }) {
       {head.ranks.map((row, i) => {
         const waited = meanWait(row);
         if (head.rankHeight < 11 && i > 0) return null;
-        const of = waited === null ? '' : row.rank === late ? ` holds the others back` : ` · ${percent(100 * (1 - waited))} working · ${percent(100 * waited)} waiting for ${late}`;
         return (
           <small key={row.rank} class="tl-rank" style={{ top: `${head.ranksTop + i * head.rankHeight - 2}px` }}>
-            {row.rank}
-            {of}
+            {row.rank === late ? `rank ${late} holds the others back` : row.rank}
+            {waited !== null && row.rank !== late && (
+              <>
+                <span class="wide"> · {percent(100 * (1 - waited))} working</span> · {percent(100 * waited)} waiting for {late}
+              </>
+            )}
           </small>
         );
       })}

@@ -209,7 +209,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
 }
 
 /** What could not be read; of many the first ones. */
-function Problems({ problems }: Pick<RunsReply, 'problems'>) {
+export function Problems({ problems }: Pick<RunsReply, 'problems'>) {
   if (problems.length === 0) return null;
   return (
     <details class="runs-problems" open={problems.length < 3}>

@@ -3,7 +3,7 @@ import type { RunsReply } from '../api/types.ts';
 import { count, plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { useTab } from './hooks.ts';
-import { Prose } from './prose.tsx';
+import { Problems } from './runs.tsx';
 
 const CODE = `from gpu_util_callback import GpuUtilCallback
 
@@ -46,7 +46,7 @@ export function Empty({ runs }: { runs: RunsReply }) {
           )}
         </dd>
       </dl>
-      <Problems runs={runs} />
+      <Problems problems={runs.problems} />
       <p>
         <button type="button" class="pill" onClick={refresh}>
           Look again
@@ -54,24 +54,6 @@ export function Empty({ runs }: { runs: RunsReply }) {
         <span class="dim">The tab checks again every 15 seconds.</span>
       </p>
     </main>
-  );
-}
-
-function Problems({ runs }: { runs: RunsReply }) {
-  if (runs.problems.length === 0) return null;
-  return (
-    <>
-      <h2>Found, but could not be read</h2>
-      <ul>
-        {runs.problems.slice(0, 20).map((problem, i) => (
-          <li key={i}>
-            <bdi class="path">{clean(problem.path, 200)}</bdi>: <bdi>
-              <Prose text={problem.message} />
-            </bdi>
-          </li>
-        ))}
-      </ul>
-    </>
   );
 }
 

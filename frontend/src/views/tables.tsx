@@ -1,13 +1,11 @@
-/** The same as on the canvas, as tables: spans, and what the visible buckets of each lane hold. */
+/** The same as on the canvas, as tables: phases, and what the visible buckets of each lane hold. */
 import type { RecordingReply } from '../api/types.ts';
-import { inOrder, phaseTitle } from '../lanes/spans.ts';
-import { count, duration, nanoseconds, withUnit } from '../math/format.ts';
+import { phaseTitle } from '../lanes/spans.ts';
+import { count, nanoseconds, withUnit } from '../math/format.ts';
 import { span } from '../math/range.ts';
-import { clean } from '../math/text.ts';
 import { axisLabel, isSum } from '../timeline/head.ts';
 import { valueOver } from '../timeline/readout.ts';
-import { causeStyle } from '../words/causes.ts';
-import { laneTitle, seriesTitle, stepsText } from '../words/labels.ts';
+import { laneTitle, seriesTitle } from '../words/labels.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 import { ScrolledTable } from './table.tsx';
 
@@ -26,35 +24,9 @@ export function Tables({ recording }: { recording: RecordingReply }) {
           {count(hidden)} hidden: show
         </button>
       )}
-      {open && <SpanTable recording={recording} />}
       {open && <PhaseTable recording={recording} />}
       {open && <BucketTable />}
     </section>
-  );
-}
-
-function SpanTable({ recording }: { recording: RecordingReply }) {
-  const { timeline } = useTab();
-  const selected = useApp((state) => state.selected);
-  const listed = [...inOrder(recording.report.spans), ...recording.report.findings];
-  if (listed.length === 0) return null;
-  return (
-    <ScrolledTable name="Bottlenecks" caption="Bottlenecks" heads={['cause', 'what', 'steps', 'from', 'length', 'lost']} words={['what']}>
-      {listed.map((item) => (
-        <tr key={item.id} aria-current={item.id === selected}>
-          <td class="words">{causeStyle(item.cause).title}</td>
-          <th scope="row">
-            <button type="button" class="linklike" onClick={() => timeline.choose(item.id)}>
-              <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
-            </button>
-          </th>
-          <td>{stepsText(item) || 'whole run'}</td>
-          <td>{typeof item.start_ns === 'number' ? nanoseconds(item.start_ns - recording.extent.start_ns) : ''}</td>
-          <td>{typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? nanoseconds(item.end_ns - item.start_ns) : ''}</td>
-          <td>{duration(item.lost_s)}</td>
-        </tr>
-      ))}
-    </ScrolledTable>
   );
 }
 

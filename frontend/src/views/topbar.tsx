@@ -3,15 +3,14 @@ import { useRef, useState } from 'preact/hooks';
 import { exportUrl, isOffline } from '../api/client.ts';
 import type { RecordingReply, WordedReport } from '../api/types.ts';
 import { shift } from '../math/range.ts';
-import { clean, held } from '../math/text.ts';
+import { clean, held, inShell } from '../math/text.ts';
 import type { AxisChoice } from '../state/hash.ts';
 import { addressWindow } from '../state/hash.ts';
-import { exportReport, exportValues } from '../timeline/export.ts';
 import { convertRange, type Frame } from '../timeline/frame.ts';
 import { copyPicture } from '../timeline/poster.ts';
 import { factsLine, statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
-import { copyText } from './fix.tsx';
+import { Command, copyText } from './fix.tsx';
 import { useApp, useDismiss, useTab } from './hooks.ts';
 
 const AXES: { key: AxisChoice; title: string; hint: string }[] = [
@@ -78,19 +77,13 @@ function Follow() {
 
 /** Of a live run: copies the command that has the profiler take its next steps. */
 function Look({ run }: { run: string }) {
-  const { app } = useTab();
   const logdir = useApp((state) => state.runs?.logdir);
-  const command = `gpu-util look ${[logdir || 'LOGDIR', '--run', run].map(inShell).join(' ')}`;
-  const copy = async (): Promise<void> => app.notice(`${(await copyText(command)) ? 'Copied' : 'Type'}: ${command}`);
   return (
-    <button type="button" class="pill" title={`Profile the next steps: copies ${command}`} onClick={() => void copy()}>
+    <Command text={`gpu-util look ${[logdir || 'LOGDIR', '--run', run].map(inShell).join(' ')}`} kind="pill">
       look now
-    </button>
+    </Command>
   );
 }
-
-/** A word for a shell. */
-const inShell = (word: string): string => (/^[\w./:=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function AxisSwitch() {
   const { timeline } = useTab();
@@ -146,17 +139,11 @@ function Actions({ recording }: { recording: RecordingReply }) {
             <button type="button" onClick={save(() => copyPicture(timeline))}>
               Copy picture <small>number, bar, lane</small>
             </button>
-            <button type="button" onClick={save(() => exportValues(timeline))}>
-              Lanes of this view <small>CSV</small>
-            </button>
             {!isOffline && (
               <a href={exportUrl('csv', ids, steps())} download onClick={() => setOpen(false)}>
                 Steps of this view <small>CSV</small>
               </a>
             )}
-            <button type="button" onClick={save(() => exportReport(timeline))}>
-              Report and this view <small>JSON</small>
-            </button>
             {!isOffline && (
               <a href={exportUrl('html', ids)} download onClick={() => setOpen(false)}>
                 This tab as one file <small>HTML</small>

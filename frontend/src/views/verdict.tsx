@@ -9,7 +9,7 @@ import { budgetOf, timeLane } from '../timeline/frame.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
-import { copyText, pasted, wallOf } from './fix.tsx';
+import { wallOf } from './fix.tsx';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
 export function Verdict({ recording }: { recording: RecordingReply }) {
@@ -36,16 +36,9 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
           </bdi>
         </h1>
         <p class="verdict-facts">
-          {rows.length > 0 && (
-            <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
-              {plural(rows.length, 'finding')} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
-            </button>
-          )}
-          {rows.length === 0 && (
-            <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
-              About this run <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
-            </button>
-          )}
+          <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
+            {rows.length > 0 ? plural(rows.length, 'finding') : 'About this run'} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
+          </button>
           {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
             <span class="facts">
               Rank {report.rank}: <bdi>{held(own)}</bdi>
@@ -84,7 +77,7 @@ function useBudget(recording: RecordingReply): Sums | undefined {
 
 /** The change that saves most, as code to be copied or as the question to answer first. */
 export function FixFirst({ recording }: { recording: RecordingReply }) {
-  const { app, timeline } = useTab();
+  const { timeline } = useTab();
   const job = useApp((state) => state.job);
   const { fix } = headline(recording.report, job);
   if (!fix) return null;
@@ -94,7 +87,6 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
   const words = clean(advice?.text, 300);
   if (!code && !words) return null;
   const worth = item.saves_s || advice?.question ? gain(item.of_s ?? wallOf(recording.report), range) : '';
-  const copy = async (): Promise<void> => app.notice((await copyText(pasted(code))) ? 'Fix copied' : 'Copying is not allowed here: select the code instead');
   return (
     <aside class="fix-first" style={{ '--cause': partColour(item) }} aria-label="Fix first">
       <p>
@@ -103,7 +95,7 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
         </button>
         {item.tried && <small class="clip">{clean(item.tried.text, 80)}</small>}
         {code && (
-          <button type="button" class="linklike" title="Copy the code  c" onClick={() => void copy()}>
+          <button type="button" class="linklike" title="Copy the code  c" onClick={() => timeline.copyFix(fix)}>
             copy
           </button>
         )}
