@@ -151,9 +151,6 @@ class Dispatch(TypedDict, total=False):
     in_called: Count  # ... so many
 
 
-OWN_PYTHON = "The program's own Python"  # `calls` of PythonInSteps where no call is under way
-
-
 class PythonInSteps(TypedDict, total=False):
     """Calls of the training thread within the steps that do not train, from samples of its stack."""
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
-from gpu_util_callback.recording.manifest_facts import OWN_PYTHON
 from gpu_util_callback.steps.frames import stack_of
 
+OWN_PYTHON = "The program's own Python"  # in place of a call where none is under way
 # Samples are dense at first, so that short runs have enough, and rare once there are enough. Those of
 # a compilation do not count: it may last for a minute.
 _DENSE, _ENOUGH = 60, 300

@@ -10,8 +10,7 @@ from collections import defaultdict
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.recording.manifest_facts import OWN_PYTHON
-from gpu_util_callback.steps.dispatch import DispatchWatch, FunctionSamples, call_on
+from gpu_util_callback.steps.dispatch import OWN_PYTHON, DispatchWatch, FunctionSamples, call_on
 
 PROGRAM = """\
 import copy, gc, json

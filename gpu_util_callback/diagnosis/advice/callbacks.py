@@ -13,7 +13,8 @@ from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
-from gpu_util_callback.recording.manifest_facts import OWN_PYTHON, OwnCallback
+from gpu_util_callback.recording.manifest_facts import OwnCallback
+from gpu_util_callback.steps.dispatch import OWN_PYTHON
 from gpu_util_callback.words import duration, ordinal, percent
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
