@@ -16,7 +16,8 @@ _BEGINNINGS = (
     (rb"\x80[\x02-\x05]", "a pickle, such as PyTorch's memory snapshot: not opened, since a pickle can run any code"),
     (rb"PK\x03\x04", "a zip archive: unpack it first, if a trace is in it"),
     (rb"NVR\x00", "a report of Nsight Compute, of single kernels and not of a training's steps"),
-    (rb"PAR1|ARROW1|\x89HDF", "a table (Parquet, Arrow or HDF5): export the report with nsys export -t sqlite"),
+    (rb"(?s:.{4})ED00", "an ETDump of ExecuTorch, of inference: its Inspector (executorch.devtools) reads it"),
+    (rb"PAR1|ARROW1|\xff{4}|\x89HDF", "a table (Parquet, Arrow or HDF5): export the report with nsys export -t sqlite"),
     (rb"PERFILE2|memray|[\{\xfb][0()\xa8\xa9\xe9]", f"a profile of perf, memray or cProfile: {_SAMPLES}"),
     (rb"<(\?xml|svg|!DOCTYPE|html)", "a web page or drawing, such as a flame graph: give the trace that it shows"),
     (
@@ -28,10 +29,7 @@ _BEGINNINGS = (
         f"stacks as py-spy and perf collapse them: {_SAMPLES}",
     ),
 )
-_SUFFIXES = {
-    ".ncu-rep": "a report of Nsight Compute, of single kernels and not of a training's steps",
-    ".qdrep": "a report of an older Nsight Systems: export it (nsys export -t sqlite)",
-}
+_SUFFIXES = {".qdrep": "a report of an older Nsight Systems: export it (nsys export -t sqlite)"}
 # Members of a JSON object, all of which must be there, and what has them.
 _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
     (

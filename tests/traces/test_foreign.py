@@ -67,6 +67,8 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
         ("stacks.txt", b"MainThread;main (t.py:3);load (t.py:9) 12\nMainThread;main 3\n", "py-spy"),
         ("perf.data", b"PERFILE2" + bytes(64), "perf, memray"),
         ("table.parquet", b"PAR1" + bytes(64), "nsys export"),
+        ("stream.arrows", b"\xff\xff\xff\xff\x78\1\0\0" + bytes(64), "nsys export"),
+        ("etdump.etdp", b"\x18\0\0\0ED00" + bytes(64), "ExecuTorch"),
         ("kernels.csv", b"Time (%),Total Time (ns),Instances,Name\n90.1,5,1,gemm\n", "CSV"),
         ("nvprof.csv", b'==7== NVPROF is profiling\n==7== Result:\n"Start","Duration","Name"\n', "CSV"),
         ("events.out.tfevents.1.host", bytes(40), "log directory"),
