@@ -58,6 +58,7 @@ SUITES = {
     "libraries": [
         "tests/keras/test_input_wait.py::test_wait_is_the_truth[tf.data-plain-short]",
         "tests/keras/test_pipeline_stages.py",
+        "tests/keras/test_relied_on.py",
         "tests/keras/test_log_dirs.py",
         "tests/profiling",
         "tests/recording",

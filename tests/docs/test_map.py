@@ -21,3 +21,27 @@ def test_every_floor_is_on_it():
     floors = {path.name + "/" for path in package.iterdir() if (path / "__init__.py").exists()}
     floors |= {path.name for path in package.glob("[!_]*.py")}
     assert not {floor for floor in floors if floor not in MAP}
+
+
+def test_each_row_of_what_we_rely_on_names_a_check_that_is_there():
+    lines = (REPOSITORY / "docs" / "relied-on.md").read_text(encoding="utf-8").splitlines()
+    rows = [row for line in lines if len(row := line.split("|")) == 6 and row[2].strip() not in ("seen in", "---")]
+    assert len(rows) > 25
+    for row in rows:
+        checks = re.findall(r"`((?:findings|tests)/[^`]+)`", row[4])
+        assert checks, row[1]
+        for file, _, test in (check.partition("::") for check in checks):
+            assert not test or f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8"), test
+            assert (REPOSITORY / file).exists(), file
+        for name in re.findall(r"`([\w/]+\.py)`", row[3]):
+            assert (REPOSITORY / "gpu_util_callback" / name).exists(), name
+
+
+def test_each_finding_is_a_script_of_its_own():
+    """They install what they need at one version, in a folder that is gone afterwards, and fail if all is otherwise."""
+    findings = sorted((REPOSITORY / "findings").glob("*.sh"))
+    assert len(findings) >= 20
+    for path in findings:
+        text = path.read_text(encoding="utf-8")
+        assert all(part in text for part in ("# Guess: ", " Seen: ", "mktemp -d", "==", "set -euo pipefail")), path.name
+        assert "assert " in text and "gpu_util" not in text, path.name
