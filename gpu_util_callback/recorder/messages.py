@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from gpu_util_callback.redaction import cleaned, error_text, printable
 
 if TYPE_CHECKING:
-    from gpu_util_callback.diagnosis.report_types import RunReport
+    from gpu_util_callback.diagnosis.report_types import Headline, RunReport
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -210,6 +210,8 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
                 if _short_fits.is_due and not interrupted:
                     _print(_short_fits.lines(), getattr(sys, _results_to[0]))
                 return
+        if run["headline"] and not (news or interrupted) and _same.heard(run, run["headline"]):
+            return
         short = short and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
             _print(("\n" if interrupted else "") + two_lines(run, program), getattr(sys, _results_to[0]))
@@ -270,7 +272,34 @@ class _ShortFits:
             drain()
 
 
-_short_fits = _ShortFits()
+class _SameVerdicts(Counter[tuple[str, str]]):
+    """(title, remedy) -> fits of this process that ended with them, as a tuner's trials do: said once, then counted."""
+
+    _DUE = frozenset(2 * 4**times for times in range(20))  # numbers of fits at which the count is said
+
+    def heard(self, run: RunReport, lead: Headline) -> bool:
+        """Return whether an earlier fit ended with this verdict."""
+        first = next(finding for finding in [*run["findings"], *run["spans"]] if finding["id"] == lead["ids"][0])
+        if not self:
+            atexit.register(self._at_exit)
+        same = lead["title"], re.sub(r"[\d.,]+", "", first["advice"]["code"])
+        self[same] += 1
+        if self[same] in self._DUE:
+            self._say(same[0], self[same] - 1)
+        return self[same] > 1
+
+    def _say(self, title: str, more: int) -> None:
+        text = f"gpu-util: the same in {more:,} more fit{'s' if more > 1 else ''}: {title}."
+        _print(text, getattr(sys, _results_to[0]))
+
+    def _at_exit(self) -> None:
+        for (title, _), fits in self.items():
+            if fits > 1 and fits not in self._DUE:
+                self._say(title, fits - 1)
+        drain()
+
+
+_short_fits, _same = _ShortFits(), _SameVerdicts()
 
 
 def debug(subject: str, error: BaseException) -> None:

@@ -94,7 +94,8 @@ _LEARNS = frozenset({"backward", "gradient", "apply_gradients", "step", "train_o
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 # Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
-_CONVERTS = frozenset({"tolist"})  # methods that make Python objects of a tensor's elements
+# Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
+_CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
 _A_FIFTH, _FOUR_FIFTHS = 0.2, 0.8
 
 
@@ -130,14 +131,14 @@ class FunctionSamples:
 
 
 @functools.lru_cache(_MOST_KNOWN)
-def call_on(path: str, line: int) -> str:
+def call_on(path: str, line: int, reads: bool = False) -> str:
     """Return the call on a line of a program that is not the framework's: "gc.collect", "mul_"; "" where it may be.
 
     A function in C leaves no frame: from the source, at which of them a step does not train. Where it cannot be told
-    whose it is, the line counts as training.
+    whose it is, the line counts as training; so do reads of a tensor's elements, unless `reads` says otherwise.
     """
     names = next((vars(owner) for owner in list(sys.modules.values()) if getattr(owner, "__file__", "") == path), {})
-    calls = [_whose(node.func, names) for node in _calls_at(path, line) if not _is_neutral(node.func)]
+    calls = [_whose(node.func, names, reads) for node in _calls_at(path, line) if not _is_neutral(node.func)]
     return calls[0] if calls and all(calls) else ""
 
 
@@ -164,12 +165,12 @@ def _is_neutral(function: ast.expr) -> bool:
     return isinstance(getattr(builtins, name, None), type) or name in ("len", "iter", "next", "isinstance", "getattr")
 
 
-def _whose(function: ast.expr, names: Mapping[str, object]) -> str:
+def _whose(function: ast.expr, names: Mapping[str, object], reads: bool) -> str:
     """Return the name of a called function that is not the framework's; "" where it may be."""
     method = function.attr if isinstance(function, ast.Attribute) else ""
     if method.endswith("_") and not method.startswith("_"):
         return method  # of a tensor, in place: no part of what a model computes
-    if method in _CONVERTS:
+    if method in _CONVERTS and reads:
         return method
     root = function
     while isinstance(root, (ast.Attribute, ast.Call)):
@@ -202,6 +203,7 @@ class DispatchWatch:
         operations: OperationCount | None = None,
     ):
         self._meaning = _MEANING.get(framework, ())
+        self._reads = framework == "torch" and not getattr(sys.modules.get("torch.cuda"), "_initialized", False)
         self._thread = thread
         self._working = working
         self._loop = loop
@@ -298,7 +300,9 @@ class DispatchWatch:
             code.co_name in _TRAINS and _package(code) in _FRAMEWORKS for _, code, _ in stack
         )
         call = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
-        call = call or call_on(code.co_filename, line)  # whatever runs in it: JAX has a callback in each collection
+        call = call or call_on(
+            code.co_filename, line, self._reads
+        )  # whatever runs in it: JAX has a callback in each collection
         if not call and place:  # what it calls is Python as well
             called = stack[place - 1][1]
             ours = "gpu_util_callback/" in path_of(called)

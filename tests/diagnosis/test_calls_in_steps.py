@@ -49,6 +49,11 @@ def test_only_calls_that_are_surely_no_training_are_named(program, line, call):
     assert call_on(program.__file__, line) == call
 
 
+def test_reads_of_elements_are_no_training_where_nothing_waits_for_them(program):
+    assert call_on(program.__file__, 8, reads=True) == "item"
+    assert call_on(program.__file__, 12, reads=True) == ""
+
+
 def test_what_a_line_of_the_program_calls_is_named_by_its_package():
     """`copy.deepcopy` has frames of its own; a thread stands still in it while it is looked at."""
     inside, go_on = threading.Event(), threading.Event()

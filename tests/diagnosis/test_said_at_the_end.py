@@ -67,3 +67,34 @@ def test_the_last_fits_are_counted_as_the_process_ends(tmp_path, capsys):
     assert "7 short fits" not in capsys.readouterr().out
     messages._short_fits._at_exit()
     assert "gpu-util: 7 short fits took" in capsys.readouterr().out
+
+
+def trial(folder, fit: int, *, wait_ms: float = 10, kind: str = "torch DataLoader") -> None:
+    """A trial of a tuner, which waits for its input, and what is printed at its end."""
+    facts = {"input_kind": kind, "input_workers": 0}
+    run = Generated(fit_index=fit, fit=facts, framework={"name": "torch", "backend": "torch"})
+    run.steps(2000, step_ms=10 + fit, wait_ms=wait_ms)
+    write(run, folder / str(fit))
+    verdict(run_report(read_recordings(folder / str(fit))[0]))
+    drain(5)
+
+
+def test_what_trials_repeat_is_said_once_and_counted(tmp_path, capsys):
+    """Seen: a tuner's trials each printed the verdict of the one before."""
+    printed = []
+    for fit in range(13):
+        trial(tmp_path, fit)
+        printed.append(capsys.readouterr().out)
+    assert "Training waits for its input" in printed[0] and len(printed[0].splitlines()) == 2
+    assert printed[1] == "gpu-util: the same in 1 more fit: Input-bound.\n"
+    assert [fit for fit, text in enumerate(printed) if text] == [0, 1, 7]
+    messages._same._at_exit()
+    assert capsys.readouterr().out == "gpu-util: the same in 12 more fits: Input-bound.\n"
+
+
+def test_another_verdict_or_another_remedy_is_said_in_full(tmp_path, capsys):
+    trial(tmp_path, 0)
+    trial(tmp_path, 1, kind="PyDataset")
+    trial(tmp_path, 2, wait_ms=0)
+    printed = capsys.readouterr().out
+    assert "the same in" not in printed and len(printed.splitlines()) == 6, printed
