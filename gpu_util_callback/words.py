@@ -166,7 +166,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "looks": ("stack samples of the training thread within steps", ""),
     "lost_at_s": ("lost after", "s"),
     "lost_pct": ("lost, share of these steps' time", "%"),
-    "main_thread_queued_pct": ("main thread waiting for a core", "%"),
+    "core_wait_pct": ("threads waiting for a core, share of the time they could run", "%"),
     "mean_kernel_us": ("mean kernel duration", "µs"),
     "memory": ("memory", ""),
     "memory_active_pct": ("memory activity, share of that before", "%"),

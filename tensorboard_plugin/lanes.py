@@ -76,7 +76,7 @@ TITLES = {
     "cpu_max_pct": ("CPU, busiest core", None),
     "process_cpu_pct": ("Process CPU", "100 % is one core"),
     "children_cpu_pct": ("CPU of worker processes", "100 % is one core"),
-    "main_thread_queued_pct": ("Main thread waiting for a core", None),
+    "threads_queued_pct": ("Threads waiting for a core, of one core", None),
     "iowait_pct": ("Waiting for disks", "share of time in which cores idled for I/O"),
     "process_held_bytes": ("Host memory", "what the kernel cannot take back; files left out"),
     "workers_memory_bytes": ("Memory of worker processes", "all together"),

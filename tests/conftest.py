@@ -72,7 +72,7 @@ def script_of_its_own(monkeypatch):
     if messages is not None:
         monkeypatch.setattr(messages, "_said_of_script", {})
         monkeypatch.setattr(messages, "_short_fits", messages._ShortFits())
-        monkeypatch.setattr(messages, "_same", messages._SameVerdicts())
+        monkeypatch.setattr(messages, "_same", type(messages._same)())
     redaction = sys.modules.get("gpu_util_callback.redaction")
     if redaction is not None:  # what a script prints is redacted once it asked for it
         monkeypatch.setattr(redaction, "_redactor", None)

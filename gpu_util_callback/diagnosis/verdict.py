@@ -43,12 +43,19 @@ COMPILING = "but compiling"  # what follows NOTHING where the GPU was busy other
 NO_STEP = "No training step was recorded yet."
 NOT_TRACED = "No findings"  # a trace without what the device did
 TOO_LITTLE = f"{UNKNOWN}: too little GPU work to judge"  # in a trace
+# part of the account -> label of the time outside steps
+_WENT_INTO = {
+    "input_wait": "waiting for input",
+    "compile": "compiling",
+    "validation": "in validation",
+    "callbacks": "in callbacks",
+    "other": "between the steps",
+    "unkept": "in steps that came too fast to be recorded",  # a part of "other"
+}
 # Part of the account -> beginning of the verdict where it took more than the steps, and no cause was found in it.
 _TOOK = {
-    "input_wait": "Waiting for input took",
-    "compile": "Compiling took",
-    "validation": "Validation took",
-    "callbacks": "Callbacks took",
+    part: f"{capitalized(_WENT_INTO[part].removeprefix('in '))} took"
+    for part in ("input_wait", "compile", "validation", "callbacks")
 }
 SMALL = (NOTHING_LARGE, OTHER_PROGRAMS, *_TOOK.values())  # verdicts without a cause, beside small findings
 CLEAR = (NOTHING, *SMALL)  # how verdicts without a cause begin, but those of UNKNOWN
@@ -63,15 +70,6 @@ _CALM: dict[str, Calm] = {
     TOO_LITTLE: "unjudged",
 }
 _UNNAMED = tuple(f"{rule.cause}:{rule.unnamed}" for rule in RULES if rule.unnamed)  # beginnings of ids
-# part of the account -> label of the time outside steps
-_WENT_INTO = {
-    "input_wait": "waiting for input",
-    "compile": "compiling",
-    "validation": "in validation",
-    "callbacks": "in callbacks",
-    "other": "between the steps",
-    "unkept": "in steps that came too fast to be recorded",  # a part of "other"
-}
 
 
 def is_unknown(verdict: str) -> bool:
@@ -561,6 +559,8 @@ def _cores_of_others(run: Run) -> str:
     """Return which part of the cores other programs used, where all were busy; "" where not, or not known."""
     host = InputWait(run, run.whole, 1.0, 1.0)
     used = f"{OTHER_PROGRAMS} {min(host.cpus, host.other_cpus):.1f} of the {host.cpus} cores"
+    if host.queued_share is not None:
+        used += f", and this one's threads waited for one {percent(100 * host.queued_share)} of their time"
     return used if host.cores_full and host.others_compute else ""
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit, queued_ns_of
+from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
-from gpu_util_callback.processes import descendants
+from gpu_util_callback.processes import descendants, runnable_s
 from gpu_util_callback.recording.clock import Clock
 
 NAN = float("nan")
@@ -24,16 +24,16 @@ _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
 _HELD = ("RssAnon", "RssShmem", "VmSwap")
 _OWN = ("Private_Dirty", "Swap")
 _WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
-_WORKERS_SHARE = 0.002  # of a core, that listing them may take
-_CHILDREN_S = 1.0  # how often the CPU time of this process' children is read, at most
+_CORES_S = 1.0  # how often the CPU time of this process' children and the waits of its threads are read, at most
+_SELDOM_SHARE = 0.002  # of a core, that either of these may take
 
 
 class Host:
     """Rows of group "host": shares and rates over the time since the last row, NaN = unknown.
 
     process_cpu_pct and children_cpu_pct (its children, without it) are in percent of one core
-    (400 = four cores busy); cpu_pct of all cores. main_thread_queued_pct: of the time, in which the
-    main thread, which usually trains, was ready to run and had no core.
+    (400 = four cores busy); cpu_pct of all cores. threads_queued_pct: in percent of one core as well, what
+    this process' threads were ready to run and had no core for.
     Counters are kept here, since psutil's own are shared by the whole process.
     """
 
@@ -47,10 +47,7 @@ class Host:
         self._off: set[str] = set()
         self._before: dict[str, tuple[float, Any]] = {}
         self._group = MemoryGroup()
-        self._workers: tuple[float, float] = NAN, NAN  # their number, and their memory
-        self._workers_due_s = 0.0
-        self._children_cpu_pct = NAN
-        self._children_due_s = 0.0
+        self._last: dict[str, tuple[Any, float]] = {}  # part -> its last reading, and when it is due again
         try:
             import psutil
 
@@ -71,7 +68,7 @@ class Host:
             "workers",
             "workers_memory_bytes",
             "children_cpu_pct",
-            "main_thread_queued_pct",
+            "threads_queued_pct",
             "container_memory_bytes",
             "cpu_pct",
             "cpu_max_pct",
@@ -149,9 +146,6 @@ class Host:
             row["process_memory_bytes"] = float(answer[1].rss)
             row["process_address_space_bytes"] = float(answer[1].vms)
             row["process_threads"] = float(answer[2])
-        queued_ns = queued_ns_of("self")  # `self` is the main thread, whichever asks
-        if queued_ns is not None:
-            row["main_thread_queued_pct"] = 100 * self._rate("queued", queued_ns / 1e9)
         io = self._try("process I/O", lambda: self._process.io_counters())
         if io is not None:
             row["process_read_bytes_per_s"] = self._rate("process_read", io.read_bytes)
@@ -162,40 +156,42 @@ class Host:
         held_bytes = _held_bytes()
         row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes
         row["python_blocks"] = float(sys.getallocatedblocks())
-        row["workers"], row["workers_memory_bytes"] = self._try("workers", self._read_workers) or (NAN, NAN)
-        row["children_cpu_pct"] = self._read_children()
+        workers = self._try("workers", lambda: self._seldom("workers", _WORKERS_S, self._read_workers))
+        row["workers"], row["workers_memory_bytes"] = workers or (NAN, NAN)
+        row["children_cpu_pct"], row["threads_queued_pct"] = self._seldom("cores", _CORES_S, self._read_cores)
         held_bytes = self._group.held()
         row["container_memory_bytes"] = NAN if held_bytes is None else held_bytes
 
     def _read_workers(self) -> tuple[float, float]:
         """Return the number of this process's children and what they hold of their own."""
-        now_s, cpu_s = time.perf_counter(), time.thread_time()
-        if now_s >= self._workers_due_s:
-            number, total_bytes = 0, 0
-            for child in self._process.children(recursive=True):
-                worker_bytes = _own_bytes(child.pid)
-                try:
-                    if worker_bytes is None:
-                        memory = child.memory_info()
-                        worker_bytes = memory.rss - getattr(memory, "shared", 0)
-                except self._psutil.Error:  # it has ended
-                    continue
-                number += 1
-                total_bytes += worker_bytes
-            took = time.thread_time() - cpu_s  # on full cores the clock counts waiting for one as well
-            self._workers_due_s = now_s + max(_WORKERS_S, took / _WORKERS_SHARE)
-            self._workers = float(number), float(total_bytes)
-        return self._workers
+        number, total_bytes = 0, 0
+        for child in self._process.children(recursive=True):
+            worker_bytes = _own_bytes(child.pid)
+            try:
+                if worker_bytes is None:
+                    memory = child.memory_info()
+                    worker_bytes = memory.rss - getattr(memory, "shared", 0)
+            except self._psutil.Error:  # it has ended
+                continue
+            number += 1
+            total_bytes += worker_bytes
+        return float(number), float(total_bytes)
 
-    def _read_children(self) -> float:
-        """Return the CPU use of this process' children since their last reading."""
+    def _read_cores(self) -> tuple[float, float]:
+        """Return the CPU use of this process' children, and what its threads wait for a core, % of one core."""
+        children_s, runnable = _children_cpu_s(), runnable_s(os.getpid())
+        children = NAN if children_s is None else self._rate("children", children_s)
+        queued = self._rate("queued", runnable - sum(os.times()[:2])) if runnable else NAN
+        return 100 * children, 100 * queued
+
+    def _seldom(self, part: str, every_s: float, read: Callable[[], T]) -> T:
+        """Return a part that costs more than others: its last reading, or a new one if that is due."""
         now_s, cpu_s = time.perf_counter(), time.thread_time()
-        if now_s >= self._children_due_s:
-            spent = _children_cpu_s()
-            self._children_cpu_pct = NAN if spent is None else 100 * self._rate("children", spent)
-            took = time.thread_time() - cpu_s
-            self._children_due_s = now_s + max(_CHILDREN_S, took / _WORKERS_SHARE)
-        return self._children_cpu_pct
+        reading, due_s = self._last.get(part, (None, 0.0))
+        if now_s >= due_s:
+            reading = read()  # its cost in CPU time: on full cores the clock counts the wait for one as well
+            self._last[part] = reading, now_s + max(every_s, (time.thread_time() - cpu_s) / _SELDOM_SHARE)
+        return reading
 
     def _traffic(self, row: dict[str, float]) -> None:
         """Add what disks and network cards moved, in bytes per second, without the loopback."""

@@ -207,10 +207,10 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
         if short and run["fits"] == 1:
             _short_fits.add(run)
             if _short_fits.count >= _MANY and not news:
-                if _short_fits.is_due and not interrupted:
+                if _short_fits.count >= _AGAIN * _short_fits.said and not interrupted:
                     _print(_short_fits.lines(), getattr(sys, _results_to[0]))
                 return
-        if run["headline"] and not (news or interrupted) and _same.heard(run, run["headline"]):
+        if run["headline"] and not (news or interrupted) and _is_said(run, run["headline"]):
             return
         short = short and not run["findings"] and not run["spans"]
         if not (short and not news and (interrupted or run["fit_index"])):
@@ -224,7 +224,7 @@ class _ShortFits:
 
     def __init__(self) -> None:
         self.count = 0
-        self._said = 0  # fits at the last time
+        self.said = 0  # fits at the last time
         self._wall_s = self._between_s = 0.0
         self._time_s: Counter[str] = Counter()  # of the host account
         self._steps = 0
@@ -232,8 +232,6 @@ class _ShortFits:
 
     def add(self, run: RunReport) -> None:
         """Add a fit that has just ended."""
-        if not self.count:
-            atexit.register(self._at_exit)
         self.count += 1
         self._wall_s += run["wall_s"] or 0.0
         self._steps += run["steps"]
@@ -241,16 +239,11 @@ class _ShortFits:
         self._models.add((run["model"] or {}).get("name"))
         self._between_s = sum(run["process"]["between_s"].values()) if run["process"] else 0.0
 
-    @property
-    def is_due(self) -> bool:
-        """Return whether there are so many more fits that they deserve a line again."""
-        return self.count >= _AGAIN * self._said
-
     def lines(self) -> str:
         """Return what the fits cost, and a way to fewer of them."""
         from gpu_util_callback.words import HOST_TIME, counted, duration
 
-        self._said = self.count
+        self.said = self.count
         parts = sorted(self._time_s.items(), key=lambda part: -part[1])
         named = [f"{duration(spent)} {HOST_TIME[part].title}" for part, spent in parts if spent >= 0.05 * self._wall_s]
         each_s = (self._wall_s - self._time_s["step"] - self._time_s["validation"]) / self.count
@@ -266,40 +259,38 @@ class _ShortFits:
             return f"{text} Each fits a model of its own: can one serve all, with its weights set back before each?"
         return f"{text} Do they go on with one model? Then one fit of a generator over all parts does that once."
 
-    def _at_exit(self) -> None:
-        if self.count >= _MANY and self.count > self._said:
-            _print(self.lines(), getattr(sys, _results_to[0]))
-            drain()
+
+# (title, remedy) of a verdict -> fits of this process that ended with it, said once, and counted.
+_same: Counter[tuple[str, str]] = Counter()
+_COUNTED = frozenset(2 * 4**times for times in range(20))  # numbers of fits at which the count is said
 
 
-class _SameVerdicts(Counter[tuple[str, str]]):
-    """(title, remedy) -> fits of this process that ended with them, as a tuner's trials do: said once, then counted."""
-
-    _DUE = frozenset(2 * 4**times for times in range(20))  # numbers of fits at which the count is said
-
-    def heard(self, run: RunReport, lead: Headline) -> bool:
-        """Return whether an earlier fit ended with this verdict."""
-        first = next(finding for finding in [*run["findings"], *run["spans"]] if finding["id"] == lead["ids"][0])
-        if not self:
-            atexit.register(self._at_exit)
-        same = lead["title"], re.sub(r"[\d.,]+", "", first["advice"]["code"])
-        self[same] += 1
-        if self[same] in self._DUE:
-            self._say(same[0], self[same] - 1)
-        return self[same] > 1
-
-    def _say(self, title: str, more: int) -> None:
-        text = f"gpu-util: the same in {more:,} more fit{'s' if more > 1 else ''}: {title}."
-        _print(text, getattr(sys, _results_to[0]))
-
-    def _at_exit(self) -> None:
-        for (title, _), fits in self.items():
-            if fits > 1 and fits not in self._DUE:
-                self._say(title, fits - 1)
-        drain()
+def _is_said(run: RunReport, lead: Headline) -> bool:
+    """Count a fit's verdict, and return whether an earlier fit ended with it."""
+    first = next(finding for finding in [*run["findings"], *run["spans"]] if finding["id"] == lead["ids"][0])
+    same = lead["title"], re.sub(r"[\d.,]+", "", first["advice"]["code"])
+    _same[same] += 1
+    if _same[same] in _COUNTED:
+        _say_count(same[0], _same[same] - 1)
+    return _same[same] > 1
 
 
-_short_fits, _same = _ShortFits(), _SameVerdicts()
+def _say_count(title: str, more: int) -> None:
+    text = f"gpu-util: the same in {more:,} more fit{'s' if more > 1 else ''}: {title}."
+    _print(text, getattr(sys, _results_to[0]))
+
+
+def _count_at_exit() -> None:
+    if _short_fits.count >= _MANY and _short_fits.count > _short_fits.said:
+        _print(_short_fits.lines(), getattr(sys, _results_to[0]))
+    for (title, _), fits in _same.items():
+        if fits > 1 and fits not in _COUNTED:
+            _say_count(title, fits - 1)
+    drain()
+
+
+_short_fits = _ShortFits()
+atexit.register(_count_at_exit)
 
 
 def debug(subject: str, error: BaseException) -> None:

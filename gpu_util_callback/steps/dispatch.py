@@ -122,11 +122,8 @@ class FunctionSamples:
     def named(self, function: str) -> tuple[str, str]:
         """Return the place and the name of what does not train: the call that is most of it, or the function."""
         (place, call), weight = max(self.aside.items(), key=lambda item: item[1])
-        is_all = (
-            call not in (OWN_PYTHON, *_CONVERTS)
-            and not call.endswith("_")
-            and weight > _FOUR_FIFTHS * sum(self.aside.values())
-        )
+        of_tensor = call.endswith("_") or call in (OWN_PYTHON, *_CONVERTS)
+        is_all = not of_tensor and weight > _FOUR_FIFTHS * sum(self.aside.values())
         return place, call if is_all else function
 
 

@@ -34,18 +34,13 @@ def cores(run: Generated, observed: dict[str, float]) -> list[dict]:
 
 
 def host(own: float, children: float | None, all_pct: float, queued: float | None) -> dict[str, float]:
-    values = {
-        "process_cpu_pct": own,
-        "children_cpu_pct": children,
-        "cpu_pct": all_pct,
-        "main_thread_queued_pct": queued,
-    }
+    values = {"process_cpu_pct": own, "children_cpu_pct": children, "cpu_pct": all_pct, "threads_queued_pct": queued}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def test_workers_that_fill_the_cores_are_priced_by_their_own_cpu_time():
     """Seen: a step takes 28 ms in place of 8, the wait is 7 %: "No bottleneck found"."""
-    [finding] = cores(full(), host(own=95, children=100, all_pct=98, queued=45))
+    [finding] = cores(full(), host(own=55, children=100, all_pct=78, queued=45))
     assert finding["title"] == "The input takes the cores from the steps"
     assert finding["lost_s"] == pytest.approx(0.45 * 400 * 0.03, rel=0.1)
     assert finding["evidence"]["input_cpus"] == 1.0
@@ -60,14 +55,15 @@ def test_it_costs_no_more_than_the_input_computes():
 def test_the_threads_of_a_pipeline_are_its_own():
     run = full({"input_kind": "tf.data", "loop": "fit"}, stages=STAGES)
     [finding] = cores(run, host(own=190, children=0, all_pct=97, queued=40))
-    assert finding["evidence"]["input_cpus"] == pytest.approx(60 * 0.6 / 30, rel=0.05)
+    assert finding["evidence"]["core_wait_pct"] == pytest.approx(100 * 40 / 230, abs=0.1), "of what they could run"
+    assert finding["evidence"]["input_cpus"] == pytest.approx(60 * 190 / 230 / 30, rel=0.05)
     assert "cache()" in finding["advice"]["code"]
 
 
 def test_a_thread_that_launches_is_starved_as_well():
     observed = host(own=110, children=690, all_pct=99, queued=30)
     [finding] = cores(full(LOADER | {"input_workers": 8}, cpus=8, gpus=[GPU]), observed)
-    assert finding["gpus"] == [0] and finding["lost_s"] == pytest.approx(0.3 * 400 * 0.03, rel=0.1)
+    assert finding["gpus"] == [0] and finding["lost_s"] == pytest.approx(30 / 140 * 400 * 0.03, rel=0.1)
     assert cores(full(LOADER | {"input_workers": 8}, cpus=8, gpus=[GPU], gpu_share=1.0), observed) == []
 
 

@@ -65,7 +65,7 @@ def test_the_last_fits_are_counted_as_the_process_ends(tmp_path, capsys):
     for fit in range(7):
         ended(tmp_path, fit, waits=False)
     assert "7 short fits" not in capsys.readouterr().out
-    messages._short_fits._at_exit()
+    messages._count_at_exit()
     assert "gpu-util: 7 short fits took" in capsys.readouterr().out
 
 
@@ -88,7 +88,7 @@ def test_what_trials_repeat_is_said_once_and_counted(tmp_path, capsys):
     assert "Training waits for its input" in printed[0] and len(printed[0].splitlines()) == 2
     assert printed[1] == "gpu-util: the same in 1 more fit: Input-bound.\n"
     assert [fit for fit, text in enumerate(printed) if text] == [0, 1, 7]
-    messages._same._at_exit()
+    messages._count_at_exit()
     assert capsys.readouterr().out == "gpu-util: the same in 12 more fits: Input-bound.\n"
 
 

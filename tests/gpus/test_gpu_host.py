@@ -63,8 +63,8 @@ time.sleep(float(sys.argv[2]))
 
 @pytest.mark.real_clock("CPU time as a share of real time")
 def test_children_s_cpu_is_in_percent_of_one_core(host, monkeypatch):
-    monkeypatch.setattr(_host, "_CHILDREN_S", 0.0)
-    monkeypatch.setattr(_host, "_WORKERS_SHARE", 1e9)
+    monkeypatch.setattr(_host, "_CORES_S", 0.0)
+    monkeypatch.setattr(_host, "_SELDOM_SHARE", 1e9)
     sampled, store, _ = host
     sampled.read()
     began, before = time.perf_counter(), sum(os.times()[2:4])
@@ -90,7 +90,9 @@ def test_children_s_cpu_is_in_percent_of_one_core(host, monkeypatch):
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not account for it")
 @pytest.mark.real_clock("CPU time as a share of real time")
-def test_a_main_thread_that_shares_its_core_waits_for_it(host):
+def test_a_thread_that_shares_its_core_waits_for_it(host, monkeypatch):
+    monkeypatch.setattr(_host, "_CORES_S", 0.0)
+    monkeypatch.setattr(_host, "_SELDOM_SHARE", 1e9)
     sampled, store, _ = host
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
@@ -101,7 +103,7 @@ def test_a_main_thread_that_shares_its_core_waits_for_it(host):
         while time.process_time() < until:
             pass
         sampled.read()
-        assert 25 < rows(store)["main_thread_queued_pct"][0] <= 100
+        assert 25 < rows(store)["threads_queued_pct"][0] <= 100
     finally:
         rival.kill()
         rival.wait()
@@ -109,7 +111,7 @@ def test_a_main_thread_that_shares_its_core_waits_for_it(host):
     sampled.read()
     time.sleep(0.5)
     sampled.read()
-    assert rows(store)["main_thread_queued_pct"][-1] < 20, "it sleeps, and wants no core"
+    assert rows(store)["threads_queued_pct"][-1] < 20, "it sleeps, and wants no core"
 
 
 def test_cores_make_the_machine_s_share(host):

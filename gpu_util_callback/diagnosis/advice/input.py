@@ -79,7 +79,7 @@ def advise_cores(wait: InputWait) -> Advice:
     """Return advice for an input that takes the cores from the steps: to make once what does not change."""
     kept = made_once(wait)
     says = (
-        f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cpus} cores, and the main thread waits for a core "
+        f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cpus} cores, and threads wait for a core "
         f"for {percent(100 * (wait.queued_share or 0))} of the time: more workers would slow the steps further."
     )
     if kept is None:

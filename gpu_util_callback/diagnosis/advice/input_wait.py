@@ -225,8 +225,9 @@ class InputWait:
 
     @property
     def queued_share(self) -> float | None:
-        """Share (0-1) of the time in which the main thread was ready to run and had no core; None = not sampled."""
-        return self._host_share("main_thread_queued_pct")
+        """Share (0-1) of the time in which this process' threads could run and had no core; None = not sampled."""
+        queued, own_cpus = self._host_share("threads_queued_pct"), self.own_cpus
+        return None if queued is None or own_cpus is None else max(0.0, queued) / max(1.0, queued + own_cpus)
 
     @property
     def input_cpus(self) -> float | None:

@@ -472,8 +472,8 @@ class HostStall(Rule):
         if calls.get("aside"):
             title, line = f"{calls['calls']} in each step stalls training", (calls["at"], calls["at_line"])
             advice = call_seldom(calls["calls"], calls["at"], calls["aside"], calls["at_line"])
-            found = self._python(run, limits, (calls["samples"], calls["aside"], line), title, advice, "aside")
-            if found:
+            samples = calls["samples"], calls["aside"], line
+            if found := self._python(run, limits, samples, {}, title=title, advice=advice, detail="aside"):
                 return found
         # The samples do not show an operation that the loop starts without any Python of the framework.
         if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:
@@ -488,23 +488,17 @@ class HostStall(Rule):
         )
         title = "The program's own Python in each step keeps the GPU waiting"
         samples = of_loop.count, of_loop.own, of_loop.own_at
-        return self._python(run, limits, samples, title, advice, "python", {"own_op_us": round(of_loop.op_us or 0)})
+        fired: Evidence = {"own_op_us": round(of_loop.op_us or 0)}
+        return self._python(run, limits, samples, fired, title=title, advice=advice, detail="python")
 
     def _python(
-        self,
-        run: Run,
-        limits: Limits,
-        samples: tuple[int, float, tuple[str, float]],
-        title: str,
-        advice: Advice,
-        detail: str,
-        fired: Evidence | None = None,
+        self, run: Run, limits: Limits, samples: tuple[int, float, tuple[str, float]], fired: Evidence, **what: Any
     ) -> list[Finding]:
         """Return the finding about Python within the steps, if it takes much of them while no GPU works.
 
         Args:
             samples: their count, the share (0-1) of them in it, and its line with the share of that.
-            fired: evidence that is limited as well.
+            fired: evidence that is limited as well; what: title, advice and detail.
         """
         count, share, (place, at_line) = samples
         rows, took = max(1, run.steps.total_rows), round(share * run.steps.total("body_ns"))
@@ -528,16 +522,14 @@ class HostStall(Rule):
         }
         return [
             self.finding(
-                title=title,
                 where=run.whole,
                 lost_ns=lost,
                 confidence=ESTIMATED,
-                evidence=evidence | (fired or {}),
-                threshold=chosen(limits, "own_python_pct", "min_looks", *(fired or {})),
-                advice=advice,
+                evidence=evidence | fired,
+                threshold=chosen(limits, "own_python_pct", "min_looks", *fired),
                 gpus=run.used_gpus,
-                detail=detail,
                 state=True,
+                **what,
             )
         ]
 

@@ -340,7 +340,7 @@ class InputBound(Rule):
         "throughout_pct": Threshold(
             90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
         ),
-        "main_thread_queued_pct": Threshold(
+        "core_wait_pct": Threshold(
             10, "with a core free a thread waits for it 0-3 % of the time; two threads on one core, 50 %"
         ),
         "once_pct": MATTERS_PCT,
@@ -379,7 +379,7 @@ class InputBound(Rule):
         where = Range(run.first_step, run.end_step, *run.steps.extent_ns)
         wait = InputWait(run, where, NO_MS, spent_ns / where.steps / 1e6, stages=run.pipeline.stages(*where.extent_ns))
         queued, input_cpus, other_cpus = wait.queued_share, wait.input_cpus, wait.other_cpus
-        if queued is None or not input_cpus or 100 * queued < limits["main_thread_queued_pct"]:
+        if queued is None or not input_cpus or 100 * queued < limits["core_wait_pct"]:
             return
         if not wait.cores_full or input_cpus < other_cpus:
             return
@@ -395,12 +395,12 @@ class InputBound(Rule):
             lost_ns=lost,
             confidence=ESTIMATED,
             evidence={
-                "main_thread_queued_pct": round(100 * queued, 1),
+                "core_wait_pct": round(100 * queued, 1),
                 "input_cpus": round(input_cpus, 2),
                 "other_cpus": round(other_cpus, 2),
                 "held_up_by": wait.cores,
             },
-            threshold=chosen(limits, "main_thread_queued_pct"),
+            threshold=chosen(limits, "core_wait_pct"),
             advice=advise_cores(priced),
             gpus=run.used_gpus,
             state=True,
