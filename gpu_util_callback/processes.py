@@ -33,20 +33,26 @@ def runnable_s(pid: int, threads: Iterable[int | None] | None = None) -> float:
     """Return for how long threads of a process have had a core so far, or waited for one, in seconds.
 
     On a machine whose cores are taken a thread that computes gets few CPU seconds, but it is never idle.
+    """
+    return sum(core_s(pid, threads))
+
+
+def core_s(pid: int, threads: Iterable[int | None] | None = None) -> tuple[float, float]:
+    """Return for how long threads of a process have had a core so far, and waited for one, in seconds.
 
     Args:
         threads: native identifiers; None = all.
     """
     tasks = Path(f"/proc/{pid}/task")
-    total_ns = 0
+    had_ns = waited_ns = 0
     try:
         names = [path.name for path in tasks.iterdir()] if threads is None else filter(None, threads)
         for name in names:
             had, waited = (tasks / f"{name}/schedstat").read_bytes().split()[:2]
-            total_ns += int(had) + int(waited)
+            had_ns, waited_ns = had_ns + int(had), waited_ns + int(waited)
     except (OSError, ValueError):  # it has ended; not Linux
         pass
-    return total_ns / 1e9
+    return had_ns / 1e9, waited_ns / 1e9
 
 
 def descendants() -> list[Descendant] | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
-from gpu_util_callback.processes import descendants, runnable_s
+from gpu_util_callback.processes import core_s, descendants
 from gpu_util_callback.recording.clock import Clock
 
 NAN = float("nan")
@@ -179,10 +179,9 @@ class Host:
 
     def _read_cores(self) -> tuple[float, float]:
         """Return the CPU use of this process' children, and what its threads wait for a core, % of one core."""
-        children_s, runnable = _children_cpu_s(), runnable_s(os.getpid())
+        children_s, (had_s, waited_s) = _children_cpu_s(), core_s(os.getpid())
         children = NAN if children_s is None else self._rate("children", children_s)
-        queued = self._rate("queued", runnable - sum(os.times()[:2])) if runnable else NAN
-        return 100 * children, 100 * queued
+        return 100 * children, 100 * self._rate("queued", waited_s) if had_s else NAN
 
     def _seldom(self, part: str, every_s: float, read: Callable[[], T]) -> T:
         """Return a part that costs more than others: its last reading, or a new one if that is due."""

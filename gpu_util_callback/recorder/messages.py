@@ -276,8 +276,7 @@ def _is_said(run: RunReport, lead: Headline) -> bool:
 
 
 def _say_count(title: str, more: int) -> None:
-    text = f"gpu-util: the same in {more:,} more fit{'s' if more > 1 else ''}: {title}."
-    _print(text, getattr(sys, _results_to[0]))
+    _print(f"gpu-util: the same in {more:,} more fit{'s' * (more > 1)}: {title}.", getattr(sys, _results_to[0]))
 
 
 def _count_at_exit() -> None:
