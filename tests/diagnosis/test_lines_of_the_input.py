@@ -223,3 +223,16 @@ def test_what_other_programs_take_from_the_steps_no_remedy_gives_back(own, other
     slack_s = 600 * 0.010
     assert "torch.save(" in finding["advice"]["code"]
     assert beyond_s == pytest.approx(ratio * slack_s, rel=0.15)
+
+
+@pytest.mark.parametrize("framework", [JAX, TORCH])
+def test_slow_first_steps_are_no_yardstick_for_those_that_wait(framework):
+    """Seen: the first 23 steps of a run of 3 s did not wait and took 3 ms each: no other wait counted."""
+    run = run_of(framework=framework, gpus=[], machine=MACHINE, input_kind="generator", input_class="rows")
+    run.steps(24, step_ms=5)
+    run.steps(360, step_ms=1.6, wait_ms=1.8)
+    assert found(run, "input_bound")["lost_s"] == pytest.approx(360 * 1.8e-3, rel=0.2)
+    slow = run_of(framework=framework, gpus=[], machine=MACHINE, input_kind="generator", input_class="rows")
+    slow.steps(100, step_ms=5)
+    slow.steps(360, step_ms=1.6, wait_ms=1.8)
+    assert not slow.findings("input_bound"), "so many steps show what a step takes that does not wait"

@@ -536,11 +536,12 @@ class Run(Gauges):
 
     @cached
     def clean_steps(self) -> CleanSteps | None:
-        """Return the steps that neither wait nor compile.
+        """Return the steps that neither wait nor compile, once the first ones have warmed up.
 
         Their duration is the weighted median over blocks, so that a few slow ones do not count; None with too few.
         """
-        rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
+        warm = self.steps["first_step"] >= self.first_step + WARM_UP.default
+        rows, spent = warm * self.steps["clean_rows"], self.steps["clean_ns"]
         has_rows, total = rows > 0, int(rows.sum())
         if total < WARM_UP.default:
             return None
