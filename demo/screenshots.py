@@ -7,6 +7,7 @@ Those of the README and of docs/tab.md are of a run that was recorded on an NVID
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.parse_args(argv)
     of_recorded()
+    of_scenes()
     return of_demo()
 
 
@@ -90,6 +92,28 @@ def of_recorded() -> None:
         tab.page.screenshot(path=out / "tab.png", clip=_first_lanes(tab))
         browser.close()
     print(out / "tab-gpu.png", out / "tab.png", sep="\n")
+
+
+def of_scenes() -> None:
+    """Photograph the first lanes of two made-up runs with several causes: `lane-two-dark.png`, `lane-eight.png`."""
+    from chromium import FLAGS, find
+    from gallery import SCENES
+    from gpu_tab import Tab, new_page
+    from playwright.sync_api import sync_playwright
+    from tensorboard_server import TensorBoardServer
+
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find(), args=FLAGS)
+        for scene, scheme in (("two", "dark"), ("eight", "light")):
+            SCENES[scene](Path(scratch) / scene)
+            with TensorBoardServer(Path(scratch) / scene, load_fast=True) as server:
+                page = new_page(browser, viewport={"width": 1440, "height": 836}, color_scheme=scheme)
+                tab = Tab(page, server.url, host=False).open()
+                tab.settle()
+                path = HERE / "screenshots" / f"lane-{scene}{'-dark' if scheme == 'dark' else ''}.png"
+                tab.page.screenshot(path=path, clip=_first_lanes(tab))
+                print(path)
+        browser.close()
 
 
 if __name__ == "__main__":

@@ -181,11 +181,11 @@ class RecordingFiles:
 
     def damaged(self, name: str, error: Exception) -> None:
         """Record a damaged file as a problem; its content is left out."""
-        path = self._storage.join(self.path, name)
-        trouble = "damaged"
+        known = (f"{info.steps:,} steps not readable" for info in self.segments if info.name == name and info.steps > 0)
+        trouble, lost = "damaged", next(known, "its rows are not shown")
         if not isinstance(error, Damaged):
             trouble, self.unanswered = "cannot be read", True
-        self._problem(path, f"{trouble}: {reason(error)}; its rows are not shown: {remedy(error)}")
+        self._problem(self._storage.join(self.path, name), f"{trouble}: {reason(error)}; {lost}: {remedy(error)}")
 
     def _problem(self, path: str, message: str) -> None:
         with self._lock:

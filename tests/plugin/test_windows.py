@@ -8,12 +8,13 @@ import pytest
 from make_recording import SyntheticRun, make_recording
 from plugin_app import PluginApp
 
+from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.manifest import plain
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.imported import import_trace
 from tensorboard_plugin.lanes import STACK, lanes_of
-from tensorboard_plugin.replies import MAX_KERNELS, window_reply, windows_of
+from tensorboard_plugin.replies import MAX_KERNELS, recording_reply, window_reply, windows_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\0" + "k" * 3_000
@@ -130,3 +131,17 @@ def test_an_imported_trace_is_a_window(tmp_path):
     assert {row["gpu"] for row in reply["steps"]} == {1, 4, 6}
     assert sum(row["count"] for row in reply["kernels"] if row["gpu"] == 4) == 665
     assert window["profile_run"] is None
+
+
+def test_damaged_step_data_leave_axis_verdict_and_lane_as_they_are(tmp_path):
+    path = make_recording(tmp_path / "run", "thirds", steps=600, gpus=1)
+    before = recording_reply(one(tmp_path), "1", run_report(one(tmp_path)))
+    segment = next(path.glob("segment-*.npz"))
+    segment.write_bytes(segment.read_bytes()[:-22])
+    damaged = one(tmp_path)
+    assert len(damaged.steps["step"]) == 0
+    after = recording_reply(damaged, "1", run_report(damaged))
+    [problem] = after["problems"]
+    assert "damaged: " in problem["message"] and "600 steps not readable" in problem["message"]
+    assert after["report"]["verdict"] == before["report"]["verdict"]
+    assert (after["extent"], after["budgets"]) == (before["extent"], before["budgets"])

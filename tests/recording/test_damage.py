@@ -35,7 +35,7 @@ SEGMENTS = {
     "empty": (lambda path, _: path.write_bytes(b""), "damaged: ", "copy it again"),
     "not to be read": (
         lambda path, patch: refusing(patch, "read", path.name),
-        "cannot be read: Permission denied; its rows are not shown: ",
+        "cannot be read: Permission denied; 100 steps not readable: ",
         "chmod -R a+rX",
     ),
 }

@@ -231,7 +231,7 @@ export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measur
     const left = Math.max(hole.x0, 0) + 1;
     const x = width > room ? left + (room - width) / 2 : Math.min(Math.max(hole.x - width / 2, left), left + room - width);
     const y = rect.y + rect.height * (1 - (hole.low + hole.high) / 2) - height / 2;
-    if (placed.some((one) => x < one.x + one.width + 8 && one.x < x + width + 8 && y < one.y + one.height && one.y < y + height)) continue;
+    if (placed.some((one) => x < one.x + one.width + 2 && one.x < x + width + 2 && y < one.y + one.height && one.y < y + height)) continue;
     placed.push({ hole, lines: words, x, y, width, height });
     if (placed.length === 40) break;
   }

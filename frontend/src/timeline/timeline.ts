@@ -461,7 +461,7 @@ export class Timeline {
     const all = app.recording?.report.gpus.length ?? 0;
     const { rows } = this.shape.get().layout;
     const row = rows.find(({ type, key }) => type === 'group' && isAbout(gpus, key));
-    if (!surfaces || !row || 2 * gpus.length > all) return;
+    if (!surfaces || !row || 2 * gpus.length >= all) return;
     if (row.type === 'group' && row.collapsed) app.toggle('collapsed', row.key);
     const { scroller, root } = surfaces;
     const hidden = row.top < scroller.scrollTop || row.top + 160 > scroller.scrollTop + scroller.clientHeight;
