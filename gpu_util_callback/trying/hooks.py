@@ -64,9 +64,7 @@ class Hooks:
             "keras.src.callbacks.callback_list": self._on_callback_list,
             "tf_keras.src.callbacks": self._on_tf_keras,
             "tf_keras.src.engine.training": lambda module: self._on_fit(module.Model),
-            "keras.src.backend.tensorflow.trainer": lambda module: self._on_fit(module.TensorFlowTrainer),
-            "keras.src.backend.jax.trainer": lambda module: self._on_fit(module.JAXTrainer),
-            "keras.src.backend.torch.trainer": lambda module: self._on_fit(module.TorchTrainer),
+            **{f"keras.src.backend.{name}.trainer": self._on_trainer for name in ("tensorflow", "jax", "torch")},
             "keras.src.dtype_policies.dtype_policy": self._on_policy,
             "tensorflow.python.data.ops.dataset_ops": self._on_datasets,
             "tensorflow.python.data.ops.readers": self._on_readers,
@@ -194,6 +192,10 @@ class Hooks:
             self.change.applied = True
             return {"callbacks": callbacks, "add_progbar": False}
         return {"callbacks": [callback for callback in callbacks if type(callback).__name__ not in left_out]}
+
+    def _on_trainer(self, module: Any) -> None:
+        """Change a backend's trainer: `TensorFlowTrainer`, and from Keras 3.16 on `Trainer`."""
+        self._on_fit(next(v for n, v in vars(module).items() if n.endswith("Trainer") and n != "BaseTrainer"))
 
     def _on_fit(self, trainer: type) -> None:
         self._with_args(trainer, "fit", self._fit_args)

@@ -21,7 +21,7 @@ SUITES = {
         ),
         *(
             f"tests/keras/test_input_wait.py::test_waits_under_several_steps_per_execution[{case}]"
-            for case in ("3-8-plain", "12-8-plain", "3-1-determinism")
+            for case in ("3-8-plain", "12-8-determinism", "3-1-determinism")
         ),
         "tests/keras/test_input_wait.py::test_determinism_with_a_train_function_of_ones_own",
         *(

@@ -1,10 +1,12 @@
 """The version matrix chooses what exists: its tests, its rows, our declared lower bounds."""
 
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from programs import ran
 
 from harness.versions.environments import REPOSITORY, lower_bounds
 from harness.versions.rows import ROWS, SUITES, groups
@@ -21,6 +23,14 @@ def test_a_suites_tests_exist(name):
         if function:
             bare = function.partition("[")[0]
             assert f"def {bare}(" in (REPOSITORY / path).read_text(), argument
+
+
+def test_single_cases_of_a_suite_exist():
+    """pytest runs nothing at all where one of the cases that it is given has gone."""
+    cases = sorted({one for suite in SUITES.values() for one in suite if one.startswith("tests/") and "[" in one})
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    listed = ran(*collect, *cases, cwd=REPOSITORY).stdout
+    assert all(case in listed for case in cases), listed
 
 
 def test_every_row_has_a_name_of_its_own():

@@ -1,9 +1,12 @@
 """Lines of advice become changes of calls, or say why they cannot be tried."""
 
+import types
+
 import pytest
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.trying.changes import REWRITTEN, TARGETS, Change, change_of, parse
+from gpu_util_callback.trying.hooks import Hooks
 
 LINES = {
     "model.compile(..., run_eagerly=False)": ("compile", {"run_eagerly": False}, ""),
@@ -125,3 +128,16 @@ def test_whole_epochs_are_timed_where_a_change_works_at_their_ends():
     assert parse("Watcher.on_epoch_end every 10").epochs == 10
     assert parse("Watcher.on_train_batch_end every 10").epochs == 0
     assert parse("workers=8").epochs == 0
+
+
+@pytest.mark.parametrize(
+    "names", [("TensorFlowTrainer",), ("BaseTrainer", "Trainer"), ("JAXTrainer", "JAXEpochIterator")]
+)
+def test_the_trainer_of_any_keras_is_changed(names):
+    """Keras 3.16 calls each backend's `Trainer`; before it had the backend's name."""
+    hooks, changed = Hooks.__new__(Hooks), []
+    hooks._on_fit = changed.append
+    hooks._on_trainer(types.SimpleNamespace(**{name: type(name, (), {}) for name in names}))
+    assert [kind.__name__ for kind in changed] == [
+        next(n for n in names if n not in ("BaseTrainer", "JAXEpochIterator"))
+    ]
