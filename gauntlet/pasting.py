@@ -1,0 +1,169 @@
+"""Pasting a printed line into a program by rule, as somebody would who thinks about nothing else.
+
+Reads the line as `gpu-util try` does; where that gives no rule, the program stays as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from gpu_util_callback.trying.changes import Change, change_of
+
+Edits = list[tuple[int, int, str]]  # from, to (offsets), what is there then
+
+
+def pasted(source: str, code: str) -> str | None:
+    """The program with the line in it; None where no rule says how."""
+    change = change_of(code)
+    if isinstance(change, str):
+        return None
+    page = _Page(source)
+    edits = _RULES.get(change.target, lambda page, change: [])(page, change)
+    for start, end, text in sorted(edits, reverse=True):
+        source = source[:start] + text + source[end:]
+    if not edits:
+        return None
+    ast.parse(source)
+    return source
+
+
+class _Page:
+    """A source and its tree, with offsets for the tree's lines and columns."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.tree = ast.parse(source)
+        self._starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line.encode()))
+
+    def span(self, node: Any) -> tuple[int, int]:
+        """Offsets in characters of a node's text."""
+        raw = self.source.encode()
+        first = self._starts[node.lineno - 1] + node.col_offset
+        last = self._starts[node.end_lineno - 1] + node.end_col_offset
+        return len(raw[:first].decode()), len(raw[:last].decode())
+
+    def text(self, node: Any) -> str:
+        start, end = self.span(node)
+        return self.source[start:end]
+
+    def calls(self, name: str, first: str = "") -> list[ast.Call]:
+        """Calls of that last name, with that first argument where one is given."""
+        return [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func).rpartition(".")[2] == name
+            and (not first or (node.args and ast.unparse(node.args[0]).rpartition(".")[2] == first))
+        ]
+
+    def statement(self, inner: ast.AST) -> ast.stmt:
+        """The innermost statement that has it."""
+        holders = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt) and inner in ast.walk(node)]
+        return max(holders, key=lambda node: node.lineno)
+
+    def indent(self, statement: ast.stmt) -> str:
+        return " " * statement.col_offset
+
+
+def _with_arguments(page: _Page, calls: list[ast.Call], args: dict[str, Any]) -> Edits:
+    edits: Edits = []
+    for call in calls:
+        there = {keyword.arg: keyword.value for keyword in call.keywords}
+        for name, value in args.items():
+            text = "tf.data.AUTOTUNE" if value == "AUTOTUNE" else repr(value)
+            if name in there:
+                edits.append((*page.span(there[name]), text))
+            else:
+                end = page.span(call)[1] - 1
+                edits.append((end, end, f"{', ' if call.args or call.keywords else ''}{name}={text}"))
+    return edits
+
+
+def _fitted(page: _Page, suffix: str) -> Edits:
+    """Add a stage behind what fit is given first."""
+    ends = [page.span(call.args[0])[1] for call in page.calls("fit") if call.args]
+    return [(end, end, suffix) for end in ends]
+
+
+def _attributes(page: _Page, change: Change) -> Edits:
+    """Give what fit is given first a name, and set its attributes before."""
+    edits: Edits = []
+    for call in page.calls("fit"):
+        if not call.args:
+            continue
+        given, statement = call.args[0], page.statement(call)
+        name = given.id if isinstance(given, ast.Name) else "dataset"
+        lines = [] if isinstance(given, ast.Name) else [f"{name} = {page.text(given)}"]
+        lines += [f"{name}.{attribute} = {value!r}" for attribute, value in change.args.items()]
+        start = page.span(statement)[0]
+        edits.append((start, start, "".join(f"{line}\n{page.indent(statement)}" for line in lines)))
+        if not isinstance(given, ast.Name):
+            edits.append((*page.span(given), name))
+    return edits
+
+
+def _every(page: _Page, change: Change) -> Edits:
+    """Begin a callback's hook with a look at how often it was called."""
+    kind, _, hook = change.of.partition(".")
+    for node in ast.walk(page.tree):
+        if isinstance(node, ast.ClassDef) and node.name == kind:
+            for function in node.body:
+                if isinstance(function, ast.FunctionDef) and function.name == hook:
+                    first = function.body[0]
+                    space = page.indent(first)
+                    lines = ['self._calls = getattr(self, "_calls", -1) + 1']
+                    lines += [f"if self._calls % {change.args['every']}:", "    return"]
+                    start = page.span(first)[0]
+                    return [(start, start, "".join(f"{line}\n{space}" for line in lines))]
+    return []
+
+
+def _without(page: _Page, change: Change) -> Edits:
+    """Take a callback out of the lists that name it, or a variable that holds it."""
+    names = {
+        ast.unparse(node.targets[0])
+        for node in ast.walk(page.tree)
+        if isinstance(node, ast.Assign) and node.value in page.calls(change.of)
+    }
+    edits: Edits = []
+    for node in ast.walk(page.tree):
+        if isinstance(node, ast.keyword) and node.arg == "callbacks" and isinstance(node.value, ast.List):
+            left = [
+                one for one in node.value.elts if ast.unparse(one) not in names and one not in page.calls(change.of)
+            ]
+            if len(left) < len(node.value.elts):
+                edits.append((*page.span(node.value), f"[{', '.join(map(page.text, left))}]"))
+    return edits
+
+
+def _cache(page: _Page, change: Change) -> Edits:
+    stage, _, function = change.of.rstrip(")").partition("(")
+    suffix = ".cache()"
+    if not stage:
+        return _fitted(page, suffix)
+    return [(end, end, suffix) for call in page.calls(stage, function) for end in [page.span(call)[1]]]
+
+
+_RULES = {
+    "PyDataset": _attributes,
+    "every": _every,
+    "without": _without,
+    "cache": _cache,
+    "prefetch": lambda page, change: _fitted(page, ".prefetch(-1)"),
+    "DataLoader": lambda page, change: (
+        [] if "whole_batches" in change.args else _with_arguments(page, page.calls("DataLoader"), change.args)
+    ),
+    **{
+        name: (lambda page, change: _with_arguments(page, page.calls(change.target), change.args))
+        for name in ("compile", "fit")
+    },
+    **{
+        name: (lambda page, change: _with_arguments(page, page.calls(change.target, change.of), change.args))
+        for name in ("map", "interleave")
+    },
+    "class": lambda page, change: _with_arguments(page, page.calls(change.of), change.args),
+    "reader": lambda page, change: _with_arguments(page, page.calls(change.of), change.args),
+}
