@@ -1,15 +1,21 @@
-"""What diagnosing costs: a million steps at once, and a thousand more on top of them.
+"""What diagnosing costs: a million steps at once, a thousand more on top of them, and a recording by newer rules.
 
-CPU time of the thread: it is all computation, and what else runs here must not count.
+CPU time of the thread: it is all computation, and what else runs here must not count. `BENCH_ANEW_STEPS` are the
+lengths of the recordings that are judged anew, "100000,1000000" by default; ten million take minutes to write.
 """
 
+import os
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 from generated_runs import GPU, Generated
+from made_up_rows import step_table
 
-from gpu_util_callback.diagnosis import Evidence, Run, judge
+from gpu_util_callback.diagnosis import Evidence, Run, diagnose, engine, judge
+from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
 
 STEPS = 1_000_000
 MORE = 1_000
@@ -33,6 +39,8 @@ COLUMNS = (
     "power_mw",
 )
 REPEATS = 7
+ANEW_STEPS = tuple(int(steps) for steps in os.environ.get("BENCH_ANEW_STEPS", "100000,1000000").split(","))
+STEP_NS, FLUSH_STEPS = 5_000_000, 12_000  # a minute
 
 
 def long_run(steps: int, gpus: int = 8) -> Generated:
@@ -53,6 +61,54 @@ def long_run(steps: int, gpus: int = 8) -> Generated:
 
 def slices(columns: dict, first: int, end: int) -> dict:
     return {name: column[first:end] for name, column in columns.items()}
+
+
+def written(log_dir: str, steps: int, gpus: int = 2) -> tuple[float, float]:
+    """Write a recording whose input is slow now and then, 30 columns a GPU at 10 Hz.
+
+    Returns: CPU seconds of writing and folding, and bytes a step.
+    """
+    random, clock = np.random.default_rng(0), Clock()
+    start = clock.now() - steps * STEP_NS
+    used = [GPU | {"index": gpu} for gpu in range(gpus)]
+    writer = RecordingWriter(log_dir, {"started_ns": start, "gpus": used}, clock=clock)
+    if hasattr(writer, "sums"):
+        writer.sums = Evidence(start)
+    columns = ["utilization_pct", *COLUMNS, *(f"other_{at}_pct" for at in range(30 - 1 - len(COLUMNS)))]
+    took = 0.0
+    for first in range(0, steps, FLUSH_STEPS):
+        count = min(FLUSH_STEPS, steps - first)
+        is_slow = first // FLUSH_STEPS % 7 == 3
+        wait = 3_000_000 * is_slow + random.integers(20_000, 90_000, count)
+        rows = step_table(start + first * STEP_NS, first=first, input_wait_ns=wait, body_ns=STEP_NS - wait)
+        times = start + first * STEP_NS + np.arange(0, count * STEP_NS, 10**8)
+        values = {gpu: np.rint(random.normal(80, 5, (len(times), len(columns)))) for gpu in range(gpus)}
+        began = time.thread_time()
+        writer.append("steps", rows)
+        for gpu, samples in values.items():
+            writer.append_samples(f"gpu{gpu}", columns, times, samples)
+        writer.flush()
+        took += time.thread_time() - began
+    began = time.thread_time()
+    writer.update(ended_ns=start + steps * STEP_NS)
+    writer.close("ended")
+    took += time.thread_time() - began
+    files = [entry for entry in os.scandir(writer.path) if entry.name.startswith("segment")]
+    return took, sum(entry.stat().st_size for entry in files) / steps
+
+
+def anew(steps: int) -> tuple[list[float], float, float]:
+    """CPU seconds of judging a recording by newer rules, those of writing it, and the size of what is read."""
+    with tempfile.TemporaryDirectory() as folder:
+        took, _ = written(folder, steps)
+        seconds = []
+        for _ in range(REPEATS):
+            begin = time.thread_time()
+            (recording,) = read_recordings(folder)
+            found = diagnose(recording)
+            seconds.append(time.thread_time() - begin)
+            assert found["rules_version"] == engine.RULES_VERSION and found["spans"] and not recording.problems
+        return seconds, took, Path(recording.path, "top.npz").stat().st_size / 1e6
 
 
 def main() -> dict[str, float]:
@@ -91,7 +147,13 @@ def main() -> dict[str, float]:
     row(f"{MORE:,} steps more, and the result", grow, "20")
     row("  of it the result", result, "")
     print(f"{len(found['spans'])} spans, {len(found['findings'])} findings")
+    figures = {}
+    for steps in ANEW_STEPS:
+        seconds, took, size = anew(steps)
+        row(f"{steps:,} steps by newer rules, 2 GPUs", seconds, f"50; top {size:.2f} MB, written in {took:.1f} s")
+        figures[f"anew_{steps}_ms"] = round(1e3 * statistics.median(seconds), 1)
     return {
+        **figures,
         "steps": STEPS,
         "whole_s": round(statistics.median(whole), 3),
         "more": MORE,

@@ -337,7 +337,7 @@ def split_of(recording: Recording, whose: str, steps: Totals, samples: Sequence[
     end_ns = float(max(recording.end_ns - recording.top.origin_ns, 1))
     if is_traced(recording) and whose != THREAD:
         return traced_split(recording.traced_steps, int(whose.removeprefix("gpu")), recording.top.origin_ns, end_ns)
-    thread = thread_of(steps, recording.top.phases, recording.top.origin_ns)
+    thread = thread_of(steps, recording.top.longest, recording.top.origin_ns)
     gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
     curves = [busy_curves(rows, end_ns) for rows in samples]
     return split(thread, curves, launch_share(recording, gpus), edges, end_ns)
@@ -384,6 +384,6 @@ def part_of(finding: Claim, savers: frozenset[str]) -> str:
 
 def savers_of(recording: Recording) -> frozenset[str]:
     """Return the names of what saved checkpoints."""
-    phases = recording.top.phases
+    phases = recording.top.longest
     saving = np.asarray(phases["kind"], object) == "checkpoint"
     return frozenset(str(name).partition(".")[0] for name in np.asarray(phases["name"], object)[saving])

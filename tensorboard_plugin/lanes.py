@@ -355,7 +355,7 @@ def stage_lane(recording: Recording) -> LaneInfo | None:
 
 def _readings(recording: Recording) -> _Readings | None:
     """Return what the recording's top has of the readings; None where it has none."""
-    fold = recording.top.samples(PIPELINE)
+    fold = recording.top.group(PIPELINE)
     if fold is None or not fold.used:
         return None
     has_readings = fold.of("first", "time") < FAR

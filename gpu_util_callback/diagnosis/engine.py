@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
+from gpu_util_callback.diagnosis.evidence.energy import energy
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
 from gpu_util_callback.diagnosis.evidence.spans import MAX_SPANS, Range
 from gpu_util_callback.diagnosis.memory_report import memory_use
@@ -84,7 +85,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
         "verdict": sentence(run, objects),
         "gpu_active_pct": _active_pct(run),
         "memory": memory_use(run, limits),
-        "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
+        "energy": energy(run),
         "au": run.accelerator.result(run.phases) if run.source is None else None,
         "traced": run.traced.facts(run.steps.total_rows),
         "findings": cast(list[Claim], findings),
@@ -115,18 +116,36 @@ def diagnose(recording: Recording, thresholds: Mapping | None = None, *, recompu
     facts: Mapping = recording.facts
     if lost:
         facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}
-    evidence = Evidence(facts.get("started_ns"))
-    for tables, samples in recording.parts():
-        evidence.add(tables, samples)
-    ended = recording.status in ("ended", "interrupted")
-    # Rows that were dropped, or cannot be read, are in the stored account.
-    result = judge(Run(facts, evidence, recording.end_ns or None, ended, facts.get("account")), limits)
+    result = _judged_by_sums(recording, facts, limits)
+    if result is not None:
+        return result
+    evidence = Evidence(facts.get("started_ns") or 0)
+    result = _judged(recording, facts, limits, evidence)
     if not evidence.steps.total_rows and recording.step_count:
         # The manifest counts them: there were some.
         result["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
             f": {recording.problems[0].message}." if recording.problems else "."
         )
     return result
+
+
+def _judged_by_sums(recording: Recording, facts: Mapping, limits: Mapping[str, Limits]) -> DiagnosisFacts | None:
+    """Return the diagnosis by the sums that the recorder stored; None where there are none that can be used."""
+    stored = recording.stored_sums(Evidence)
+    try:
+        return None if stored is None else _judged(recording, facts, limits, stored)
+    except Exception as error:  # whole, and no sums of ours
+        recording.distrust_sums(error)
+        return None
+
+
+def _judged(recording: Recording, facts: Mapping, limits: Mapping[str, Limits], evidence: Evidence) -> DiagnosisFacts:
+    """Return the diagnosis by evidence of the segments that it covers, and the rows of the others."""
+    for tables, samples in recording.parts(after=evidence.covered):
+        evidence.add(tables, samples)
+    ended = recording.status in ("ended", "interrupted")
+    # Rows that were dropped, or cannot be read, are in the stored account.
+    return judge(Run(facts, evidence, recording.end_ns or None, ended, facts.get("account")), limits)
 
 
 def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDiagnosis:

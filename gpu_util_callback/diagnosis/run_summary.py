@@ -60,7 +60,7 @@ def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSum
         "steps": steps,
         "gpus": gpus,
         "idle_gpus": idle,
-        "active": [active_pct[index] / 100 for index in gpus if active_pct.get(index) is not None],
+        "active": [round(active_pct[index] / 100, 6) for index in gpus if active_pct.get(index) is not None],
         "lost": _lost(claims),
         "advice": _first_advice(claims),
         "rules_version": judged.get("rules_version"),

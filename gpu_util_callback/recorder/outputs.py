@@ -18,8 +18,7 @@ from gpu_util_callback.recorder.model_work import ModelWork
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest import dumps, parse
-from gpu_util_callback.recording.segments import Part, SampleBlock, Tables, joined
-from gpu_util_callback.recording.summary import ColumnDistributions
+from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.recording.work import mfu_of
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ DIAGNOSIS_SHARE = 0.003  # of a processor, for one with many spans
 # Between two, but the first: an input pipeline in Python needs their lock, too. The later, the less
 # changes: a quarter of the run so far, within these.
 DIAGNOSIS_S, SELDOM_S = 5.0, 10.0
-MOST_FLUSHES = 8  # whose rows wait for a diagnosis ...
-MOST_UNDIAGNOSED = 1 << 16  # ... or steps: a row takes some 200 bytes
 MOST_UNAPPENDED = 64  # tables and groups that wait for memory
 MOST_POINTS = 50_000  # of scalars that wait for storage: about 20 MB
 MOST_SHORTAGES, SHORTAGE_S = 50, 0.1  # how often writing waits for memory, and how long
@@ -99,7 +96,6 @@ class Outputs:
         self._points_due: deque[tuple[int, dict[str, float], int]] = deque(maxlen=MOST_POINTS)
         self._offset = 0  # the scalars' step of this fit's first step
         self._diagnosis: RunningDiagnosis | None = None
-        self._undiagnosed: list[tuple[Tables, list[SampleBlock]]] = []  # rows and samples of each flush
         self._next_diagnosis_ns = 0  # on the recording's clock
         self._diagnosis_ns: deque[int] = deque(maxlen=2)  # of processor time; a first one imports
         self._next_flush = 0.0
@@ -131,6 +127,7 @@ class Outputs:
             return False
         try:
             self._diagnosis = RunningDiagnosis(self._writer.facts["started_ns"], self._settings.thresholds)
+            self._writer.sums = self._diagnosis.evidence
         except Exception as error:
             self.distrust(error)
         return True
@@ -211,16 +208,7 @@ class Outputs:
             self._fail("scalars", error)
             self._no_scalars = True
 
-    def diagnose(
-        self,
-        tables: Tables,
-        samples: list[SampleBlock],
-        facts: dict[str, object],
-        started_ns: int,
-        now_ns: int,
-        last: bool,
-        judge: bool = False,
-    ) -> None:
+    def diagnose(self, facts: dict[str, object], started_ns: int, now_ns: int, last: bool, judge: bool = False) -> None:
         """Diagnose all rows so far; print what is newly found while training continues.
 
         The next diagnosis waits for some seconds, and where there are many spans, which take longer
@@ -230,20 +218,12 @@ class Outputs:
             last: no more rows will come.
             judge: do not wait for the next diagnosis.
         """
-        if self._diagnosis is None:
+        if self._diagnosis is None or (now_ns < self._next_diagnosis_ns and not (last or judge)):
             return
         try:
-            self._undiagnosed.append((tables, samples))
-            waits = now_ns < self._next_diagnosis_ns and not (last or judge)
-            steps = sum(len(part.get("steps", {}).get("step", ())) for part, _ in self._undiagnosed)
-            if waits and len(self._undiagnosed) < MOST_FLUSHES and steps < MOST_UNDIAGNOSED:
-                return
-            new, self._undiagnosed = self._undiagnosed, []
-            self._diagnosis.add(new)
-            if waits:
-                return
             began = time.thread_time_ns()
-            result = self._diagnosis.result(facts, now_ns, ended=last)
+            with self._writer.summed():
+                result = self._diagnosis.result(facts, now_ns, ended=last)
             self.update(diagnosis=result)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:
@@ -280,7 +260,8 @@ class Outputs:
         if self._diagnosis is None or self._writer is None:
             return None
         manifest = self._writer.manifest(status, now_ns)
-        return self._diagnosis.recorded({**manifest, "rows": {"steps": steps}}, self.path)
+        with self._writer.summed():
+            return self._diagnosis.recorded({**manifest, "rows": {"steps": steps}}, self.path)
 
     def keep_file(self, name: str, data: bytes) -> None:
         """Have a file written into the recording's folder, for other tools."""
@@ -524,7 +505,7 @@ class WritingEvents:
 
 
 class RunningDiagnosis:
-    """The evidence of a run that goes on, and the diagnosis of it.
+    """The diagnosis of a run that goes on; `evidence` is what it rests on, and its writer adds to that.
 
     Args:
         started_ns: of the run, on the recording's clock.
@@ -534,26 +515,16 @@ class RunningDiagnosis:
     def __init__(self, started_ns: int, thresholds: Mapping | None):
         from gpu_util_callback.diagnosis import Announcer, Evidence, thresholds_in_force
 
+        self.evidence = Evidence(started_ns)
         self._limits = thresholds_in_force(thresholds)
-        self._evidence = Evidence(started_ns)
-        self._summary = ColumnDistributions()
         self._result: dict[str, object] = {}  # the last one, and its account
         self._announcer = Announcer()
-
-    def add(self, parts: Sequence[tuple[Tables, Iterable[SampleBlock]]]) -> None:
-        """Add new rows by table, and new sample blocks, of one flush or several."""
-        flushed: list[Part] = []
-        for rows, blocks in parts:
-            flushed += [(rows, {}), *(({}, {block.group: block.rows()}) for block in blocks)]
-        tables, samples = joined(flushed)
-        self._evidence.add(tables, samples)
-        self._summary.add(tables, samples)
 
     def result(self, facts: Mapping[str, object], now_ns: int, ended: bool) -> Mapping[str, object]:
         """Return the diagnosis so far, as the manifest keeps it."""
         from gpu_util_callback.diagnosis import Run, judge
 
-        run = Run(facts, self._evidence, now_ns, ended)
+        run = Run(facts, self.evidence, now_ns, ended)
         diagnosis = judge(run, self._limits)
         self._result = {"account": run.account, "diagnosis": diagnosis}
         return diagnosis
@@ -562,7 +533,7 @@ class RunningDiagnosis:
         """Return what a report of the last result rests on."""
         from gpu_util_callback.diagnosis.run_reports import Recorded
 
-        return Recorded(parse(dumps({**facts, **self._result}))[0], self._summary.result(), path)
+        return Recorded(parse(dumps({**facts, **self._result}))[0], self.evidence.summary.result(), path)
 
     def new(self, result: Mapping[str, object]) -> list[Mapping]:
         """Return a finding per cause, once, when it is established and has cost enough to matter."""

@@ -716,7 +716,7 @@ class Recorder:
         self._update_facts()  # first: a fit's only diagnosis needs its GPUs
         if "://" not in self.settings.log_dir:  # the diagnosis may take a while
             outputs.flush()
-        outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last, judge)
+        outputs.diagnose(self.facts, self._started_ns, now, last, judge)
         if last or judge:
             self._report(now)
         outputs.flush()

@@ -107,6 +107,11 @@ class Container:
         if not isinstance(self.index, dict):
             raise Damaged("its index is no JSON object")
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its arrays."""
+        return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
+
     def array(self, name: str) -> np.ndarray:
         """Return one member, as stored (read-only)."""
         data = self._read(name + ".npy")

@@ -152,3 +152,18 @@ class Fold:
         for part, (columns, values) in parts.items():
             rows, data = self._room(part, columns)
             data[[rows[column] for column in columns], :used] = values
+
+
+def spread_before(times: np.ndarray, begin: np.ndarray, end: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+    """Return how much lies before each of `times` of amounts that are spread evenly, each from a begin to its end.
+
+    All but the times are of one length; of stretches that overlap, the later one begins where the earlier one ends.
+    """
+    if not len(begin):
+        return np.zeros(len(times))
+    order = np.argsort(begin, kind="stable")
+    edges = np.maximum.accumulate(np.stack([begin, end], axis=1)[order].ravel())
+    grown = np.cumsum(amounts[order])
+    level = np.stack([grown - amounts[order], grown], axis=1).ravel()
+    origin = edges[0]  # ns since the epoch are no exact floats
+    return np.interp(times - origin, edges - origin, level, left=0.0)

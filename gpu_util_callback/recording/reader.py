@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from gpu_util_callback.recording.segments import (
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import account
 from gpu_util_callback.recording.top import Top, longest, stretch_name
+
+_Sums = TypeVar("_Sums", bound=Top)
 
 
 class RecordingFiles:
@@ -446,7 +448,7 @@ class Recording(RecordingFiles):
 
         Reads no more than `top` does.
         """
-        return longest(self.top.phases, count)
+        return longest(self.top.longest, count)
 
     @property
     def validation_steps(self) -> dict[str, np.ndarray]:
@@ -482,10 +484,42 @@ class Recording(RecordingFiles):
                 groups.setdefault(group, []).append(rows)
         return {group: concatenate(None, parts) for group, parts in sorted(groups.items())}
 
-    def parts(self) -> Iterator[Part]:
-        """Yield (tables, samples) of each segment in order, without all rows in memory."""
-        for info, segment in self.opened():
-            yield segment.readable(None, partial(self.damaged, info.name))
+    def parts(self, after: int = -1) -> Iterator[Part]:
+        """Yield (tables, samples) of each segment in order, without all rows in memory.
+
+        Args:
+            after: skip the segments up to this flush, counted from 0.
+        """
+        is_over = self.facts.get("status") in ("ended", "interrupted")
+        for info in () if is_over and self.facts.get("sealed") == after + 1 else self.segments:
+            segment = self.open_segment(info) if info.last > after else None
+            if segment is not None:
+                yield segment.readable(None, partial(self.damaged, info.name))
+
+    def stored_sums(self, kind: type[_Sums]) -> _Sums | None:
+        """Return the sums of a class that its recorder stored, all groups in memory.
+
+        None where there are none, or those of another version; damaged ones are a problem.
+        """
+        if self._covered == 0:
+            return None
+        damaged: list[Damaged] = []
+        try:
+            sums = kind.unpack(Container(self._read("top.npz")), damaged.append)
+            if sums is not None:
+                for group in sums.groups:
+                    sums.group(group)
+        except (OSError, Damaged) as error:
+            if not isinstance(error, OSError) or self._covered:
+                self.distrust_sums(error)
+            return None
+        if damaged:
+            self.distrust_sums(damaged[0])
+        return None if damaged else sums
+
+    def distrust_sums(self, error: Exception) -> None:
+        """Record sums that cannot be used as a problem."""
+        self._damaged("top.npz", "judging the rows of all segments instead", error)
 
     def rows_of(self, table: str, first: int | None = None, last: int | None = None) -> Iterator[dict[str, np.ndarray]]:
         """Yield the rows of a table, segment by segment: those read are not kept in memory.

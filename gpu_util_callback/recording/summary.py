@@ -6,33 +6,33 @@ step times and samples.
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.manifest_facts import AccountFacts, encodable
+from gpu_util_callback.recording.manifest_facts import AccountFacts
 from gpu_util_callback.recording.schema import ACCOUNTS, FIT_GAP, STEP_PARTS, STEP_SERIES, STOPPED
-from gpu_util_callback.recording.segments import Tables
+from gpu_util_callback.recording.segments import AnyTables
 
 _PER_OCTAVE = 64  # buckets: neighbouring ones differ by 1.1 %
-_LAST = 1024 * _PER_OCTAVE  # behind that of the largest float64
 _QUANTILES = (5, 25, 50, 75, 95, 99)
 _SHARES = np.array(_QUANTILES) / 100
 
 
+@dataclass(eq=False)
 class Distribution:
     """Count, sum, extremes and quantiles of the added values; quantiles within 1 %.
 
     Values below one (zeros, mostly) share one bucket; stored values are never negative.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.low = np.inf
-        self.high = -np.inf
-        self._buckets = np.zeros(0, np.int64)  # ascending
-        self._counts = np.zeros(0, np.int64)
+    count: int = 0
+    total: float = 0.0
+    low: float = np.inf
+    high: float = -np.inf
+    _buckets: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ascending
+    _counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, values: np.ndarray) -> None:
         """Add float[n]; NaN is left out."""
@@ -59,27 +59,12 @@ class Distribution:
             counts_after = np.concatenate([counts_after, counts[~inside]])[order]
         self._counts = counts_after
 
-    def state(self) -> list:
-        """Return everything as JSON; `restore` reads it."""
-        if not self.count:
-            return [0, 0.0, 0.0, 0.0, [], []]
-        return [self.count, self.total, self.low, self.high, self._buckets.tolist(), self._counts.tolist()]
-
-    @classmethod
-    def restore(cls, state: list) -> "Distribution":
-        """Restore the result of `state`. Raises: ValueError or TypeError where it is another."""
-        count, total, low, high, buckets, counts = state
-        restored = cls()
-        if count:
-            restored.count, restored.total = int(count), float(total)
-            restored.low, restored.high = float(low), float(high)
-            restored._buckets = np.array(buckets, np.int64)
-            restored._counts = np.array(counts, np.int64)
-            if restored._buckets.shape != restored._counts.shape or restored._counts.sum() != restored.count:
-                raise ValueError("buckets that do not hold what is counted")
-            if restored._buckets.max() >= _LAST:
-                raise ValueError("buckets that no value falls into")
-        return restored
+    def check(self) -> None:
+        """Raise ValueError where values are missing, or too many."""
+        if self._buckets.shape != self._counts.shape or self._counts.sum() != self.count or (self._counts < 0).any():
+            raise ValueError("buckets that do not hold what is counted")
+        if self.count and self._buckets.max() >= 1024 * _PER_OCTAVE:  # behind that of the largest float64
+            raise ValueError("buckets that no value falls into")
 
     def result(self) -> dict[str, float]:
         """Return {"count", "mean", "min", "max", "p5", "p25", "p50", "p75", "p95", "p99"}."""
@@ -119,18 +104,18 @@ def step_series(steps: Mapping[str, np.ndarray]) -> np.ndarray:
     return values
 
 
+@dataclass(eq=False)
 class ColumnDistributions:
     """The distributions of every step series and every sampled column."""
 
-    def __init__(self) -> None:
-        self._of: dict[tuple[str, str], Distribution] = {}
+    _of: dict[tuple[str, str], Distribution] = field(default_factory=dict)
 
     def copy(self) -> "ColumnDistributions":
         other = ColumnDistributions()
         other._of = {key: copy(distribution) for key, distribution in self._of.items()}
         return other
 
-    def add(self, tables: Tables, samples: Tables) -> None:
+    def add(self, tables: AnyTables, samples: AnyTables) -> None:
         """Add rows; of the tables, only steps are used."""
         if "steps" in tables:
             self._add("steps", STEP_SERIES, step_series(tables["steps"]))
@@ -146,19 +131,6 @@ class ColumnDistributions:
                 self._of[group, name] = Distribution()
         _add([self._of[group, name] for name in names], values)
 
-    def state(self) -> list:
-        """Return everything as JSON; `restore` reads it."""
-        return [[*key, distribution.state()] for key, distribution in self._of.items()]
-
-    @classmethod
-    def restore(cls, state: list) -> "ColumnDistributions":
-        """Restore the result of `state`. Raises: as `Distribution.restore`."""
-        summary = cls()
-        for name, column, stored in state:
-            key = (encodable(str(name)), encodable(str(column)))
-            summary._of[key] = Distribution.restore(stored)
-        return summary
-
     def result(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return {"steps" or group: {column: `Distribution.result()`}}."""
         figures: dict[str, dict[str, dict[str, float]]] = {}
@@ -167,13 +139,13 @@ class ColumnDistributions:
         return figures
 
 
+@dataclass(eq=False)
 class Account:
     """Sums rows up as they come; `result` may be called at any time."""
 
-    def __init__(self) -> None:
-        self._ns = dict.fromkeys(ACCOUNTS[:-1], 0)  # all but the remainder
-        self._between_ns = 0  # between the fits of a series: not part of the training
-        self._stopped_ns = 0  # in which the process was stopped
+    _ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ACCOUNTS[:-1], 0))  # all but the remainder
+    _between_ns: int = 0  # between the fits of a series: not part of the training
+    _stopped_ns: int = 0  # in which the process was stopped
 
     def add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         """Add rows of the `steps` table; absent parts count nothing."""

@@ -1,4 +1,4 @@
-"""Summary of a run at a fixed size, however long it is: `top.npz`.
+"""Sums of a run at a fixed size, however long it is: `top.npz`, by which it is drawn and judged.
 
 It has the run's steps, samples and readings of the input pipeline in a few thousand cells, the
 distributions of steps and samples, the longest phases and the list of segments, and is rewritten
@@ -8,17 +8,20 @@ reader adds the rows of newer segments.
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Container, Damaged, checked_ns, decode_frame, encode_frame, pack
-from gpu_util_callback.recording.fold import REDUCTIONS, Fold
-from gpu_util_callback.recording.manifest_facts import encodable
-from gpu_util_callback.recording.schema import STEP_SERIES, TABLES
-from gpu_util_callback.recording.segments import SegmentInfo, Tables, checked_frame, complete, concatenate
+from gpu_util_callback.recording.container import Container, Damaged, checked_ns, pack
+from gpu_util_callback.recording.fold import Columns, Fold
+from gpu_util_callback.recording.saved import load, save
+from gpu_util_callback.recording.schema import STEP_SERIES
+from gpu_util_callback.recording.segments import AnyTables, SegmentInfo, Tables, complete, concatenate
 from gpu_util_callback.recording.summary import ColumnDistributions, step_series
+
+_Top = TypeVar("_Top", bound="Top")
 
 
 def stretch_name(first: int, last: int) -> str:
@@ -27,14 +30,10 @@ def stretch_name(first: int, last: int) -> str:
 
 
 STEP_CELLS = 8192
-SAMPLE_CELLS = 2048
+SAMPLE_CELLS = 4096
 SAMPLE_NS = 1 << 16  # of a cell of samples, at first
-MOST_COLUMNS = 4096
 LONGEST = 2048  # phases
-# What a fold keeps of measured columns, and of the place of its rows.
-_STATS = ("low", "high", "total", "count")
-_PLACES = {"first": ("step", "start"), "last": ("step", "end")}
-_SAMPLE_PLACES = {"first": ("time",)}
+STATE = "state"  # name of the member without samples
 
 
 # Readings of the training's input pipeline, folded as samples are: the work of each stage since the
@@ -42,7 +41,7 @@ _SAMPLE_PLACES = {"first": ("time",)}
 PIPELINE, STAGE = "pipeline", "stage "
 
 
-def pipeline_readings(tables: Tables) -> Tables:
+def pipeline_readings(tables: AnyTables) -> Tables:
     """Return the readings among new rows as samples; {} without any."""
     rows = tables.get("pipeline")
     train = np.zeros(0, bool) if rows is None else rows["which"] == "train"
@@ -64,8 +63,10 @@ def pipeline_readings(tables: Tables) -> Tables:
 
 
 def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:
-    """Return the parts of `Fold.add` for measured values, float[columns, n], NaN = absent."""
-    is_measured = ~np.isnan(values)
+    """Return the parts of `Fold.add` for measured values, float[columns, n]; what is not finite is absent."""
+    is_measured = np.isfinite(values)
+    if not is_measured.all():
+        values = np.where(is_measured, values, np.nan)
     numbers_or_zero = values if is_measured.all() else np.where(is_measured, values, 0)
     return {
         "low": (columns, values),
@@ -75,57 +76,131 @@ def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndar
     }
 
 
-class Top:
-    """A run's steps by number and its samples by time, folded; times are since `origin_ns`.
+class StepCells:
+    """Steps by number: low, high and count of each series and the exact sum, and where the steps of a cell lie."""
 
-    A cell has minimum, maximum, sum and count of each column, and where its rows lie: `first` and
-    `last` "step", `first` "start" and `last` "end" of steps, `first` "time" of samples.
+    fold: Fold
+
+    def __init__(self) -> None:
+        self.fold = Fold(STEP_CELLS, first=None)
+
+    def add(self, steps: Mapping[str, np.ndarray]) -> None:
+        """Add rows of the `steps` table that follow those added before."""
+        sums = np.stack([np.maximum(steps[name], 0) for name in STEP_SERIES])
+        self.fold.add(np.maximum(steps["step"], 0), sum=(STEP_SERIES, sums), **self._extremes(steps))
+
+    @staticmethod
+    def _extremes(steps: Mapping[str, np.ndarray]) -> dict[str, Columns]:
+        """Return the parts of `Fold.add` that are no sums."""
+        values = step_series(steps)
+        number, start = np.maximum(steps["step"], 0), steps["start_ns"]
+        end = start + np.maximum(steps["duration_ns"], 0)
+        return {
+            "low": (STEP_SERIES, values),
+            "high": (STEP_SERIES, values),
+            "count": (STEP_SERIES, ~np.isnan(values)),
+            "first": (("first_step", "start_ns"), np.stack([number, start])),
+            "last": (("end_step", "end_ns"), np.stack([number + 1, end])),
+        }
+
+
+class SampleCells:
+    """A group's samples by time since an origin: low, high, total and count of each column, first and last time.
+
+    Totals are of values rounded to 1/64 (bytes: to integers), so that they are exact and do not
+    depend on the pieces in which samples came.
+    """
+
+    VERSION = 1
+    CAPACITY = SAMPLE_CELLS
+    _SLICE = 1 << 14
+
+    fold: Fold
+    since_ns: int  # the origin, since the epoch
+
+    def __init__(self, since_ns: int = 0):
+        self.fold = Fold(self.CAPACITY, SAMPLE_NS, first=None)
+        self.since_ns = since_ns
+
+    def add(self, block: Mapping[str, np.ndarray]) -> None:
+        """Add samples: `time_ns` and one array per column, NaN = absent."""
+        times = np.asarray(block.get("time_ns", ()), np.int64)
+        names = [name for name in block if name != "time_ns"]
+        for first in range(0, len(times), self._SLICE):
+            part = slice(first, first + self._SLICE)
+            values = np.array([np.asarray(block[name], np.float64)[part] for name in names])
+            self._add(np.maximum(times[part] - self.since_ns, 0), names, values.reshape(len(names), -1))
+
+    def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
+        parts = statistics(names, values)
+        grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names]).reshape(-1, 1)
+        parts["total"] = names, np.rint(parts["total"][1] * grain) / grain
+        self.fold.add(since, first=(("time",), since[np.newaxis]), last=(("time",), since[np.newaxis]), **parts)
+
+
+@dataclass(eq=False)
+class Top:
+    """A run's steps by number and its samples by time, folded.
 
     Attributes:
+        origin_ns: of the samples' times, since the epoch; 0 where the run's beginning is not known.
+        steps: where they lie is in the cells' `first` "first_step" and "start_ns", and `last` "end_step" and "end_ns".
+        samples: those of each group that was asked for; see `group`.
+        summary: distributions of all series.
         values: number of values added.
-        phases: the longest ones, in chronological order.
+        longest: the longest phases, in chronological order.
         segments: the sealed ones in it.
         stretches: first and last segment of each stretch of a long run, which has a top of its own.
         covered: number of the last segment in it; -1 = none.
     """
 
-    def __init__(self, origin_ns: int):
-        self.origin_ns = origin_ns
-        self.steps = Fold(STEP_CELLS, first=None)
-        self.summary = ColumnDistributions()
+    VERSION = 1
+    SAMPLES = SampleCells
+
+    origin_ns: int = 0
+    steps: StepCells = field(default_factory=StepCells)
+    summary: ColumnDistributions = field(default_factory=ColumnDistributions)
+    longest: dict[str, np.ndarray] = field(default_factory=lambda: complete("phases", {}))
+
+    def __post_init__(self) -> None:
+        self.origin_ns = self.origin_ns or 0
         self.values = 0
-        self.phases = complete("phases", {})
         self.segments: list[SegmentInfo] = []
         self.stretches: list[tuple[int, int]] = []
         self.covered = -1
+        self.samples: dict[str, Any] = {}  # group -> `SAMPLES`
         self._cells: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
-        self._samples: dict[str, Fold] = {}
-        self._stored: dict[str, Callable[[], Fold]] = {}  # groups that nobody asked for yet
+        self._stored: dict[str, Callable[[], Any]] = {}  # groups that nobody asked for yet
+
+    def check(self) -> None:
+        """Refuse an origin that is no time. Raises: Damaged."""
+        checked_ns(self.origin_ns)
 
     # --- its cells --------------------------------------------------------------------------------
 
     @property
     def groups(self) -> list[str]:
-        return list(dict.fromkeys([*self._samples, *self._stored]))
+        return list(dict.fromkeys([*self.samples, *self._stored]))
 
-    def samples(self, group: str) -> Fold | None:
+    def group(self, name: str) -> Fold | None:
         """Return the samples of a group, None where there are none."""
-        fold = self._samples.get(group)
-        if fold is None and group in self._stored:
-            fold = self._samples[group] = self._stored[group]()
-        return fold
+        cells = self.samples.get(name)
+        if cells is None and name in self._stored:
+            cells = self.samples[name] = self._stored[name]()
+        return None if cells is None else cells.fold
 
     @property
     def nbytes(self) -> int:
         """Return about how much memory its cells take."""
-        return self.steps.nbytes + sum(sample.nbytes for sample in list(self._samples.values()))
+        return self.steps.fold.nbytes + sum(cells.fold.nbytes for cells in list(self.samples.values()))
 
     @property
     def step_range(self) -> tuple[int, int]:
         """The first and the last step's number; (0, -1) without steps."""
-        if not self.steps.used:
+        fold = self.steps.fold
+        if not fold.used:
             return 0, -1
-        return int(self.steps.of("first", "step").min()), int(self.steps.of("last", "step")[-1])
+        return int(fold.of("first", "first_step").min()), int(fold.of("last", "end_step").max()) - 1
 
     def step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return (first step, last step, start, end) of the cells with steps, int64[n] each."""
@@ -134,13 +209,15 @@ class Top:
         return self._cells
 
     def _step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        if not self.steps.used:
+        fold = self.steps.fold
+        if not fold.used:
             return tuple(np.zeros((4, 0), np.int64))  # type: ignore[return-value]
-        first, last = (self.steps.of(part, "step") for part in ("first", "last"))
-        has_steps = first <= last
-        start = np.maximum.accumulate(self.steps.of("first", "start")[has_steps])
-        end = np.maximum(self.steps.of("last", "end")[has_steps], start)
-        return first[has_steps], last[has_steps], start, end
+        first, end_step = fold.of("first", "first_step"), fold.of("last", "end_step")
+        has_steps = first < end_step
+        start = np.maximum(fold.of("first", "start_ns")[has_steps] - self.origin_ns, 0)
+        start = np.maximum.accumulate(start)
+        end = np.maximum(fold.of("last", "end_ns")[has_steps] - self.origin_ns, start)
+        return first[has_steps], end_step[has_steps] - 1, start, end
 
     def start_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return float64: when these steps began; NaN beyond the last one."""
@@ -164,54 +241,31 @@ class Top:
 
     # --- adding rows ------------------------------------------------------------------------------
 
-    def add_segment(self, info: SegmentInfo, tables: Tables, samples: Tables) -> None:
-        """Add the rows of a sealed segment, and list it."""
-        self.segments.append(info)
-        self.covered = info.last
-        self.add(tables, samples)
-
-    def add(self, tables: Tables, samples: Tables) -> None:
+    def add(self, tables: AnyTables, samples: AnyTables) -> None:
         """Add rows that follow those added before."""
         self.summary.add(tables, samples)
         self._add_phases(tables)
         self.fold(tables, {**samples, **pipeline_readings(tables)})
 
-    def _add_phases(self, tables: Tables) -> None:
+    def _add_phases(self, tables: AnyTables) -> None:
         if "phases" in tables:
-            self.phases = longest(concatenate("phases", [self.phases, tables["phases"]]), LONGEST)
+            self.longest = longest(concatenate("phases", [self.longest, dict(tables["phases"])]), LONGEST)
 
-    def fold(self, tables: Tables, samples: Tables) -> None:
+    def fold(self, tables: AnyTables, samples: AnyTables) -> None:
         """Add rows to the cells alone; of the tables, only steps are used."""
         self._add_steps(tables)
         for group, columns in samples.items():
             if len(columns["time_ns"]) and len(columns) > 1:
                 self.values += len(columns["time_ns"]) * (len(columns) - 1)
-                self._samples[group] = self._grown(self.samples(group), columns)
+                self.group(group)
+                self.samples.setdefault(group, self.SAMPLES(self.origin_ns)).add(columns)
 
-    def _add_steps(self, tables: Tables) -> None:
+    def _add_steps(self, tables: AnyTables) -> None:
         steps = tables.get("steps")
-        if steps is None or not len(steps["step"]):
-            return
-        self._cells = None
-        number = np.maximum(steps["step"], 0)
-        start = np.maximum(steps["start_ns"] - self.origin_ns, 0)
-        end = start + np.maximum(steps["duration_ns"], 0)
-        self.values += len(number) * len(STEP_SERIES)
-        self.steps.add(
-            number,
-            first=(_PLACES["first"], np.stack([number, start])),
-            last=(_PLACES["last"], np.stack([number, end])),
-            **statistics(STEP_SERIES, step_series(steps)),
-        )
-
-    def _grown(self, fold: Fold | None, columns: Mapping[str, np.ndarray]) -> Fold:
-        """Return a group's fold with samples added, in place; None: a new one."""
-        fold = Fold(SAMPLE_CELLS, SAMPLE_NS, first=None) if fold is None else fold
-        since = np.maximum(columns["time_ns"] - self.origin_ns, 0)
-        names = [name for name in columns if name != "time_ns"]
-        values = np.stack([columns[name] for name in names]).astype(np.float64)
-        fold.add(since, first=(("time",), since[np.newaxis]), **statistics(names, values))
-        return fold
+        if steps is not None and len(steps["step"]):
+            self._cells = None
+            self.values += len(steps["step"]) * len(STEP_SERIES)
+            self.steps.add(steps)
 
     def with_rows(self, tables: Tables, samples: Tables) -> "Top":
         """Return another top that has these rows, too; this one stays as it is.
@@ -224,52 +278,34 @@ class Top:
         other._add_steps(tables)
         other._add_phases(tables)
         samples = {**samples, **pipeline_readings(tables)}
-        other._samples = {}
+        other.samples = {}
         other._stored = {
             group: partial(self._later, group, samples) for group in dict.fromkeys([*self.groups, *samples])
         }
         return other
 
-    def _later(self, group: str, samples: Tables) -> Fold:
-        fold, columns = self.samples(group), samples.get(group)
+    def _later(self, name: str, samples: Tables) -> Any:
+        self.group(name)
+        cells, columns = self.samples.get(name, self.SAMPLES(self.origin_ns)), samples.get(name)
         if columns is None or not len(columns["time_ns"]) or len(columns) < 2:
-            return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None) if fold is None else fold
-        return self._grown(deepcopy(fold), columns)
+            return cells
+        cells = deepcopy(cells)
+        cells.add(columns)
+        return cells
 
     # --- its file ---------------------------------------------------------------------------------
 
-    def pack(self) -> bytes:
-        """Return the bytes of `top.npz`."""
-        phases, planes = encode_frame(self.phases, TABLES["phases"])
-        about: dict[str, Any] = {
-            "phases": phases,
-            "origin_ns": self.origin_ns,
-            "summary": self.summary.state(),
-            "folds": {},
-        }
-        arrays = {
-            "phases": planes,
-            "segments": np.array(self.segments, np.int64).reshape(-1, len(SegmentInfo._fields)),
-            "stretches": np.array(self.stretches, np.int64).reshape(-1, 2),
-        }
-        for name in ["steps", *self.groups]:
-            fold = self.steps if name == "steps" else self.samples(name)
-            if fold is None or not fold.used:
-                continue
-            parts = {part: fold.columns(part) for part in (*_STATS, *_PLACES) if fold.columns(part)}
-            place = {"width": fold.width, "first": fold.first, "used": fold.used}
-            about["folds"][name] = {**place, "columns": parts}
-            arrays |= {f"{name}/{part}": fold.matrix(part) for part in parts}
-            count = arrays[f"{name}/count"]
-            mean = arrays.pop(f"{name}/total") / np.maximum(count, 1)
-            arrays[f"{name}/mean"] = mean.astype(np.float32)
-            arrays[f"{name}/count"] = count.astype(np.uint32)
-        # These floats hardly compress; a higher level would only cost time.
-        return pack(about, arrays, level=1)
+    def saved(self) -> dict[str, np.ndarray]:
+        """Return copies of all that is stored, but for the lists of segments and stretches."""
+        members = save(self, f"{STATE}/")
+        for name in self.groups:
+            self.group(name)
+            members |= save(self.samples[name], f"{name}/")
+        return members
 
     @classmethod
-    def unpack(cls, container: Container, on_damage: Callable[[Damaged], None]) -> "Top":
-        """Return the top of a file.
+    def unpack(cls: type[_Top], container: Container, on_damage: Callable[[Damaged], None]) -> _Top | None:
+        """Return the top of a file; None where it is of another version.
 
         Args:
             on_damage: called when a group of samples turns out to be damaged, at its first use; the
@@ -277,79 +313,55 @@ class Top:
 
         Raises: Damaged.
         """
-        index = container.index
-        try:
-            top = cls(checked_ns(index["origin_ns"]))
-            top.summary = ColumnDistributions.restore(index["summary"])
-            top.phases = _phases_of(container)
-            top.segments = [SegmentInfo(*row) for row in _integers(container, "segments", len(SegmentInfo._fields))]
-            top.stretches = [(first, last) for first, last in _integers(container, "stretches", 2)]
-            top.covered = max((info.last for info in top.segments), default=-1)
-            folds = {encodable(str(name)): _checked(about) for name, about in index["folds"].items()}
-            if "steps" in folds:
-                top.steps = _restored(container, "steps", folds.pop("steps"), STEP_CELLS, _PLACES)
-            top._stored = {
-                name: partial(_samples_of, container, name, about, on_damage) for name, about in folds.items()
-            }
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            if isinstance(error, Damaged):
-                raise
-            raise Damaged(f"not a top: {error!r}") from error
+        top = load(cls, container, f"{STATE}/")
+        if top is None:
+            return None
+        _check(top.steps.fold, "sum", {"first": ("first_step", "start_ns"), "last": ("end_step", "end_ns")})
+        rows = _integers(container, "segments", len(SegmentInfo._fields))
+        top.segments = [SegmentInfo(*row) for row in rows]
+        top.stretches = [(first, last) for first, last in _integers(container, "stretches", 2)]
+        top.covered = max((info.last for info in top.segments), default=-1)
+        names = (name.removesuffix(f"/{STATE}") for name in container.names if name.endswith(f"/{STATE}"))
+        top._stored = {name: partial(top._group_of, container, name, on_damage) for name in names if name != STATE}
         return top
+
+    def _group_of(self, container: Container, name: str, on_damage: Callable[[Damaged], None]) -> Any:
+        try:
+            cells = load(self.SAMPLES, container, f"{name}/")
+            if cells is not None:
+                _check(cells.fold, "total", {"first": ("time",), "last": ("time",)})
+                return cells
+            raise Damaged(f"{name[:40]}: cells of another version")
+        except Damaged as error:
+            on_damage(error)
+        return self.SAMPLES(self.origin_ns)
+
+
+def _check(fold: Fold, amount: str, places: Mapping[str, Sequence[str]]) -> None:
+    """Make sure that what every cell has is there. Raises: Damaged."""
+    columns = {part: fold.columns(part) for part in ("low", "high", "count", amount, *places)} if fold.used else {}
+    lacking = any(not {*names} <= {*columns.get(part, ())} for part, names in places.items())
+    if columns and (lacking or not all(columns.values())):
+        raise Damaged("cells without a column that all have")
+
+
+def packed(
+    members: Mapping[str, np.ndarray], segments: Sequence[SegmentInfo] = (), stretches: Sequence[tuple[int, int]] = ()
+) -> bytes:
+    """Return the bytes of `top.npz` or of a stretch's file: what `Top.saved` returned, and the segments in it."""
+    lists = {
+        "segments": np.array(segments, np.int64).reshape(-1, len(SegmentInfo._fields)),
+        "stretches": np.array(stretches, np.int64).reshape(-1, 2),
+    }
+    # These floats hardly compress; a higher level would only cost time.
+    return pack({}, {**members, **lists}, level=1)
 
 
 def _integers(container: Container, name: str, width: int) -> list[list[int]]:
     array = container.array(name)
     if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != width:
         raise Damaged(f"not a top: its list of {name} makes no sense")
-    return array.tolist()
-
-
-def _checked(about: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the description of a fold. Raises: Damaged if it claims too much."""
-    width, first, used = about["width"], about["first"], about["used"]
-    if type(width) is not int or not 0 < width < 1 << 62 or width & (width - 1):
-        raise Damaged("cells of an impossible width")
-    if type(first) is not int or not 0 <= first < 1 << 62:
-        raise Damaged("cells that begin at an impossible place")
-    if type(used) is not int or not 0 < used <= STEP_CELLS:
-        raise Damaged(f"more than {STEP_CELLS} cells claimed")
-    if max(map(len, about["columns"].values())) > MOST_COLUMNS:
-        raise Damaged(f"more than {MOST_COLUMNS} columns claimed")
-    return about
-
-
-def _restored(
-    container: Container, name: str, about: Mapping[str, Any], size: int, places: Mapping[str, Sequence[str]]
-) -> Fold:
-    """Return a fold as stored, which has at least these columns. Raises: Damaged, KeyError."""
-    fold, arrays = Fold(size, about["width"]), {}
-    for part, columns in about["columns"].items():
-        array = container.array(f"{name}/{'mean' if part == 'total' else part}")
-        kind = "f" if REDUCTIONS[part].dtype in (np.float32, np.float64) else "iu"
-        if array.dtype.kind not in kind or array.shape != (len(columns), about["used"]):
-            raise Damaged(f"{name[:40]}: cells of another kind than {part} of {len(columns)}")
-        arrays[part] = [encodable(str(column)) for column in columns], array
-    columns, mean = arrays["total"]
-    count = arrays["count"][1]
-    with np.errstate(invalid="ignore"):
-        arrays["total"] = columns, np.where(count > 0, mean.astype(np.float64) * count, 0.0)
-    fold.restore(about["first"], about["used"], **arrays)
-    for part, needed in {"low": (), "high": (), **places}.items():
-        fold.matrix(part)
-        for column in needed:
-            fold.of(part, column)
-    return fold
-
-
-def _samples_of(
-    container: Container, name: str, about: Mapping[str, Any], on_damage: Callable[[Damaged], None]
-) -> Fold:
-    try:
-        return _restored(container, name, about, SAMPLE_CELLS, _SAMPLE_PLACES)
-    except (Damaged, KeyError, ValueError, TypeError) as error:
-        on_damage(error if isinstance(error, Damaged) else Damaged(f"{name[:40]}: {error!r}"))
-        return Fold(SAMPLE_CELLS, SAMPLE_NS, first=None)
+    return cast(list[list[int]], array.tolist())
 
 
 def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
@@ -359,12 +371,3 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
         return rows
     rows_kept = np.sort(np.argsort(-lengths, kind="stable")[:count])
     return {name: values[rows_kept] for name, values in rows.items()}
-
-
-def _phases_of(container: Container) -> dict[str, np.ndarray]:
-    """Return the longest phases as stored. Raises: Damaged, KeyError."""
-    frame = checked_frame("phases", container.index["phases"], TABLES["phases"])
-    rows = decode_frame(frame, container.array("phases"))
-    if rows and set(rows) != set(TABLES["phases"]):
-        raise Damaged("phases: columns are missing")
-    return rows or complete("phases", {})

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from gpu_util_callback.recording.segments import (
 )
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.recording.summary import Account
-from gpu_util_callback.recording.top import Top, stretch_name
+from gpu_util_callback.recording.top import Top, packed, stretch_name
 from gpu_util_callback.redaction import Redactor, hashed_host, without_secrets
 
 # Rows are sealed after a minute, or at this size in memory: packed, it is a tenth of that.
@@ -38,9 +38,14 @@ STRETCH_VALUES = 1 << 22
 # Rows kept in memory while nothing can be written; the oldest go first.
 MAX_WAITING_ROWS = 4 * MAX_ROWS
 MAX_WAITING_PARTS = 64  # arrays of them, before they become one
+# Rows and flushes that the sums may lack: added together they cost less.
+MOST_UNSUMMED, MOST_UNSUMMED_PARTS = 1 << 16, 8
 
 # What a flush writes is packed where that costs less than the way to the store.
 LOCAL_LEVEL, REMOTE_LEVEL, SEALED_LEVEL = 0, 1, 6
+
+# ("tables" or "samples", name) -> rows, in the pieces in which they came.
+NewRows = dict[tuple[str, str], list[dict[str, np.ndarray]]]
 
 LOOK_FILE = "look.json"
 MAX_REQUEST_BYTES = 1000
@@ -69,6 +74,7 @@ class RecordingWriter:
         path: the recording's folder; "" until it is made.
         answered: `time.monotonic` when storage had last written a file; 0 = never.
         files: content of other tools' files by name, to be written into it.
+        sums: what is drawn, or also judged; set before rows are appended, and None where adding rows has failed.
         removals: how often the folder was removed, and made anew, while it was written.
 
     Raises: OSError where the folder cannot be made.
@@ -90,6 +96,7 @@ class RecordingWriter:
         self.flush_s = flush_s
         self.facts: dict[str, Any] = {**manifests.process_facts(), "rank": 0, **facts}
         self.facts.setdefault("started_ns", clock.now())
+        self.sums: Top | None = Top(self.facts["started_ns"])
         host = str(self.facts.get("host") or "unknown")
         self._redact = Redactor({host, manifests.process_facts()["host"]}) if redact else None
         self.name = self.path = ""
@@ -99,18 +106,23 @@ class RecordingWriter:
         # The new rows, the facts, and sums over all rows; held briefly.
         self._lock = threading.Lock()
         self._io_lock = threading.Lock()  # everything below; held while writing
-        self._new: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
+        self._new: NewRows = {}
         self._new_rows: Counter[tuple[str, str]] = Counter()
+        self._summing = threading.Lock()  # around the sums, never while storage is waited for; taken before `_lock`
+        self._unsummed: NewRows = {}  # those that the sums lack
+        self._sums_error: Exception | None = None
+        self._saved: dict[str, np.ndarray] | None = None  # the sums of all rows up to this flush
         self._level = REMOTE_LEVEL if is_remote(log_dir) else LOCAL_LEVEL
         self._waiting: Part = {}, {}  # rows that are in no file yet
         self._open: list[Part] = []  # those of each small segment, in order
-        self._open_rows: Counter[tuple[int, str]] = Counter()  # theirs, as `_sizes` counts them
+        self._open_rows: Counter[tuple[str, str]] = Counter()
         self._open_bytes = 0
         self._open_since: int | None = None  # when the first row came that is not sealed
         self._number = 0  # of the next segment
         self._superfluous: list[str] = []  # files to remove once the top is written
         self._covered = 0  # number of the first segment that the written top lacks
-        self._top = Top(self.facts["started_ns"])
+        self._segments: list[SegmentInfo] = []  # the sealed ones
+        self._stretches: list[tuple[int, int]] = []  # the first and last segment of each
         self._stretch = Top(self.facts["started_ns"])
         self._top_is_due = False
         self._account = Account()
@@ -150,7 +162,7 @@ class RecordingWriter:
         Raises: ValueError for an unknown table or column, or different lengths.
         """
         rows = complete(table, columns)
-        if not len(next(iter(rows.values()))):
+        if not _length(rows):
             return
         clean = without_secrets if self._redact is None else self._redact.text
         for name, kind in TABLES[table].items():
@@ -187,10 +199,19 @@ class RecordingWriter:
 
     def _keep_rows(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
         """Keep new rows for the next flush; the oldest ones go where none comes."""
+        self._keep_for_flush(key, rows)
+        unsummed = self._unsummed.get(key, ())
+        if len(unsummed) >= MOST_UNSUMMED_PARTS or sum(map(_length, unsummed)) >= MOST_UNSUMMED:
+            with self._summing:
+                self._sum_up(self._take_unsummed())
+
+    def _keep_for_flush(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
         with self._lock:
+            if self.sums is not None:
+                self._unsummed.setdefault(key, []).append(rows)
             parts = self._new.setdefault(key, [])
             parts.append(rows)
-            count = self._new_rows[key] = self._new_rows[key] + len(next(iter(rows.values())))
+            count = self._new_rows[key] = self._new_rows[key] + _length(rows)
             if len(parts) < MAX_WAITING_PARTS and count <= MAX_WAITING_ROWS:
                 return
             try:
@@ -209,7 +230,7 @@ class RecordingWriter:
         """Add rows to the totals, once each."""
         kind, name = key
         if kind == "tables":
-            self._rows[name] += len(next(iter(rows.values())))
+            self._rows[name] += _length(rows)
             if name == "steps":
                 self._account.add_steps(rows)
             elif name == "phases":
@@ -219,6 +240,36 @@ class RecordingWriter:
         """Return the host account so far (see `Account.result`), of all flushed rows."""
         with self._lock:
             return self._account.result(self.facts["started_ns"], self._clock.now() if now_ns is None else now_ns)
+
+    @contextlib.contextmanager
+    def summed(self) -> Iterator[Top | None]:
+        """Hold `sums` of all rows appended so far; nobody adds any meanwhile. Waits for no storage.
+
+        Raises: what adding rows raised, here or during a flush.
+        """
+        with self._summing:
+            self._sum_up(self._take_unsummed())
+            if self._sums_error is not None:
+                raise self._sums_error
+            yield self.sums
+
+    def _take_unsummed(self) -> NewRows:
+        with self._lock:
+            rows, self._unsummed = self._unsummed, {}
+        return rows
+
+    def _sum_up(self, new: NewRows) -> None:
+        """Add rows to the sums; where that fails there are none."""
+        if self.sums is None or not new:
+            return
+        try:
+            rows: Part = {}, {}
+            for (kind, name), parts in new.items():
+                is_table = kind == "tables"
+                rows[0 if is_table else 1][name] = concatenate(name if is_table else None, parts)
+            self.sums.add(*rows)
+        except Exception as error:
+            self.sums, self._sums_error = None, error
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -280,22 +331,23 @@ class RecordingWriter:
             self._write(name, self.files[name])
             del self.files[name]
         self._clock.pair()
-        self._take_new_rows()
+        is_sealed = self._take_new_rows(seal)
         while any(self._waiting):
             part, remaining = _split(self._waiting)
-            if not self._fits(part):
-                self._seal()
-            if seal or any(remaining) or self._is_old():
+            if is_sealed:
+                if not self._fits(part):
+                    self._seal()
                 self._seal(part)
             else:
                 self._write_small(part)
             self._waiting = remaining
-        if self._open and (seal or self._is_old() or self._open_bytes >= SEAL_BYTES):
+        if self._open and is_sealed:
             self._seal()
-        if self._top_is_due:
+        if self._top_is_due and is_sealed:
             self._write_stretch(seal)
-            self._write("top.npz", self._top.pack())
-            self._covered = self._top.covered + 1
+            if self._saved is not None:
+                self._write("top.npz", packed(self._saved, self._segments, self._stretches))
+                self._covered = self._number
             self._top_is_due = False
             for name in self._superfluous:
                 try:
@@ -305,11 +357,25 @@ class RecordingWriter:
             self._superfluous = []
         self._write_manifest()
 
-    def _take_new_rows(self) -> None:
-        """Move appended rows to those that wait for a file, adding them to the totals."""
-        with self._lock:
-            new, self._new = self._new, {}
-            self._new_rows.clear()
+    def _take_new_rows(self, seal: bool) -> bool:
+        """Move appended rows to those that wait for a file; return whether all of these are sealed now.
+
+        If so, the sums are saved as they are: of the same rows.
+        """
+        is_sealed = seal or self._seal_is_due()
+        with self._summing if is_sealed else contextlib.nullcontext():
+            with self._lock:
+                new, self._new = self._new, {}
+                self._new_rows.clear()
+                unsummed, self._unsummed = (self._unsummed, {}) if is_sealed else ({}, self._unsummed)
+            if is_sealed:
+                self._sum_up(unsummed)
+                self._saved = None if self.sums is None else self.sums.saved()
+        self._take_all(new)
+        return is_sealed
+
+    def _take_all(self, new: NewRows) -> None:
+        """Move rows to those that wait for a file, adding them to the totals. Raises: MemoryError."""
         if not new:
             return
         try:
@@ -321,7 +387,7 @@ class RecordingWriter:
             with self._lock:
                 for key, parts in new.items():
                     self._new[key] = parts + self._new.get(key, [])
-                    self._new_rows[key] += sum(len(next(iter(part.values()))) for part in parts)
+                    self._new_rows[key] += sum(_length(part) for part in parts)
             raise
         if self._open_since is None:
             self._open_since = self._clock.now()
@@ -333,13 +399,21 @@ class RecordingWriter:
         rows = concatenate(table, parts)
         home = self._waiting[0 if table is not None else 1]
         every = concatenate(table, [home[name], rows]) if name in home else rows
-        waiting = len(next(iter(every.values())))
+        waiting = _length(every)
         if waiting > MAX_WAITING_ROWS and self._failed_writes:
             self._dropped_rows += waiting - MAX_WAITING_ROWS
             every = {column: part[-MAX_WAITING_ROWS:] for column, part in every.items()}
         with self._lock:
             self._count(key, rows)
         home[name] = every
+
+    def _seal_is_due(self) -> bool:
+        """Return whether rows are old or many enough to be sealed, or wait for it since a flush that failed."""
+        with self._lock:
+            size = sum(column.nbytes for parts in self._new.values() for rows in parts for column in rows.values())
+            rows = self._new_rows + self._open_rows
+        is_large = self._open_bytes + size >= SEAL_BYTES or max(rows.values(), default=0) > MAX_ROWS
+        return self._top_is_due or any(self._waiting) or is_large or self._is_old()
 
     def _is_old(self) -> bool:
         return self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS
@@ -373,16 +447,16 @@ class RecordingWriter:
         self._number = last + 1
         self._open, self._open_rows, self._open_bytes = [], Counter(), 0
         self._open_since = None
-        self._top.add_segment(info, tables, samples)
+        self._segments.append(info)
         self._stretch.fold(tables, samples)
         self._top_is_due = True
 
     def _write_stretch(self, last_one: bool) -> None:
         long = self._stretch.values >= STRETCH_VALUES
-        stretches = self._top.stretches
+        stretches = self._stretches
         if long or (last_one and stretches and self._stretch.values):
-            first, last = stretches[-1][1] + 1 if stretches else 0, self._top.covered
-            self._write(stretch_name(first, last), self._stretch.pack())
+            first, last = stretches[-1][1] + 1 if stretches else 0, self._segments[-1].last
+            self._write(stretch_name(first, last), packed(self._stretch.saved()))
             stretches.append((first, last))
             self._stretch = Top(self.facts["started_ns"])
 
@@ -422,7 +496,7 @@ class RecordingWriter:
         self._storage.make_folder(self.path)
         self.removals += 1
         self._open_since = 0  # seal what the small segments held
-        self._top_is_due |= bool(self._top.segments)
+        self._top_is_due |= bool(self._segments)
 
     def _write(self, name: str, data: bytes) -> None:
         path = self._storage.join(self.path, name)
@@ -467,17 +541,16 @@ def _split(part: Part) -> tuple[Part, Part]:
     for kind, rows in enumerate(part):
         for name, columns in rows.items():
             first[kind][name] = {key: column[:MAX_ROWS] for key, column in columns.items()}
-            if len(next(iter(columns.values()))) > MAX_ROWS:
+            if _length(columns) > MAX_ROWS:
                 remaining[kind][name] = {key: column[MAX_ROWS:] for key, column in columns.items()}
     return first, remaining
 
 
-def _sizes(part: Part) -> Counter[tuple[int, str]]:
-    """Return the number of rows of each (0, table) and (1, group)."""
-    return Counter(
-        {
-            (kind, name): len(next(iter(columns.values())))
-            for kind, rows in enumerate(part)
-            for name, columns in rows.items()
-        }
-    )
+def _sizes(part: Part) -> Counter[tuple[str, str]]:
+    """Return the number of rows by kind and name."""
+    kinds = zip(("tables", "samples"), part, strict=True)
+    return Counter({(kind, name): _length(columns) for kind, rows in kinds for name, columns in rows.items()})
+
+
+def _length(rows: Mapping[str, np.ndarray]) -> int:
+    return len(next(iter(rows.values())))

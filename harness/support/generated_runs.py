@@ -159,7 +159,8 @@ class Generated(MadeUpRun):
                 inside = (times >= start) & (times < end)
                 noisy = 100 * share + rng.normal(0, 2, int(inside.sum()))
                 values[inside] = np.clip(np.rint(noisy), 0, 100)
-            columns = {"time_ns": times, "utilization_pct": values}
+            # What a driver reports is the mean of a window that ends when it is read.
+            columns = {"time_ns": times + round(1e9 / hz), "utilization_pct": values}
             for name, pieces in self._gpu_values.items():
                 which, column = name.split(":")
                 if which != f"gpu{index}":

@@ -9,8 +9,10 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge, logdir_report, thresholds_in_force
 from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
+from gpu_util_callback.recording.container import Container
 from gpu_util_callback.recording.manifest import process_facts
 from gpu_util_callback.recording.schema import CATEGORIES, TABLES
+from gpu_util_callback.recording.top import packed
 
 MS = 1_000_000
 Rows = dict[str, dict[str, np.ndarray]]
@@ -181,6 +183,7 @@ class MadeUpRun:
         ended = {} if status == "lost" else {"ended_ns": self.now, "heartbeat_ns": self.now}
         gone = {**process_facts(), "pid": 2**22 - 1} if status == "lost" else {}
         writer = RecordingWriter(str(log_dir), ended | self.facts | gone | facts, clock=Clock())
+        writer.sums = Evidence(writer.facts["started_ns"])
         for name, table in self.tables().items():
             writer.append(name, table)
         for group, block in self.samples().items():
@@ -194,6 +197,15 @@ class MadeUpRun:
 
 
 write = MadeUpRun.write
+
+
+def restored(evidence: Evidence) -> Evidence:
+    """The same evidence, as a reader has it from a file."""
+    stored = Evidence.unpack(Container(packed(evidence.saved())), lambda error: None)
+    assert stored is not None
+    for group in stored.groups:
+        stored.group(group)
+    return stored
 
 
 def findings_of(result: Mapping, cause: str = "") -> list[dict]:

@@ -91,7 +91,7 @@ class SyntheticRun(MadeUpRun):
             log_dir, self._facts(rank, world_size, job, fit_index, epochs), clock=self.clock, redact=redact
         )
         self.path = Path(self.writer.path)
-        self._evidence = Evidence(self.start) if diagnose else None
+        self.writer.sums = Evidence(self.start) if diagnose else None
         self.now += 120 * MS
         self._phase("input_setup", "iterator", self.start, self.now, account="input_wait")
 
@@ -158,8 +158,6 @@ class SyntheticRun(MadeUpRun):
     def _put_rows(self):
         for name, rows in self.take().items():
             self.writer.append(name, rows)
-            if self._evidence is not None:
-                self._evidence.add({name: rows})
 
     def _is_slow(self, steps):
         third = self.total // 3
@@ -335,9 +333,6 @@ class SyntheticRun(MadeUpRun):
 
     def _put_samples(self, group, names, times, values):
         self.writer.append_samples(group, names, times, values)
-        if self._evidence is not None:
-            columns = {name: values[:, at] for at, name in enumerate(names)}
-            self._evidence.add({}, {group: {"time_ns": times, **columns}})
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -359,8 +354,10 @@ class SyntheticRun(MadeUpRun):
         return self.path
 
     def _diagnose(self, ended):
-        if self._evidence is not None:
-            self.writer.update(diagnosis=judge(Run(self.writer.facts, self._evidence, self.now, ended)))
+        if self.writer.sums is not None:
+            with self.writer.summed() as evidence:
+                diagnosis = judge(Run(self.writer.facts, evidence, self.now, ended))
+            self.writer.update(diagnosis=diagnosis)
 
 
 def make_recording(log_dir, scenario="thirds", steps=600, gpus=2, live=False, **options) -> Path:

@@ -172,7 +172,7 @@ class TopTiles:
         return [] if fold is None else fold.columns("low")
 
     def _fold(self, group: str) -> Fold | None:
-        return self.top.steps if group == "steps" else self.top.samples(group)
+        return self.top.steps.fold if group == "steps" else self.top.group(group)
 
     def level_of(self, group: str, axis: str) -> int:
         """Return the finest level available for a group."""
@@ -197,7 +197,7 @@ class TopTiles:
         else:
             return 0
         wide = 0 if single else _bits(int(max(1, np.percentile(lengths, 90, method="higher"))))
-        return max(wide, 0 if group == "steps" else _bits(self.top.steps.width))
+        return max(wide, 0 if group == "steps" else _bits(self.top.steps.fold.width))
 
     def cells(self, group: str, columns: Sequence[str]) -> Cells:
         """Return a group's cells in the order of their rows."""
@@ -206,12 +206,12 @@ class TopTiles:
             none = np.zeros(0, np.int64)
             values = np.zeros((len(columns), 0), np.float32)
             return _rows(none, none if group == "steps" else None, columns, values)
-        place = "step" if group == "steps" else "time"
-        has_rows = fold.of("first", place) < FAR
-        parts = {part: fold.matrix(part, columns)[:, has_rows] for part in ("low", "high", "total", "count")}
+        has_rows = fold.of("first", "first_step" if group == "steps" else "time") < FAR
+        parts = {part: fold.matrix(part, columns)[:, has_rows] for part in ("low", "high", "count")}
+        parts["total"] = fold.matrix("sum" if group == "steps" else "total", columns)[:, has_rows]
         if group == "steps":
-            step, since = (fold.of("first", name)[has_rows] for name in ("step", "start"))
-            return Cells(np.maximum.accumulate(since), step, parts)
+            step, start = (fold.of("first", name)[has_rows] for name in ("first_step", "start_ns"))
+            return Cells(np.maximum.accumulate(np.maximum(start - self.top.origin_ns, 0)), step, parts)
         return Cells(np.maximum.accumulate(fold.of("first", "time")[has_rows]), None, parts)
 
     def range(self, group: str, columns: Sequence[str], view: View) -> Range:

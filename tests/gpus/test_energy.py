@@ -9,8 +9,8 @@ from made_up_rows import step_table
 from nvml import Scenario
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.usage import EnergyUse
+from gpu_util_callback.diagnosis import Evidence, Run, run_report
+from gpu_util_callback.diagnosis.evidence.energy import energy
 from gpu_util_callback.recording.schema import STEP_PARTS
 
 SECOND = 10**9
@@ -137,17 +137,18 @@ def test_without_power_there_is_no_energy_and_no_price(step, tmp_path, capsys):
 
 def counted(blocks):
     """The energy of a run of 2 s whose first half waits, from blocks of (times in s, counter in W, power in W)."""
-    use = EnergyUse(0)
+    evidence = Evidence(0)
     for times, counter, power in blocks:
         rows = {
             "time_ns": (np.array(times) * SECOND).astype(np.int64),
             "power_energy_mw": 1000 * np.array(counter, float),
             "power_mw": 1000 * np.array(power, float),
         }
-        use.add({}, {"gpu0": rows})
+        evidence.add({}, {"gpu0": rows})
     step = {**dict.fromkeys(STEP_PARTS, np.zeros(1, np.int64)), "start_ns": np.zeros(1, np.int64)}
-    use.add({"steps": {**step, "input_wait_ns": np.array([SECOND]), "body_ns": np.array([SECOND])}}, {})
-    return use.result([{"index": 0, "used_by_framework": True}], 0, 2 * SECOND)
+    halves = {"input_wait_ns": np.array([SECOND]), "body_ns": np.array([SECOND]), "duration_ns": np.array([2 * SECOND])}
+    evidence.add({"steps": {**step, **halves}})
+    return energy(Run({"gpus": [{"index": 0, "used_by_framework": True}]}, evidence, 2 * SECOND))
 
 
 def test_energy_between_two_reads_of_a_counter_goes_where_power_was_sampled():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated
 
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, grows
 from gpu_util_callback.recorder import memory_watch
 
@@ -60,14 +61,15 @@ def test_where_growth_begins_and_how_fast_it_is(course, onset, rate):
 
 
 def test_a_track_stays_small_and_keeps_lows_and_highs():
-    track, other = MemoryTrack(), MemoryTrack()
+    bins, other_bins = SampleBins(), SampleBins()
     times = np.arange(100_000) * 1_000_000_000
     values = np.rint(1e9 + 1e6 * (np.sin(np.arange(100_000) / 50) + np.arange(100_000) / 1000))
-    track.add(times, values)
+    bins.add({"time_ns": times, "workers": values})
     for part in np.array_split(np.arange(100_000), 77):
-        other.add(times[part], values[part])
+        other_bins.add({"time_ns": times[part], "workers": values[part]})
+    track, other = bins.track("workers"), other_bins.track("workers")
     assert len(track) <= MemoryTrack.CAPACITY
-    assert track.low.min() == values.min() and track.high.max() == values.max() == track.highest
+    assert track.low.min() == np.float32(values.min()) and track.highest == values.max()
     assert np.array_equal(track.low, other.low) and np.array_equal(track.time_ns, other.time_ns)
 
 

@@ -188,9 +188,11 @@ def test_times_that_nothing_can_be_added_to_are_damage(tmp_path):
     stored = (path / "top.npz").read_bytes()
     top = Container(stored)
     arrays = {name[:-4]: top.array(name[:-4]) for name in top._members if ".npy" in name}
-    for change in ({"origin_ns": 10**30}, {"origin_ns": 1e300}):
-        with pytest.raises(Damaged, match="a time of"):
-            Top.unpack(Container(pack({**top.index, **change}, arrays)), print)
+    versions, about = json.loads(arrays["state/state"].tobytes())
+    for origin in (2**62, -1, 10**30, 1e300):
+        state = np.frombuffer(json.dumps([versions, {**about, "origin_ns": origin}]).encode(), np.uint8)
+        with pytest.raises(Damaged, match=r"a time of|64 bits|no int"):
+            Top.unpack(Container(pack({}, {**arrays, "state/state": state})), print)
     far = arrays["segments"].copy()
     far[:, 6:8] = 2**62, 2**63 - 1  # when its rows begin and end
     (path / "top.npz").write_bytes(pack(top.index, {**arrays, "segments": far}))

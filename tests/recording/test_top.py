@@ -9,11 +9,11 @@ import pytest
 from scripted_runs import MS, step_rows
 
 from gpu_util_callback.recording import Recording, read_recordings
-from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.container import Container, Damaged, pack
 from gpu_util_callback.recording.fold import FAR, Fold
 from gpu_util_callback.recording.segments import Segment, complete
-from gpu_util_callback.recording.summary import Distribution
-from gpu_util_callback.recording.top import SAMPLE_CELLS, STEP_CELLS, Top, statistics
+from gpu_util_callback.recording.summary import ColumnDistributions, Distribution
+from gpu_util_callback.recording.top import SAMPLE_CELLS, STEP_CELLS, Top, packed, statistics
 
 START = 1_700_000_000_000_000_000
 
@@ -108,20 +108,20 @@ def test_a_long_runs_top_has_a_fixed_size_and_the_rows_extremes(make_writer, tmp
     assert max(sizes) < 3 * sizes[5]
     (found,) = read_recordings(tmp_path / "run")
     top = found.top
-    assert STEP_CELLS // 2 < top.steps.used <= STEP_CELLS
-    wait = top.steps.of("high", "input_wait_ns")
+    assert STEP_CELLS // 2 < top.steps.fold.used <= STEP_CELLS
+    wait = top.steps.fold.of("high", "input_wait_ns")
     assert wait.max() == np.float32(777 * MS)
-    assert int(wait.argmax()) == (17 * 4_000 + 1_234) // top.steps.width
-    assert top.steps.of("count", "duration_ns").sum() == blocks * 4_000
+    assert int(wait.argmax()) == (17 * 4_000 + 1_234) // top.steps.fold.width
+    assert top.steps.fold.of("count", "duration_ns").sum() == blocks * 4_000
     # Every cell of steps tells when its first step began, to the nanosecond.
     starts = np.concatenate([rows["start_ns"] for rows in steps]) - found.start_ns
-    assert (top.steps.of("first", "start") == starts[:: top.steps.width]).all()
+    assert (top.steps.fold.of("first", "start_ns") - found.start_ns == starts[:: top.steps.fold.width]).all()
     numbers = np.arange(0, blocks * 4_000, 1_111)
     assert np.abs(top.start_of(numbers) - starts[numbers]).max() < 1e9
     assert np.isnan(top.start_of(np.array([blocks * 4_000])))
-    assert np.abs(top.step_at(starts[numbers]) - numbers).max() <= top.steps.width
+    assert np.abs(top.step_at(starts[numbers]) - numbers).max() <= top.steps.fold.width
     # Samples are exact on their own axis.
-    gpu = top.samples("gpu0")
+    gpu = top.group("gpu0")
     assert SAMPLE_CELLS // 4 < gpu.used <= SAMPLE_CELLS
     assert gpu.of("count", "utilization_pct").sum() == blocks * 200
     cell = int((steps[15]["start_ns"][2_000] - found.start_ns) // gpu.width)
@@ -168,7 +168,11 @@ def test_quantiles_are_within_a_percent():
     for part in np.array_split(values, 13):
         one.add(part)
     one.add(np.array([np.nan]))
-    found = Distribution.restore(one.state()).result()
+    kept = ColumnDistributions()
+    kept._of["host", "a"] = one
+    top = Top(0)
+    top.summary = kept
+    found = Top.unpack(Container(packed(top.saved())), fail).summary.result()["host"]["a"]
     assert found["count"] == 50_000
     assert found["mean"] == pytest.approx(values.mean())
     assert found["max"] == values.max()
@@ -190,19 +194,19 @@ def test_rows_added_later_are_folded_in_when_somebody_looks():
     early, late = rows(0, 900, ["a"]), rows(900, 2_600, ["b", "a"])
     whole = Top(START)
     whole.add(*early)
-    stored = Top.unpack(Container(whole.pack()), fail)
-    grown, before = stored.with_rows(*late), whole.pack()
+    stored = Top.unpack(Container(packed(whole.saved())), fail)
+    grown, before = stored.with_rows(*late), packed(whole.saved())
     whole.add(*late)
-    assert not grown._samples
+    assert not grown.samples
     assert grown.step_range == whole.step_range == (0, 3_499)
-    assert grown.groups == ["gpu0"] and grown.samples("gpu1") is None
+    assert grown.groups == ["gpu0"] and grown.group("gpu1") is None
     assert grown.summary.result() == whole.summary.result()
-    for found, truth in ((grown.steps, whole.steps), (grown.samples("gpu0"), whole._samples["gpu0"])):
+    for found, truth in ((grown.steps.fold, whole.steps.fold), (grown.group("gpu0"), whole.group("gpu0"))):
         assert (found.width, found.used) == (truth.width, truth.used)
-        for part in ("low", "high", "total", "count", "first"):
+        for part in ("low", "high", "count", "first", "last", "sum" if truth is whole.steps.fold else "total"):
             assert found.columns(part) == truth.columns(part)
             np.testing.assert_allclose(found.matrix(part), truth.matrix(part), rtol=1e-6)
-    assert stored.pack() == before, "what was stored stays as it is"
+    assert packed(stored.saved()) == before, "what was stored stays as it is"
 
 
 def test_a_flush_costs_its_own_segment_and_not_the_top(make_writer, tmp_path, scripted_time, monkeypatch):
@@ -219,7 +223,7 @@ def test_a_flush_costs_its_own_segment_and_not_the_top(make_writer, tmp_path, sc
         monkeypatch.setattr(owner, name, watched)
 
     watch(Top, "unpack", "unpacked")
-    watch(Top, "samples", "samples")
+    watch(Top, "group", "samples")
     watch(Segment, "__init__", "opened")
     writer = make_writer()
     now, done, found, before = writer.facts["started_ns"], 0, None, -1
@@ -248,43 +252,56 @@ def test_a_flush_costs_its_own_segment_and_not_the_top(make_writer, tmp_path, sc
         assert (found.steps["step"] == np.arange(done)).all()
         assert (found.samples["gpu3"]["power_mw"] == np.repeat(np.arange(flush + 1), 20)).all()
     assert covered > 1 and found.problems == []
-    assert found.top.samples("gpu2").of("count", "power_mw").sum() == 70 * 20
+    assert found.top.group("gpu2").of("count", "power_mw").sum() == 70 * 20
+
+
+def changed(data, member, change):
+    """A container whose member of JSON is another one."""
+    container = Container(data)
+    arrays = {name: container.array(name) for name in container.names}
+    versions, about = json.loads(arrays[member].tobytes())
+    change(about)
+    arrays[member] = np.frombuffer(json.dumps([versions, about]).encode(), np.uint8)
+    return Container(pack({}, arrays))
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda fold: fold.update(width=0),
-        lambda fold: fold.update(width=3),
-        lambda fold: fold.update(width=1 << 62),
-        lambda fold: fold.update(used=STEP_CELLS + 1),
-        lambda fold: fold.update(used=7),
-        lambda fold: fold.update(first=-1),
-        lambda fold: fold.update(columns={"low": ["a"] * 5_000}),
-        lambda fold: fold.update(columns={"low": ["a"]}),
-        lambda fold: fold.update(columns=None),
+        lambda fold: fold.__setitem__(0, 1 << 40),  # cells
+        lambda fold: fold.__setitem__(0, 7),
+        lambda fold: fold.__setitem__(1, 0),  # their width
+        lambda fold: fold.__setitem__(1, 1 << 62),
+        lambda fold: fold.__setitem__(1, 1.5),
+        lambda fold: fold.__setitem__(2, -1),  # the first one
+        lambda fold: fold.__setitem__(2, None),
+        lambda fold: fold.__setitem__(3, STEP_CELLS + 1),  # those in use
+        lambda fold: fold.__setitem__(3, 51),
+        lambda fold: fold.__setitem__(4, {"low": [["a"] * 5_000, 0]}),
+        lambda fold: fold.__setitem__(4, {"low": [["a"], 0]}),
+        lambda fold: fold.__setitem__(4, None),
+        lambda fold: fold[4]["sum"].__setitem__(1, -8),
+        lambda fold: fold[4].update(else_=[["a"], 0]),
         # without a column that is always there
-        lambda fold: fold["columns"].pop("low"),
-        lambda fold: fold["columns"].pop("high"),
-        lambda fold: fold["columns"]["first"].__setitem__(0, "else"),
-        lambda fold: fold["columns"]["last"].__setitem__(0, "else"),
+        lambda fold: fold[4].pop("low"),
+        lambda fold: fold[4].pop("high"),
+        lambda fold: fold[4]["first"][0].__setitem__(0, "else"),
+        lambda fold: fold[4]["last"][0].__setitem__(0, "else"),
     ],
 )
 def test_cells_that_cannot_be_make_the_top_a_damaged_one(spoil):
     top = Top(START)
     top.add({"steps": complete("steps", step_rows(50))}, {})
-    container = Container(top.pack())
-    spoil(container.index["folds"]["steps"])
+    spoilt = changed(packed(top.saved()), "state/state", lambda about: spoil(about["steps"]["fold"]))
     with pytest.raises(Damaged):
-        Top.unpack(container, fail)
+        Top.unpack(spoilt, fail)
 
 
 def test_a_damaged_group_of_samples_is_named_and_empty():
     top, problems = Top(START), []
     times = START + np.arange(50) * 10**8
     top.add({}, {group: {"time_ns": times, "a": times % 9.0} for group in ("gpu0", "gpu1")})
-    container = Container(top.pack())
-    container.index["folds"]["gpu0"]["used"] -= 1
-    found = Top.unpack(container, problems.append)
-    assert found.samples("gpu1").of("count", "a").sum() == 50 and not problems
-    assert found.samples("gpu0").used == 0 and len(problems) == 1
+    spoilt = changed(packed(top.saved()), "gpu0/state", lambda about: about["fold"].__setitem__(3, 10**6))
+    found = Top.unpack(spoilt, problems.append)
+    assert found.group("gpu1").of("count", "a").sum() == 50 and not problems
+    assert found.group("gpu0").used == 0 and len(problems) == 1

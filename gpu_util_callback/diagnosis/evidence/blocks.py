@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
-from gpu_util_callback.recording.fold import FAR, Fold
-from gpu_util_callback.recording.schema import FIT_GAP
+from gpu_util_callback.recording.fold import FAR, REDUCTIONS, Fold, spread_before
+from gpu_util_callback.recording.schema import FIT_GAP, PAUSES, STEP_PARTS
+from gpu_util_callback.recording.top import StepCells
 
 FLOOR_NS = Count(200_000, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait")
 # Number of shapes remembered; a run with more compiles all the time anyway.
@@ -20,12 +22,15 @@ MAX_LONG_WAITS = Count(4096, "rows with the longest waits are known one by one, 
 
 
 _COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
+# Name -> column whose known values it counts.
+_KNOWN = {"wait_known": "input_wait_ns", "compile_known": "compile_ns", "callbacks_known": "callbacks_ns"}
 
 
-class StepBlocks:
+class StepBlocks(StepCells):
     """Sums over blocks of consecutive rows of the `steps` table; integers, hence exact.
 
-    A block covers `rows_per_block` rows, aligned to the first row of the run.
+    A block covers `rows_per_block` rows, aligned to the first row of the run: one cell, or several of
+    a run whose cells are narrower than `BASE_ROWS`, of which the evenness of a wait could not be judged.
 
     Columns (int64, one value per block): the sums of the table's own columns; `wait_ns`, the input
     wait where it exceeds the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor
@@ -42,27 +47,38 @@ class StepBlocks:
     BASE_ROWS = 4
     _SLICE = 1 << 16
 
+    total_rows: int
+    _last_end: int | None  # of the newest row
+    _shapes: set[int]
+    first_ns: dict[int, int]  # when each of the first shapes ran first
+    _longest: np.ndarray  # int64[3, n]: wait in ns, step, start: of the rows with the longest waits
+
     def __init__(self) -> None:
         self.total_rows = 0
-        self._last_end: int | None = None  # of the newest row
-        self._shapes: set[int] = set()
-        self.first_ns: dict[int, int] = {}  # when each of the first shapes ran first
-        self._longest = np.zeros((3, 0), np.int64)  # wait in ns, step, start: of the rows with the longest waits
-        self._fold = Fold(self.CAPACITY, self.BASE_ROWS)
+        self._last_end = None
+        self._shapes = set()
+        self.first_ns = {}
+        self._longest = np.zeros((3, 0), np.int64)
+        self.fold = Fold(self.CAPACITY)
         self._part_of: dict[str, str] = {}  # column -> its part of the fold
 
     @property
     def rows_per_block(self) -> int:
-        return self._fold.width
+        return max(self.BASE_ROWS, self.fold.width)
 
     def __len__(self) -> int:
-        return self._fold.used
+        return -(-self.fold.used * self.fold.width // self.rows_per_block)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Return the column over all blocks so far (a view, shape `(len(self),)`)."""
+        """Return the column over all blocks so far, shape `(len(self),)`."""
         if not self.total_rows:
             return np.zeros(0, np.int64)
-        return self._fold.of(self._part_of[name], name)
+        if not self._part_of:
+            self._part_of = {column: part for part in ("sum", "last", "first") for column in self.fold.columns(part)}
+        part = "count" if name in _KNOWN else self._part_of[name]
+        cells = self.fold.of(part, _KNOWN.get(name, name))
+        joined = self.rows_per_block // self.fold.width
+        return cells if joined == 1 else REDUCTIONS[part].ufunc.reduceat(cells, np.arange(0, len(cells), joined))
 
     def total(self, name: str, blocks: slice = slice(None)) -> int:
         """Return a column's sum over some of the blocks, all by default."""
@@ -97,6 +113,19 @@ class StepBlocks:
         """Time of each block in fetching, compiling and callbacks, and in no part: the GPU may idle in it."""
         return self["input_wait_ns"] + self["compile_ns"] + self["callbacks_ns"] + self["rest_ns"]
 
+    def spent_ns(self, times: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the time of steps before each of `times` by account; evenly spread in a cell of several."""
+        spent: dict[str, np.ndarray] = {}
+        begin, end = (self.fold.of(*place) for place in (("first", "start_ns"), ("last", "end_ns")))
+        for column, account in STEP_PARTS.items():
+            amounts = self.fold.of("sum", column)
+            if self.fold.width == 1:
+                end = begin + amounts
+            spent[account] = spent.get(account, 0) + spread_before(times, begin, end, amounts)
+            if self.fold.width == 1:
+                begin = end
+        return spent
+
     def slack_ns(self, blocks: slice = slice(None)) -> int:
         """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
         quickest = self["least_step_ns"][blocks]
@@ -108,19 +137,16 @@ class StepBlocks:
         )
         return max(0, duration - wait - compiling - round(rows * float(np.median(quickest))))
 
-    def add(self, table: Mapping[str, np.ndarray]) -> None:
+    def add(self, steps: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `steps` table, in order; -1 counts as unknown."""
-        for first in range(0, len(table["start_ns"]), self._SLICE):
-            self._add({name: column[first : first + self._SLICE] for name, column in table.items()})
+        for first in range(0, len(steps["start_ns"]), self._SLICE):
+            self._add({name: column[first : first + self._SLICE] for name, column in steps.items()})
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
         count = len(table["start_ns"])
         parts = self._rows(table, count)
-        self._part_of = self._part_of or {name: part for part, columns in parts.items() for name in columns}
-        self._fold.add(
-            self.total_rows + np.arange(count),
-            **{part: (tuple(columns), np.stack(list(columns.values()))) for part, columns in parts.items()},
-        )
+        added = {part: (tuple(columns), np.stack(list(columns.values()))) for part, columns in parts.items()}
+        self.fold.add(self.total_rows + np.arange(count), **{**self._extremes(table), **added})
         self.total_rows += count
 
     def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, dict[str, np.ndarray]]:
@@ -148,9 +174,6 @@ class StepBlocks:
             "rows": np.ones(count, np.int64),
             "input_wait_ns": raw,
             "wait_ns": wait,
-            "wait_known": (raw_wait >= 0).astype(np.int64),
-            "compile_known": (table["compile_ns"] >= 0).astype(np.int64),
-            "callbacks_known": (table["callbacks_ns"] >= 0).astype(np.int64),
             "wait_events": wait_event.astype(np.int64),
             "event_wait_ns": wait_event * wait,
             "rest_ns": rest,
@@ -216,13 +239,13 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     Steps without samples point to a stopped sampler, samples without steps to training that stands
     still; only both together to a suspended process. Without any samples it cannot be determined.
     """
-    groups = [bins for bins in groups if bins.samples]
+    groups = [bins for bins in groups if bins.used]
     none = np.zeros((0, 2), np.int64)
     if not len(steps) or not groups:
         return none
     every: list[np.ndarray] = []
     first = min(bins.origin_ns or 0 for bins in groups)
-    last = max(bins.last_ns or 0 for bins in groups)
+    last = max(bins.last_ns for bins in groups)
     for bins in groups:
         every.append(bins.stamps())
         if np.diff(every[-1], prepend=first, append=last).max() < GAP_NS:
@@ -317,12 +340,19 @@ class Occurrences:
     CAPACITY = 1024
     COLUMNS = ("start_ns", "end_ns", "self_ns", "step", "count")
 
+    _fold: Fold  # by the number of an occurrence
+    _occurred: int
+    count: int
+    self_ns: int
+    longest_ns: int  # of a single occurrence
+    _newest_ns: int
+
     def __init__(self, rows: Sequence[Occurrence] = ()) -> None:
-        self._fold = Fold(self.CAPACITY)  # by the number of an occurrence
+        self._fold = Fold(self.CAPACITY)
         self._occurred = 0
         self.count = 0
         self.self_ns = 0
-        self.longest_ns = 0  # of a single occurrence
+        self.longest_ns = 0
         self._newest_ns = 0
         self.add(rows)
 
@@ -358,12 +388,12 @@ class Occurrences:
         return self._fold.used
 
 
+@dataclass(eq=False)
 class Phases:
     """Occurrences by (kind, name, account); epochs and the like are not distinguished by name."""
 
-    def __init__(self) -> None:
-        self._groups: dict[tuple[str, str, str], Occurrences] = {}
-        self.end_ns = 0
+    _groups: dict[tuple[str, str, str], Occurrences] = field(default_factory=dict)
+    end_ns: int = 0
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `phases` table."""
@@ -411,15 +441,14 @@ class Phases:
 
     def accounted_ns(self, times: np.ndarray) -> np.ndarray:
         """Return the time outside steps that phases account for before each of `times`, ns."""
-        total = np.zeros(len(times))
-        for (_, _, account), group in self._groups.items():
-            if account:
-                order = np.argsort(group["start_ns"], kind="stable")
-                edges = np.stack([group["start_ns"], group["end_ns"]], axis=1)[order].ravel()
-                spent = group["self_ns"][order]
-                grown = np.cumsum(spent)
-                level = np.stack([grown - spent, grown], axis=1).ravel()
-                origin = int(edges[0])
-                at = np.maximum.accumulate(edges) - origin
-                total += np.interp(times - origin, at, level, left=0.0)
-        return total
+        by_account = self.spent_ns(times, "")
+        return sum((spent for account, spent in by_account.items() if account), np.zeros(len(times)))
+
+    def spent_ns(self, times: np.ndarray, pauses: str = FIT_GAP) -> dict[str, np.ndarray]:
+        """Return the time outside steps before each of `times` by account; that of pauses under a name of its own."""
+        spent: dict[str, np.ndarray] = {}
+        for (kind, _, counted), group in self._groups.items():
+            account = pauses or counted if kind in PAUSES else counted
+            before = spread_before(times, group["start_ns"], group["end_ns"], group["self_ns"])
+            spent[account] = spent.get(account, 0) + before
+        return spent

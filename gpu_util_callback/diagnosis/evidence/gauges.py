@@ -11,9 +11,10 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack
+from gpu_util_callback.diagnosis.evidence.memory_tracks import TRACKED, MemoryTrack
 from gpu_util_callback.diagnosis.thresholds import A_FEW, MIN_S, Count
-from gpu_util_callback.recording.fold import Fold
+from gpu_util_callback.recording.fold import spread_before
+from gpu_util_callback.recording.top import SampleCells
 
 _Run = TypeVar("_Run", bound="Gauges")
 _Arguments = ParamSpec("_Arguments")
@@ -33,14 +34,13 @@ def cached(
 
 
 class Gauges:
-    """Samples by group, and the courses of memory, as in `Evidence`.
+    """Samples by group, and the courses of memory.
 
     Rules repeat the same queries: answers are cached.
     """
 
-    def __init__(self, samples: Mapping[str, SampleBins], memory: Mapping[str, MemoryTrack]) -> None:
+    def __init__(self, samples: Mapping[str, SampleBins]) -> None:
         self.samples = samples
-        self.memory = memory
         self._answers: dict[Hashable, object] = {}
 
     def once(self, question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
@@ -50,6 +50,18 @@ class Gauges:
         except KeyError:
             result = self._answers[question] = answer()
             return result
+
+    @property
+    @cached
+    def memory(self) -> dict[str, MemoryTrack]:
+        """The courses of memory, "host:process_held_bytes" -> its track."""
+        tracks: dict[str, MemoryTrack] = {}
+        for group, bins in self.samples.items():
+            kind = name = group
+            if group.startswith("gpu"):  # an allocator's columns may be in the GPU's own group, too
+                kind, name = "gpu", f"{group.partition('/')[0]}/allocator"
+            tracks |= {f"{name}:{column}": bins.track(column) for column in TRACKED.get(kind, ()) if column in bins}
+        return tracks
 
     def gpu_mean(
         self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = A_FEW, reach: float = 0.0
@@ -119,24 +131,17 @@ class Mean(NamedTuple):
     reach: float
 
 
-class SampleBins:
+class SampleBins(SampleCells):
     """Sum and count per time bin and column of one group of samples, and each column's maximum.
 
-    Bins start at `BASE_NS` and double as the run grows.
-    Values are rounded to 1/64 (bytes to integers), so that sums are exact in float64 and
-    independent of the order of arrival. Bins without a sample are NaN: nothing is interpolated.
+    Bins widen as the run grows. Those without a sample are NaN: nothing is interpolated.
     """
 
-    CAPACITY = 4096
-    BASE_NS = 100_000_000
-    _SLICE = 1 << 14
+    _max: dict[str, float]  # column -> its largest value
 
-    def __init__(self) -> None:
-        self.origin_ns: int | None = None
-        self.last_ns: int | None = None
-        self.samples = 0
-        self._bins = Fold(self.CAPACITY, self.BASE_NS)
-        self._max: dict[str, float] = {}  # column -> its largest value
+    def __init__(self, since_ns: int = 0) -> None:
+        super().__init__(since_ns)
+        self._max = {}
         # Column -> its bins with samples, since the newest one: their numbers, means, and ns that each covers.
         self._sampled: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
@@ -145,47 +150,32 @@ class SampleBins:
         return column in self._max
 
     @property
+    def origin_ns(self) -> int | None:
+        """Start of the first bin, ns since the epoch; None without samples."""
+        return self.since_ns + (self.fold.first or 0) * self.fold.width if self.fold.used else None
+
+    @property
+    def last_ns(self) -> int:
+        """The time of the newest sample."""
+        return self.since_ns + int(self.fold.of("last", "time").max())
+
+    @property
     def bin_ns(self) -> int:
-        return self._bins.width
+        return self.fold.width
 
     @property
     def used(self) -> int:
         """Number of bins up to the newest sample."""
-        return self._bins.used
+        return self.fold.used
 
-    def add(self, block: Mapping[str, np.ndarray]) -> None:
-        """Add new samples: `time_ns` and one array per column, NaN = absent."""
-        times = np.asarray(block.get("time_ns", ()), dtype=np.int64)
-        for first in range(0, len(times), self._SLICE):
-            part = slice(first, first + self._SLICE)
-            columns = {name: values for name, values in block.items() if name != "time_ns"}
-            self._add(times[part], {name: np.asarray(columns[name])[part] for name in columns})
-
-    def _add(self, times: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
-        if self.origin_ns is None:
-            self.origin_ns = int(times[0])
-        # A late sample that is older than the first one goes into the first bin.
-        offsets = np.maximum(times - self.origin_ns, 0)
-        newest = int(offsets.max())
-        self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
-        self.samples += len(times)
+    def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
+        super()._add(since, names, values)
         self._sampled = {}
-        names = list(columns)
-        values = np.array([columns[name] for name in names], dtype=np.float64)
-        is_sampled = np.isfinite(values.reshape(len(names), len(times)))
-        if not is_sampled.all():
-            sampled_rows = np.flatnonzero(is_sampled.any(axis=1))
-            names = [names[place] for place in sampled_rows.tolist()]
-            values, is_sampled = values[sampled_rows], is_sampled[sampled_rows]
-        if not names:
-            self._bins.add(offsets)
-            return
-        grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names])
-        values = np.rint(np.where(is_sampled, values, 0.0) * grain) / grain
-        self._bins.add(offsets, total=(names, values), count=(names, is_sampled))
-        highest = np.where(is_sampled, values, -np.inf).max(axis=1).tolist()
-        for name, value in zip(names, highest, strict=True):
-            self._max[name] = max(self._max.get(name, value), value)
+        is_sampled = np.isfinite(values)
+        highest = np.where(is_sampled, values, -np.inf).max(axis=1, initial=-np.inf).tolist()
+        for name, value, is_known in zip(names, highest, is_sampled.any(axis=1).tolist(), strict=True):
+            if is_known:
+                self._max[name] = max(self._max.get(name, value), value)
 
     def means(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the bins with samples of a column, ascending, and the mean in each of them."""
@@ -193,7 +183,7 @@ class SampleBins:
 
     def _sampled_bins(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if column not in self._sampled:
-            count, total = (self._bins.of(part, column) for part in ("count", "total"))
+            count, total = (self.fold.of(part, column) for part in ("count", "total"))
             at = np.flatnonzero(count)
             covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
             self._sampled[column] = at, total[at] / count[at], covered_ns.astype(np.float64)
@@ -226,7 +216,7 @@ class SampleBins:
         newest = self.origin_ns + (tail + 1) * self.bin_ns
         covered[0] = right - max(right - since, start_ns)
         covered[-1] -= max(0, newest - end_ns)
-        count = self._bins.of("count", column)[head : tail + 1]
+        count = self.fold.of("count", column)[head : tail + 1]
         before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
         beyond = max(0, newest - end_ns) / self.bin_ns
         samples = float(count.sum()) - (float(count[0]) * before + float(count[-1]) * beyond)
@@ -251,22 +241,34 @@ class SampleBins:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
         at, means, since = self._sampled_bins(column)
         middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
-        edges = np.stack([middle - since, middle], axis=1).ravel()
+        times = np.concatenate([start_ns, end_ns]) - self.origin_ns
 
         def within(each: np.ndarray) -> np.ndarray:
-            grown = np.concatenate([[0.0], np.cumsum(each)])
-            level = np.stack([grown[:-1], grown[1:]], axis=1).ravel()
-            last, first = (np.interp(t - self.origin_ns, edges, level) for t in (end_ns, start_ns))
+            first, last = np.split(spread_before(times, middle - since, middle, each), 2)
             return last - first
 
         covered = within(since)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(covered > 0, within(means * since) / covered, np.nan)
-        return mean, within(self._bins.of("count", column)[at])
+        return mean, within(self.fold.of("count", column)[at])
+
+    def times(self, part: str, bins: np.ndarray) -> np.ndarray:
+        """Return the time of the "first" or the "last" sample in each of these bins, ns since the epoch."""
+        return self.fold.of(part, "time")[bins] + self.since_ns
+
+    def track(self, column: str) -> MemoryTrack:
+        """Return the course of a column that was sampled."""
+        cells, means = self.means(column)
+        joined = 1 << ((len(cells) - 1) // MemoryTrack.CAPACITY).bit_length()
+        heads = np.arange(0, len(cells), joined)
+        first, end = self.times("first", cells)[heads], np.maximum.reduceat(self.times("last", cells), heads)
+        low, high = (self.fold.of(part, column)[cells].astype(np.float64) for part in ("low", "high"))
+        low, high = np.minimum.reduceat(low, heads), np.maximum.reduceat(high, heads)
+        return MemoryTrack(first + (end - first) // 2, end, low, high, float(means[-1]), self._max[column])
 
     def stamps(self) -> np.ndarray:
         """Return the start of each bin with a sample of any column, ns since the epoch."""
-        some = np.flatnonzero(self._bins.matrix("count").any(axis=0) if self._max else ())
+        some = np.flatnonzero(self.fold.matrix("count").any(axis=0) if self._max else ())
         return (self.origin_ns or 0) + some * self.bin_ns
 
     def starts(self) -> np.ndarray:

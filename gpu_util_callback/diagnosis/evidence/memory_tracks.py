@@ -1,12 +1,11 @@
 """Memory over a run: what was held, in bounded space, and the growth that does not come back."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, A_TENTH, A_TREND, A_TWENTIETH, MOSTLY, WARM_UP, Constant
-from gpu_util_callback.recording.fold import Fold
 
 # Columns whose lowest and highest values are kept, by the kind of their group.
 TRACKED = {
@@ -33,73 +32,34 @@ WARM = Constant(0.06, "of a run: its first steps allocate what the later ones us
 ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
 
 
-_TRACK = ("time", "value")
-
-
+@dataclass(frozen=True, slots=True)
 class MemoryTrack:
-    """The lowest and highest value of a column over a run: blocks of readings that fold by two."""
+    """The lowest and highest value of a column over a run, in at most `CAPACITY` blocks of readings.
 
-    CAPACITY = 256
+    Attributes:
+        time_ns, end_ns: the middle, and the last reading, of each block, ns since the epoch.
+        low, high: float64 (n,), bytes or what the column counts.
+        last: the newest reading.
+        highest: of all of them.
+    """
 
-    def __init__(self) -> None:
-        self._fold = Fold(self.CAPACITY)  # by the number of a reading
-        self._readings = 0
-        self.last: float | None = None
-        self.highest: float | None = None
+    CAPACITY: ClassVar[int] = 256
 
-    def add(self, time_ns: np.ndarray, values: np.ndarray) -> None:
-        """Add readings in order, whole numbers; NaN = absent."""
-        is_reading = np.isfinite(values)
-        rows = np.stack([time_ns[is_reading], values[is_reading].astype(np.int64)])
-        count = rows.shape[1]
-        if not count:
-            return
-        self._fold.add(self._readings + np.arange(count), first=(_TRACK, rows), last=(_TRACK, rows))
-        self._readings += count
-        self.last = float(rows[1, -1])
-        self.highest = float(self.high.max())
+    time_ns: np.ndarray
+    end_ns: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    last: float
+    highest: float
 
     def __len__(self) -> int:
-        return self._fold.used
-
-    def _of(self, part: str, column: str) -> np.ndarray:
-        return self._fold.of(part, column) if len(self) else np.zeros(0, np.int64)
-
-    @property
-    def time_ns(self) -> np.ndarray:
-        """The middle of each block."""
-        first, last = self._of("first", "time"), self._of("last", "time")
-        return first + (last - first) // 2
-
-    @property
-    def end_ns(self) -> np.ndarray:
-        """The last reading of each block."""
-        return self._of("last", "time")
-
-    @property
-    def low(self) -> np.ndarray:
-        return self._of("first", "value").astype(np.float64)
-
-    @property
-    def high(self) -> np.ndarray:
-        return self._of("last", "value").astype(np.float64)
+        return len(self.time_ns)
 
     @property
     def of_late(self) -> tuple[float, float]:
         """The lowest and the highest value of the last tenth of the blocks."""
         recent = max(1, int(A_TENTH * len(self)))
         return float(self.low[-recent:].min()), float(self.high[-recent:].max())
-
-
-def tracks_of(tracks: dict[str, MemoryTrack], group: str, block: Mapping[str, np.ndarray]) -> None:
-    """Add a group's new samples to the tracks of its columns, "host:process_held_bytes"."""
-    kind = group
-    if group.startswith("gpu"):  # an allocator's columns may be in the GPU's own group, too
-        kind, group = "gpu", f"{group.partition('/')[0]}/allocator"
-    for column in TRACKED.get(kind, ()):
-        if column in block:
-            track = tracks.setdefault(f"{group}:{column}", MemoryTrack())
-            track.add(np.asarray(block["time_ns"]), np.asarray(block[column], np.float64))
 
 
 @dataclass(frozen=True, slots=True)

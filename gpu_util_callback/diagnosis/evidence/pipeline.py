@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -113,6 +113,7 @@ _Written = tuple[str, str, str]
 _Node = tuple[str, str, str, _Written | None]
 
 
+@dataclass(eq=False)
 class Pipeline:
     """Readings of the pipeline's model; neighbours are joined when there are too many to keep.
 
@@ -123,12 +124,12 @@ class Pipeline:
 
     CAPACITY = 256
 
-    def __init__(self) -> None:
-        self._fold = Fold(self.CAPACITY)  # by the number of a reading
-        self._readings = 0
-        self._last_ns = -1  # of the newest one
-        self._nodes: dict[_Node, str] = {}  # -> the name of its columns
-        self._caches: dict[str, bool] = {}  # "train" or "validation": whether it has a cache
+    _fold: Fold = field(default_factory=lambda: Fold(Pipeline.CAPACITY))  # by the number of a reading
+    _readings: int = 0
+    _last_ns: int = -1  # of the newest one
+    _nodes: dict[_Node, str] = field(default_factory=dict)  # -> the name of its columns
+    # "train" or "validation": whether it has a cache
+    _caches: dict[str, bool] = field(default_factory=dict)
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of the `pipeline` table; the rows of one reading share `time_ns`."""

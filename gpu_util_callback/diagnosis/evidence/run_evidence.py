@@ -1,18 +1,17 @@
 """A run as rules see it: bounded sums over its tables and samples, and queries on them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences, Pauses, Phases, StepBlocks, absences
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS, Gauges, Mean, SampleBins, cached
-from gpu_util_callback.diagnosis.evidence.memory_tracks import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
 from gpu_util_callback.diagnosis.evidence.source import Traced
 from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
-from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse, EnergyUse
+from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP, Count
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
@@ -29,6 +28,7 @@ from gpu_util_callback.recording.manifest_facts import (
 from gpu_util_callback.recording.schema import ACCOUNTS, PAUSES, STOPPED, TABLES
 from gpu_util_callback.recording.segments import AnyTables, complete
 from gpu_util_callback.recording.summary import Account
+from gpu_util_callback.recording.top import PIPELINE, Top
 
 AROUND_NS = 500_000_000
 MOST_VALIDATIONS = Count(1024, "validations whose batches are counted: what is used up shows in the second")
@@ -40,13 +40,11 @@ def _without_nulls(facts: object) -> dict[str, object]:
     return {str(name): value for name, value in items if value is not None}
 
 
-class Evidence:
+@dataclass(eq=False)
+class Evidence(Top):
     """Sums over all tables and sample groups; memory, and the cost of adding rows, stay bounded.
 
     Rows are added once and in order: the same rows give the same sums, however they are split.
-
-    Args:
-        started_ns: of the run; None: that of the first row.
 
     Attributes:
         samples: by group: "gpu<i>" at the time of the poll, "gpu<i>/utilization" at the end of its
@@ -57,19 +55,18 @@ class Evidence:
         validation_batches: steps trained before a validation -> its batches; of the first ones.
     """
 
-    def __init__(self, started_ns: int | None = None) -> None:
-        self.steps = StepBlocks()
-        self.validation = StepBlocks()
-        self.validation_batches: dict[int, int] = {}
-        self.phases = Phases()
-        self.pipeline = Pipeline()
-        self.traced = Traced()
-        self.energy = EnergyUse(started_ns)
-        self.accelerator = AcceleratorUse()
-        self.account = Account()
-        self.samples: dict[str, SampleBins] = {}
-        self.errors: dict[str, dict[int, int]] = {}
-        self.memory: dict[str, MemoryTrack] = {}
+    VERSION = 1  # of what is summed up, and how: raise it where other rows become events, or waits others
+    SAMPLES = SampleBins
+
+    steps: StepBlocks = field(default_factory=StepBlocks)
+    validation: StepBlocks = field(default_factory=StepBlocks)
+    validation_batches: dict[int, int] = field(default_factory=dict)
+    phases: Phases = field(default_factory=Phases)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    traced: Traced = field(default_factory=Traced)
+    accelerator: AcceleratorUse = field(default_factory=AcceleratorUse)
+    account: Account = field(default_factory=Account)
+    errors: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def add(self, tables: AnyTables, samples: AnyTables | None = None) -> None:
         """Add new rows of any tables of the schema and new samples of any groups.
@@ -78,8 +75,8 @@ class Evidence:
         """
         samples = samples or {}
         full = {name: _full(name, table) for name, table in tables.items()}
+        super().add(full, samples)
         if "steps" in full:
-            self.steps.add(full["steps"])
             self.accelerator.add(full["steps"])
             self.account.add_steps(full["steps"])
         if "validation_steps" in full:
@@ -96,18 +93,12 @@ class Evidence:
             self.traced.add_steps(full["traced_steps"])
         if "kernels" in full:
             self.traced.add_kernels(full["kernels"])
-        self.energy.add(full, samples)
         for group, block in samples.items():
-            self._add_samples(group, block)
-
-    def _add_samples(self, group: str, block: Mapping[str, np.ndarray]) -> None:
-        self.samples.setdefault(group, SampleBins()).add(block)
-        tracks_of(self.memory, group, block)
-        if group.endswith("/xid") and "xid" in block:
-            last_by_number = self.errors.setdefault(group.removesuffix("/xid"), {})
-            for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
-                if np.isfinite(number):
-                    last_by_number[int(number)] = int(time_ns)
+            if group.endswith("/xid") and "xid" in block:
+                last_by_number = self.errors.setdefault(group.removesuffix("/xid"), {})
+                for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
+                    if np.isfinite(number):
+                        last_by_number[int(number)] = int(time_ns)
 
 
 def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
@@ -149,7 +140,7 @@ class Run(Gauges):
             grow, or run out).
         source: the trace that this run was made of, whose steps are all timed exactly, or None.
         gpus: those that this process may use; used_gpus: indices of those in use by the framework.
-        steps, validation, validation_batches, phases, pipeline, traced, energy, accelerator, errors: as in `Evidence`.
+        steps, validation, validation_batches, phases, pipeline, traced, accelerator, errors: as in `Evidence`.
         now_ns: the end of the run so far, on the recording's clock; None = the last row.
         ended: whether no rows will follow.
 
@@ -165,7 +156,8 @@ class Run(Gauges):
         ended: bool = False,
         account: AccountFacts | None = None,
     ):
-        super().__init__(evidence.samples, evidence.memory)
+        samples = {group: bins for group, bins in evidence.samples.items() if group != PIPELINE}
+        super().__init__(samples)
         self.facts = dict(facts)  # the recorder goes on changing its own
         self.manifest = cast(Facts, _without_nulls(self.facts))
         self.fit = cast(Fit, _without_nulls(self.facts.get("fit")))
@@ -179,7 +171,7 @@ class Run(Gauges):
         self.steps, self.validation, self.phases = evidence.steps, evidence.validation, evidence.phases
         self.validation_batches = evidence.validation_batches
         self.pipeline, self.traced, self.errors = evidence.pipeline, evidence.traced, evidence.errors
-        self.energy, self.accelerator = evidence.energy, evidence.accelerator
+        self.accelerator = evidence.accelerator
         self.now_ns = now_ns
         self.ended = ended
         self._account, self._stored_account = evidence.account, account

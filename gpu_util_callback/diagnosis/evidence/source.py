@@ -146,9 +146,12 @@ class Kernel:
 class Traced:
     """Sums over the `traced_steps` and `kernels` tables."""
 
+    kernels: dict[tuple[int, str], Kernel]
+    _folds: dict[int, Fold]  # GPU -> its windows, of which neighbours may be joined
+
     def __init__(self) -> None:
-        self.kernels: dict[tuple[int, str], Kernel] = {}
-        self._folds: dict[int, Fold] = {}  # GPU -> its windows, of which neighbours may be joined
+        self.kernels = {}
+        self._folds = {}
         self._windows: dict[int, Windows] = {}  # the same as columns, since the newest rows
         self._gpus: dict[int, TracedGpu] = {}
 

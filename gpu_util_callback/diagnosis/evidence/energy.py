@@ -1,0 +1,150 @@
+"""Energy of the GPUs over a run, by what the training thread did while it was used."""
+
+from typing import Literal
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.blocks import GAP_NS
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.recording.fold import FAR
+from gpu_util_callback.recording.manifest_facts import Energy, GpuEnergy
+from gpu_util_callback.recording.schema import ACCOUNTS, FIT_GAP
+
+PREFERRED = Constant(0.9, "of the time that power was sampled: where the energy counter covers it, it is used")
+# Columns of a GPU's samples that energy is computed from, the more accurate one first.
+_COUNTER, _POWER = "power_energy_mw", "power_mw"
+Source = Literal["energy counter", "power samples"]
+_COUNTED: Source = "energy counter"
+_SAMPLES: Source = "power samples"
+
+
+def energy(run: Run) -> Energy | None:
+    """Return the energy of a run's GPUs, and what the training thread did meanwhile; None without power samples.
+
+    From the driver's energy counter, sampled as the mean power since the reading before: nothing
+    between two readings is missed, and it is spread over that time as power was sampled. Without a
+    counter it is the integral of the power samples, an estimate. Longer than `GAP_NS` between two
+    samples, nothing is measured. GPUs that the framework does not use, and MIG devices, whose power
+    is their whole board's, are left out of the totals. All of it is computed from the cells of
+    samples, steps and phases: in a long run they hold several.
+    """
+    rows: list[GpuEnergy] = []
+    totals: dict[str, float] = {}
+    used: list[GpuEnergy] = []
+    for gpu in run.gpus:
+        bins = run.samples.get(f"gpu{gpu['index']}")
+        drawn = None if bins is None or gpu.get("mig") else _power(run, bins)
+        if drawn is None:
+            continue
+        source, present, joules, spent = drawn
+        rows.append(
+            {
+                "index": gpu["index"],
+                "energy_j": _figures(float(joules.sum())),
+                "source": source,
+                "measured_s": round(float(present.sum()) / 1e9, 3),
+            }
+        )
+        if gpu.get("used_by_framework"):
+            used.append(rows[-1])
+            # Rows that overlap by mistake share a piece's energy; they do not multiply it.
+            whole = np.maximum(np.maximum(present, sum(spent.values())), 1)
+            split = {name: float((joules * ns / whole).sum()) for name, ns in spent.items()}
+            split["other"] = max(0.0, float(joules.sum()) - sum(split.values()))
+            totals = {name: totals.get(name, 0.0) + part for name, part in split.items()}
+    if not used:
+        return None
+    return {
+        "total_j": _figures(sum(totals.values())),
+        "estimated": any(row["source"] == _SAMPLES for row in used),
+        "measured_s": min(row["measured_s"] for row in used),
+        "by_time_j": {name: _figures(part) for name, part in totals.items()},
+        "gpus": rows,
+    }
+
+
+_Drawn = tuple[Source, np.ndarray, np.ndarray, dict[str, np.ndarray]]
+
+
+def _power(run: Run, bins: SampleBins) -> _Drawn | None:
+    """Return the source of a GPU's power, and of each piece of the run its ns, its joules and ns by category."""
+    drawn: dict[Source, _Drawn] = {}
+    for source, pieces in ((_COUNTED, _counted(bins)), (_SAMPLES, _sampled(bins))):
+        begin, end, power = pieces
+        is_short = end - begin <= GAP_NS
+        begin, end = np.maximum(begin, run.start_ns), np.minimum(end, run.end_ns)
+        inside = is_short & (end > begin)
+        begin, end = begin[inside], end[inside]
+        spent = _spent(run, begin, end)
+        present = np.maximum(end - begin - spent.pop(FIT_GAP), 0)
+        drawn[source] = source, present, power[inside] * present / 1e12, spent
+    covered = {source: float(present.sum()) for source, (_, present, _, _) in drawn.items()}
+    if covered[_COUNTED] and covered[_COUNTED] >= PREFERRED * covered[_SAMPLES]:
+        return drawn[_COUNTED]
+    return drawn[_SAMPLES] if covered[_SAMPLES] else None
+
+
+def _spent(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the training thread's ns in each piece of time by account, and those of no training as `FIT_GAP`."""
+    spent = {name: np.zeros(len(begin)) for name in (*ACCOUNTS[:-1], FIT_GAP)}
+    times = np.concatenate([begin, end])
+    of_steps = run.steps.spent_ns(times) if len(run.steps) and len(begin) else {}
+    for by_account in (of_steps, run.phases.spent_ns(times) if len(begin) else {}):
+        for name in spent.keys() & by_account.keys():
+            before, after = np.split(by_account[name], 2)
+            spent[name] += after - before
+    return spent
+
+
+_Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]  # begin and end in ns, and milliwatts between them
+
+
+def _sampled(bins: SampleBins) -> _Pieces:
+    """Return the power in each cell with samples of it, and between two such cells: the mean of both."""
+    cells, power = bins.means(_POWER) if _POWER in bins else (np.zeros(0, np.int64), np.zeros(0))
+    first, last = (bins.times(part, cells) for part in ("first", "last"))
+    between = (power[1:] + power[:-1]) / 2
+    return np.append(first, last[:-1]), np.append(last, first[1:]), np.append(power, between)
+
+
+def _counted(bins: SampleBins) -> _Pieces:
+    """Return the power since the cell before, of each cell up to the last one with a reading of the counter."""
+    if _COUNTER not in bins:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    reads, means = bins.means(_COUNTER)
+    some = np.flatnonzero(bins.fold.of("first", "time") < FAR)
+    some = some[some <= reads[-1]]
+    last = bins.times("last", some)
+    begin = np.append(bins.times("first", some[:1]), last[:-1])
+    gauge = np.full(bins.used, np.nan)
+    if _POWER in bins:
+        cells, power = bins.means(_POWER)
+        gauge[cells] = power
+    interval = np.searchsorted(reads, some)
+    length = (last - begin).astype(np.float64)
+    is_short = (np.bincount(interval, length, len(reads)) <= GAP_NS)[interval]
+    power = _shaped(means, interval, gauge[some], length)
+    return begin[is_short], last[is_short], power[is_short]
+
+
+def _shaped(means: np.ndarray, interval: np.ndarray, gauge: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return means of intervals as values of the pieces they consist of, in proportion to a gauge.
+
+    Args:
+        means: float[intervals].
+        interval: int[pieces], whose piece each is; an unknown gauge leaves its interval even.
+        gauge, length: float[pieces].
+    """
+    count = len(means)
+    weighted = np.bincount(interval, gauge * length, count)
+    whole = np.bincount(interval, length, count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shape = gauge * (whole / weighted)[interval]
+    return means[interval] * np.where(np.isfinite(shape), shape, 1.0)
+
+
+def _figures(joules: float) -> float:
+    """Return a number with as many digits as a driver's counter is worth."""
+    return float(f"{joules:.6g}")
