@@ -97,7 +97,7 @@ REPOSITORY_URL ?=
 dist: $(VENV)/bin/python
 	$(PIP) install $(LOCKED) build twine check-wheel-contents
 	rm -rf dist
-	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
+	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct 2>/dev/null || date +%s)" REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 
