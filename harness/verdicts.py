@@ -7,6 +7,7 @@ With `--sums` each is judged by sums that were stored and restored, as those of 
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from gpu_util_callback.diagnosis import engine, logdir_report
 from gpu_util_callback.recording import Recording, read_recordings
@@ -28,16 +29,18 @@ def main() -> None:
             print(render(logdir_report(read_recordings(str(logdir))), WIDTH))
 
 
-def _stored_sums(recording: Recording, kind: type) -> tuple:
-    """The sums of the first half of the segments, stored and restored, and the number of the last of these."""
+def _stored_sums(recording: Recording, kind: Any) -> Any:
+    """The sums of the first half of the segments, stored and restored."""
     sys.path.append(str(ROOT / "harness" / "support"))
     from made_up_run import restored
 
-    sums, covered = kind(recording.facts.get("started_ns")), -1
+    sums, covered = kind(recording.facts.get("started_ns") or 0), -1
     for info, segment in list(recording.opened())[: (len(recording.segments) + 1) // 2]:
         sums.add(*segment.readable(None, lambda error: None))
         covered = info.last
-    return restored(sums), covered
+    stored = restored(sums)
+    stored.covered = covered
+    return stored
 
 
 if __name__ == "__main__":
