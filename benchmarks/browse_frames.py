@@ -74,10 +74,10 @@ def compare(folder: Path) -> None:
 def _frames(browser, folder: Path) -> None:
     print(f"\nframes, script of the thread in ms; load average {os.getloadavg()[0]:.1f}")
     print(f"{'GPUs':>6} {'lanes':>6} {'first paint':>12} {'drawn':>7} {'zoom p50/p95':>14} {'pan'}")
-    for gpus, lanes in ((8, 16), (64, 16), (64, 64)):
-        logdir = folder / f"{gpus}-gpus"
+    for gpus, lanes, steps in ((8, 16, 0), (64, 16, 0), (64, 64, 0), (8, 16, 1_000_000)):
+        logdir = folder / (f"{gpus}-gpus-{steps}" if steps else f"{gpus}-gpus")
         if not logdir.is_dir():
-            _throttled(logdir / "run", gpus)
+            _long(logdir / "run", gpus, steps) if steps else _throttled(logdir / "run", gpus)
         with TensorBoardServer(logdir, load_fast=True) as server:
             page = browser.new_page(viewport={"width": 1600, "height": 1080})
             began = time.perf_counter()
@@ -108,6 +108,12 @@ def _frames(browser, folder: Path) -> None:
                 flush=True,
             )
             page.close()
+
+
+def _long(path: Path, gpus: int, steps: int) -> None:
+    from long_recording import make_long_recording
+
+    make_long_recording(path, steps=steps, gpus=gpus, metrics=16)
 
 
 def _throttled(path: Path, gpus: int) -> None:

@@ -133,13 +133,17 @@ export interface Look {
 /** Fills the parts from below, the edge of what was busy above them. */
 export function drawTime(context: CanvasRenderingContext2D, columns: Columns, series: LaneInfo['series'], rect: Rect, { palette, lit, estimate }: Look): void {
   const y = (share: number): number => rect.y + rect.height * (1 - Math.min(1, share));
-  const runs: [number, number][] = [];
-  for (let i = 0; i < columns.n; i++) {
-    if (!columns.known[i]) continue;
-    const last = runs[runs.length - 1];
-    if (last && last[1] === i && (columns.x0[i] as number) - (columns.x1[i - 1] as number) < 1) last[1] = i + 1;
-    else runs.push([i, i + 1]);
-  }
+  /** Stretches of columns in which there is something of what lies between two edges: most parts take little of a run. */
+  const stretches = (low?: Float32Array, high?: Float32Array): [number, number][] => {
+    const found: [number, number][] = [];
+    for (let i = 0; i < columns.n; i++) {
+      if (!columns.known[i] || (low && high && high[i]! - low[i]! < 5e-4)) continue;
+      const last = found[found.length - 1];
+      if (last && last[1] === i && (columns.x0[i] as number) - (columns.x1[i - 1] as number) < 1) last[1] = i + 1;
+      else found.push([i, i + 1]);
+    }
+    return found;
+  };
   context.save();
   context.beginPath();
   context.rect(rect.x, rect.y, rect.width, rect.height);
@@ -156,7 +160,7 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
     context.globalAlpha = lit === null || lit === name ? 1 : 0.25;
     context.fillStyle = palette.hue(name);
     context.beginPath();
-    for (const [from, to] of runs) {
+    for (const [from, to] of stretches(columns.base[s], columns.base[s + 1])) {
       context.moveTo(rect.x + columns.x0[from]!, y(columns.base[s]![from] as number));
       along(columns.base[s + 1] as Float32Array, from, to, false);
       along(columns.base[s] as Float32Array, from, to, true);
@@ -171,7 +175,7 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
     context.lineWidth = 1.25;
     context.setLineDash([5, 4]);
     context.beginPath();
-    for (const [from, to] of runs) {
+    for (const [from, to] of stretches()) {
       context.moveTo(rect.x + columns.x0[from]!, y(columns.base[1]![from] as number));
       along(columns.base[1] as Float32Array, from, to, false);
     }
