@@ -573,7 +573,7 @@ class Recorder:
             if watch is None:
                 self._wake.wait(pause_s)
             else:
-                watch.wait(self._wake.wait, pause_s)
+                watch.wait(self._wait_and_look, pause_s)
         except Exception as error:  # the look uses CPython internals
             self.dispatch = None
             self.fail("how steps are run", error)
@@ -633,6 +633,13 @@ class Recorder:
             return daemon.begin(lambda: others_of_job(log_dir, job, rank), "gpu-util-job").result(OTHERS_S)
         except (TimeoutError, OSError):
             return []
+
+    def _wait_and_look(self, pause_s: float) -> bool:
+        """Wait, and sample the input's functions as often as the steps; return whether the fit has ended."""
+        ended = self._wake.wait(pause_s)
+        if pause_s > 0 and not ended:
+            self._look_at_input()
+        return ended
 
     def _look_at_input(self) -> None:
         if not self._looks_at_input:

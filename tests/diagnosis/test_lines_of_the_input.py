@@ -236,3 +236,16 @@ def test_slow_first_steps_are_no_yardstick_for_those_that_wait(framework):
     slow.steps(100, step_ms=5)
     slow.steps(360, step_ms=1.6, wait_ms=1.8)
     assert not slow.findings("input_bound"), "so many steps show what a step takes that does not wait"
+
+
+def test_a_sampler_between_finished_batches_is_no_handing_over():
+    """Seen: 96 % of the batches were finished, a larger one was asked for; the next indices were drawn."""
+    handed = {"input_ready_pct": 96.0, "input_handover_ms": 29.0, "input_workers": 2, "input_class": "list"}
+    advice = loaded(part("Balanced", part="batch_sampler"), REST, host=IDLE, **handed | {"input_collate": ""})
+    assert "Balanced.__iter__ (batch_sampler)" in advice["text"] and "batch_size" not in advice["code"]
+
+
+def test_a_list_is_not_indexed_by_a_list_of_numbers():
+    call = {"name": "list.__getitem__", "calls": 12800, "timed": 800, "wall_ms": 0.9, "cpu_ms": 0.003}
+    advice = loaded(call, input_class="list", input_collate="")
+    assert "batch_size=None" not in advice["code"]

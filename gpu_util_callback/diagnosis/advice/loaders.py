@@ -166,7 +166,7 @@ def _handing_ms(wait: InputWait) -> float | None:
 def _hands_over(wait: InputWait) -> bool:
     """Return whether workers keep up, and the loop waits for batches to be handed over."""
     handing_ms = _handing_ms(wait)
-    return handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms
+    return handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms and not wait.beside_workers
 
 
 def _handing_over(wait: InputWait) -> str:
@@ -398,7 +398,7 @@ DATA_LOADER = (
     replace(
         _WHOLE_BATCHES,
         name="whole batches, asked",
-        when=lambda wait: _whole_batches(wait) and _only_indexes(wait),
+        when=lambda wait: _whole_batches(wait) and _only_indexes(wait) and not wait.items_there,
         says="The DataLoader gets and joins samples one by one: {pace}.",
         asks="Does {items_class} only index tensors or arrays, so that it may get a list of numbers?",
         wrong_if="it does more for a sample",
