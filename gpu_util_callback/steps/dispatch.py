@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
-from gpu_util_callback.steps.frames import stack_of
+from gpu_util_callback.steps.frames import Stack, stack_of
 
 OWN_PYTHON = "The program's own Python"  # in place of a call where none is under way
 # Samples are dense at first, so that short runs have enough, and rare once there are enough. Those of
@@ -263,10 +263,7 @@ class DispatchWatch:
         if not self._working():
             return  # it went on meanwhile
         if in_loop and own:
-            self._called[own[-1][1]] += kind != COMPILING
-            learns = any(code.co_name in _LEARNS and _package(code) in _FRAMEWORKS for _, code, _ in inside)
-            if learns or (kind == COMPILED and PREDICT not in meanings):
-                self._training.add(own[-1][1])
+            self._note_called(own[-1][1], inside, kind, meanings)
         self._samples += 1
         self._kinds[kind] += 1
         if len(self._in_steps) < _MOST_KNOWN:
@@ -280,6 +277,13 @@ class DispatchWatch:
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
+
+    def _note_called(self, function: CodeType, stack: Stack, kind: str, meanings: Sequence[str]) -> None:
+        """Count a sample for the function that the loop has called, and note whether that trains."""
+        self._called[function] += kind != COMPILING
+        learns = any(code.co_name in _LEARNS and _package(code) in _FRAMEWORKS for _, code, _ in stack)
+        if learns or (kind == COMPILED and PREDICT not in meanings):
+            self._training.add(function)
 
     def _note_function(
         self, weight: float, stack: Sequence[tuple[int, CodeType, int]], meanings: Sequence[str], instruction: int
