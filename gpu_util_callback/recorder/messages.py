@@ -204,12 +204,8 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
             of_this_fit = [finding for finding in run["findings"] if not finding.get("of_s")]
             run = {**run, "verdict": text, "findings": of_this_fit}
         short = (run["wall_s"] or 0) < _SHORT_S
-        if short and run["fits"] == 1:
-            _short_fits.add(run)
-            if _short_fits.count >= _MANY and not news:
-                if _short_fits.count >= _AGAIN * _short_fits.said and not interrupted:
-                    _print(_short_fits.lines(), getattr(sys, _results_to[0]))
-                return
+        if short and run["fits"] == 1 and _sums_up(run, news, interrupted):
+            return
         if run["headline"] and not (news or interrupted) and _is_said(run, run["headline"]):
             return
         short = short and not run["findings"] and not run["spans"]
@@ -217,6 +213,16 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
             _print(("\n" if interrupted else "") + two_lines(run, program), getattr(sys, _results_to[0]))
     except Exception as error:
         debug("no verdict", error)
+
+
+def _sums_up(run: RunReport, news: bool, interrupted: bool) -> bool:
+    """Add a short fit to the others; return whether what they cost together is said in place of its verdict."""
+    _short_fits.add(run)
+    if _short_fits.count < _MANY or news:
+        return False
+    if _short_fits.count >= _AGAIN * _short_fits.said and not interrupted:
+        _print(_short_fits.lines(), getattr(sys, _results_to[0]))
+    return True
 
 
 class _ShortFits:
