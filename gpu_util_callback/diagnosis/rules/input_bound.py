@@ -39,6 +39,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_TWENTIETH,
     AGAIN,
     ALWAYS_S,
+    FOUR_FIFTHS,
     MANY_TIMES,
     MATTERS_PCT,
     MIN_STEPS,
@@ -505,7 +506,7 @@ class InputBound(Rule):
         evidence = _evidence(waiting, wait)
         evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
-            evidence["held_up_by"] = _limit(wait)
+            evidence["held_up_by"] = _limit(wait, advice)
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
             where=waiting.where,
@@ -671,10 +672,10 @@ def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
     return not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns
 
 
-def _limit(wait: InputWait) -> str:
-    """Return what limits the input, for a headline without a remedy."""
-    rare = wait.rare
-    return which(wait, rare) if rare is not None and rare.share >= MOSTLY else wait.limit
+def _limit(wait: InputWait, advice: Advice) -> str:
+    """Return what limits the input, for a headline without a promise: what its advice is about."""
+    rare, least = wait.rare, FOUR_FIFTHS if advice.saves else MOSTLY
+    return which(wait, rare) if rare is not None and rare.share >= least else wait.limit
 
 
 def _usual_stages(wait: InputWait, rare: LongFetches) -> tuple[Sequence[Stage], LongFetches]:
