@@ -26,7 +26,7 @@ from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Pi
 from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 46
+RULES_VERSION = 47
 
 _PROMISED = frozenset({"faster_up_to", "promise_rests_on"})  # names of evidence
 
