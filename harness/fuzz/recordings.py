@@ -135,7 +135,7 @@ def _change(random: Random, files: dict[str, bytes]) -> list[Any]:
         members = [one for one in archive.namelist() if one != INDEX]
         index = json.loads(archive.read(INDEX))
         sizes = {one: archive.getinfo(one).file_size for one in members}
-    if kind == "index" or not members:
+    if (kind == "index" and index) or not members:
         return ["json", name, *_edit(random, index)]
     member = random.choice(members)
     if kind == "cells":

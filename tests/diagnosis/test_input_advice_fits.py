@@ -172,6 +172,7 @@ INPUTS = [
     (waits(GENERATOR, PREFETCH, **LOOP), WAITING, "interleave(part, cycle_length=6", "Ahead"),
     (waits(("map(decode)", "Map", 8.0, 1.0, "sequential"), wait_ms=8, **LOOP), None, "ds.prefetch(", "num_parallel"),
     (waits(framework=TORCH, input_kind="generator", **LOOP), None, "torch.utils.data.DataLoader(", "keras"),
+    (waits(input_kind="numpy", input_first=[ARRAY]), None, 'x.astype("uint8")', "1 / 255"),
     (waits(REPEAT, ZIP, TUNED, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()", "AUTOTUNE"),  # which ends
     (waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE", "DataLoader"),
     (waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_"),
@@ -205,8 +206,11 @@ NO_LINE = [
     (dataset(gpus=[], machine={"cpus": 2}), COMPUTING),
     (waits(GENERATOR, PREFETCH, **LOOP), COMPUTING),
     (waits(input_kind="numpy"), None),
+    (waits(input_kind="numpy", input_first=[ARRAY, ARRAY | {"rank": 2}, ARRAY]), None),
     (waits(REPEAT, TUNED, **ONCE_AND_KEPT), ALL_CORES),
-    (waits(input_kind="numpy", input_first=[ARRAY]), None),
+    (waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0, "integers": False}]), None),
+    (waits(input_kind="numpy", input_first=[ARRAY | {"max": 1.0}]), None),
+    (waits(input_kind="numpy", input_first=[ARRAY | {"rank": 2}]), None),
     (waits(framework=JAX, input_kind="numpy"), None),
     (waits(**GRAIN), ALL_CORES),
 ]
@@ -365,6 +369,7 @@ def test_no_more_is_promised_than_cores_stages_and_python_let_through(run, host,
         (waits(*QUICKER, **AUGMENTED), ALL_CORES, "keep its result before map(augment), which stays random"),
         (waits(**PYDATASET | THREADS), WAITING, "(Those that read one HDF5 file wait for each other.)"),
         (waits(MAP, FILES), WAITING, "Does each element name a file, and are there several?"),
+        (waits(input_kind="numpy", input_first=[ARRAY]), None, "Are all of them so, and is the model's train_step"),
     ],
 )
 def test_what_was_not_seen_is_asked(run, host, question):
@@ -377,6 +382,7 @@ TABLES = [
     *loaders.DATA_LOADER,
     *loaders.PY_DATASET,
     *loaders.GENERATOR,
+    *loaders.ARRAYS,
     *loaders.GRAIN,
     *inputs.LOOP,
     *inputs.SET_UP,

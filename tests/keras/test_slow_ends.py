@@ -480,7 +480,7 @@ def test_steps_that_come_too_fast_for_the_recorder_stay_in_bounds(tmp_path, monk
     said = f"{dropped:,} of {recording.step_count:,} steps have none"
     assert said in caplog.text and said in str(recording.facts["unavailable"])
     assert recorded.run["findings"] == recorded.run["spans"] == []
-    assert "into steps that came too fast to be recorded" in recorded.run["verdict"]
+    assert "in steps that came too fast to be recorded" in recorded.run["verdict"]
     other = np.sum(recording.phases["self_ns"][recording.phases["account"] == "other"]) / 1e9
     assert other > 0.5 and recording.account["time_s"]["other"] == pytest.approx(other, abs=0.5)
 

@@ -15,6 +15,7 @@ from waiting import wait_until
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
+from gpu_util_callback.recording.top import SampleCells
 from tensorboard_plugin.tiles import recording_tiles
 from tensorboard_plugin.tiles.recording_tiles import Recent, RecordingTiles, View
 from tensorboard_plugin.tiles.server import TileServer
@@ -29,14 +30,15 @@ def path(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param.replace(" ", "_"))
     if request.param == "short":
         make_recording(folder, "thirds", steps=3_000, gpus=2, step_ms=6.0)
-        return folder
-    patch = pytest.MonkeyPatch()
-    with patch.context() as context:
+        yield folder
+        return
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(SampleCells, "CAPACITY", 2048)  # fewer than there are samples, so that a view may need rows
         values = 50_000 if request.param == "with stretches" else 1 << 62
         context.setattr(writer_module, "STRETCH_VALUES", values)
         context.setattr(writer_module, "SEAL_NS", 20 * 10**9)
         make_long_recording(folder / "run", STEPS, gpus=2, metrics=len(METRICS), chunk=4_000)
-    return folder
+        yield folder
 
 
 LENGTHS = pytest.mark.parametrize("path", ["short", "with stretches", "without"], indirect=True, scope="module")

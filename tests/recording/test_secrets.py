@@ -174,7 +174,7 @@ def test_a_redacted_summary_names_no_folder(surroundings):
     summary = recorded.summary()
     assert summary["recording"].startswith("./logs/plugins/") and summary["steps"] == 20
     card = summary._repr_html_()
-    assert "<svg" in card and "read_recordings" in card, "its recording was opened"
+    assert "<pre" in card and "read_recordings" in card, "its recording was opened"
     assert "alizarin" not in json.dumps(summary) + card
 
 

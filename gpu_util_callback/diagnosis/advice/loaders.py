@@ -13,7 +13,15 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
     fork_safe,
     starts_fresh,
 )
-from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, larger_batch
+from gpu_util_callback.diagnosis.advice.snippets import (
+    ALL_BYTES,
+    AS_FLOATS,
+    LARGER_STEPS,
+    TO_BYTES,
+    WRAPPED,
+    images_as_floats,
+    larger_batch,
+)
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
@@ -663,6 +671,25 @@ GENERATOR = (
         saves=lambda wait: _processes(wait).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         wrong_if="batches depend on those before, or no core is free",
+    ),
+)
+
+
+ARRAYS = (
+    Entry(
+        "bytes",
+        tried="no: it changes the arrays and the model",
+        when=lambda wait: (
+            wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
+        ),
+        says="Keras copies every batch out of the arrays: {pace}. The first images hold whole "
+        "numbers from 0 to 255 as floats.",
+        asks=ALL_BYTES,
+        remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",
+        code=f"{TO_BYTES}\n{AS_FLOATS}",
+        changes=WRAPPED,
+        saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
+        wrong_if="values are not whole numbers from 0 to 255, or are no images",
     ),
 )
 
