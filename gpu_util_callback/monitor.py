@@ -285,6 +285,7 @@ class GpuUtilMonitor:
         recorder.facts["fit"] = {**fit, "variables": {**fit.get("variables", {}), **names}}
 
     def _describe(self, dataset: Iterable, validating: bool) -> None:
+        """Record what kind of input a loop, or its validation, reads: once each."""
         if self._recorder is not None and validating not in self._described:
             self._described.add(validating)
             fit = self._recorder.facts.get("fit") or {}

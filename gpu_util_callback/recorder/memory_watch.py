@@ -192,6 +192,7 @@ def describe_error(error: BaseException, framework: str = "") -> dict[str, objec
 
 
 def _described(name: str, text: str, framework: str) -> dict[str, object]:
+    """Return what an out-of-memory error says: GPU, shapes and requested bytes, as far as they are in its text."""
     facts: dict[str, Any] = {"error": name, "message": shortened(text, _MOST_TEXT)}
     gpu = _GPU.search(text)
     if gpu is not None:

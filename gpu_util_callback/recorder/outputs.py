@@ -236,6 +236,7 @@ class Outputs:
             self.distrust(error)
 
     def _announce(self, findings: Iterable[Mapping]) -> None:
+        """Print findings while the training goes on, and hand them to `on_finding`."""
         from gpu_util_callback.diagnosis import news
 
         for finding in findings:
@@ -318,6 +319,7 @@ class Outputs:
     # ---- the writing thread --------------------------------------------------------------
 
     def _work(self) -> None:
+        """Write on a thread of its own until the recording is closed; give up after lasting shortages of memory."""
         began_s = time.thread_time()  # not 0 on the recorder's thread
         try:
             failures = 0
@@ -425,6 +427,7 @@ class Outputs:
         return self._write_scalars()
 
     def _write_scalars(self) -> None:
+        """Write the points that are due to TensorBoard's event file. Raises: OSError."""
         if self._no_scalars:
             return
         try:
@@ -466,6 +469,8 @@ class Outputs:
         return "make sure that this process may write there, or give another log_dir"
 
     def _seal(self, status: str) -> None:
+        """Close the recording's files with a status, with retries where the storage does not take them."""
+
         def seal() -> None:
             if self.path is None:
                 self._begin()
@@ -651,6 +656,7 @@ class ScalarPoints:
         return 1 << max(step // DENSE, 1).bit_length() - 1
 
     def _point(self, step: int, end: int) -> tuple[int, dict[str, float], int]:
+        """Return (step, value by tag, time in ns) of the means since the point before."""
         begin = self._begin if self._begin is not None else end
         step_ms = self._duration / self._steps / 1e6
         values = {"gpu_util/step_time_ms": step_ms}

@@ -472,6 +472,7 @@ class Recorder:
     # ---- the recorder's thread -----------------------------------------------------------
 
     def _work(self) -> None:
+        """Record on a thread of its own, flush by flush, until the training is over."""
         try:
             self._begun.wait()
             if not self._started_ns:
@@ -568,6 +569,7 @@ class Recorder:
         self._outputs.tell("on_stuck", {"text": text, "over": "end_ns" in change, **change})
 
     def _wait_or_sample(self, pause_s: float) -> bool:
+        """Wait so long, sampling the training thread's stack; return whether recording ends."""
         watch = self.dispatch
         try:
             if watch is None:
@@ -580,6 +582,7 @@ class Recorder:
         return self._stop.is_set()
 
     def _open(self) -> None:
+        """Begin the recording: facts about job, machine and framework, and the sampling of GPUs."""
         self._look_at_input()  # first: its Python functions are timed from here on
         self._record_memory(True)
         if self._outputs.recording:  # a series continues
@@ -608,6 +611,7 @@ class Recorder:
             self._stuck = self._watch_for_steps()
 
     def _watch_for_steps(self) -> StuckWatch:
+        """Return the watch for a training that stands still."""
         from gpu_util_callback.diagnosis import thresholds_in_force
 
         return StuckWatch(
@@ -642,6 +646,7 @@ class Recorder:
         return ended
 
     def _look_at_input(self) -> None:
+        """Examine the input's functions through the adapter, until that fails once."""
         if not self._looks_at_input:
             return
         try:
@@ -764,6 +769,7 @@ class Recorder:
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
     def _take_windows(self, tables: Tables, samples: list[SampleBlock]) -> None:
+        """Add the rows, samples and points of the profiler windows that were read meanwhile."""
         if self.windows is None:
             return
         try:
@@ -799,6 +805,7 @@ class Recorder:
         return trained_s > max(2 * self._said_s, NEWS_S)
 
     def _update_facts(self) -> None:
+        """Bring the facts up to date: of the fit, of memory, and of what recording itself costs."""
         if not self._outputs.recording:
             return
         with self.guarded("facts about the run"):
@@ -909,6 +916,7 @@ class Recorder:
                 self.adapter.runtime.record_memory(on)
 
     def _close(self) -> None:
+        """End the recording: stop the sampling, wait for a window, judge the last rows and seal the files."""
         self._look_at_input()
         remote = "://" in self.settings.log_dir  # each file takes its time there
         if not remote or self._is_late() or (self.windows is not None and self.windows.busy):

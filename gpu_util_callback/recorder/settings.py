@@ -35,6 +35,7 @@ def _flops(name: str, value: object) -> float | None:
 
 
 def _scalar_freq(name: str, value: object) -> int | str:
+    """Return a number of steps, or "auto". Raises: TypeError, ValueError."""
     if value == "auto":
         return value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -45,6 +46,7 @@ def _scalar_freq(name: str, value: object) -> int | str:
 
 
 def _thresholds(name: str, value: object) -> dict | None:
+    """Return thresholds as they were given, None without any. Raises: TypeError, ValueError."""
     if value is None:
         return None
     if not isinstance(value, dict):

@@ -282,6 +282,7 @@ class StuckWatch:
         return max(self.timeline.latest(), max(done, default=0))
 
     def _went_on(self, seen: int) -> Standstill | None:
+        """Begin to wait for the next step, after one was seen (ns); return the standstill that it ended, if any."""
         ended, self._now = self._now, None
         if ended is not None:
             ended["end_ns"] = seen + self.offset_ns
@@ -306,6 +307,7 @@ class StuckWatch:
             self._workers_due_ns = self._looked_ns + int(1e9 * CHILDREN_S)
 
     def _watch_on(self) -> Standstill | None:
+        """Return a standstill that begins to be one, None while the pause is short or has an excuse."""
         if 4 * self._idle_ns < 1e9 * self.limits["no_step_s"] or 4 * self._idle_ns < (limit_ns := self.limit_ns):
             return None
         stack = stack_of(self.thread().ident or 0, self.fit(), MOST_FRAMES)
@@ -335,6 +337,7 @@ class StuckWatch:
         return found
 
     def _excuse(self, stack: Stack) -> str:
+        """Return what explains a pause, such as "validation" or "compiling"; "" = nothing."""
         found = self.timeline.inside or excused(stack)
         if not found and stack and _LEAVES in path_of(stack[0][1]):  # frees what a call has made, perhaps a pipeline
             return self.doing
@@ -362,6 +365,7 @@ class StuckWatch:
     # ---- a standstill ------------------------------------------------------------------------
 
     def _begin(self, stack: Stack, limit_ns: int) -> Standstill:
+        """Return the facts of a standstill, after keeping the stacks of all threads."""
         stacks = all_stacks(MOST_FRAMES)
         found = self._first_facts(self._since_ns, limit_ns)
         self._place_in(found, stack, stacks)
@@ -377,6 +381,7 @@ class StuckWatch:
         return found
 
     def _first_facts(self, since: int, limit_ns: int) -> Standstill:
+        """Return when a standstill began (ns), how long it is, and how long a step usually takes."""
         usual = self._usual_ns
         facts: Standstill = {
             "step": self.steps(),

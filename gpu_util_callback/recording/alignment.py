@@ -136,6 +136,7 @@ class _Steps:
 
     @classmethod
     def read(cls, recording: Recording, ranges: list[tuple[int, int]]) -> "_Steps":
+        """Return the steps in these ranges [first, end) of numbers, each once, with end and length in ns."""
         parts: list[tuple[np.ndarray, ...]] = []
         for first, end in ranges:
             for rows in recording.rows_of("steps", first, end - 1):

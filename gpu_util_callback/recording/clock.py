@@ -70,6 +70,7 @@ class Clock:
         return best[1], best[2]
 
     def _keep(self, ours: int, wall: int) -> None:
+        """Keep a reading of this process's clock and the wall clock, ns each; a jump between two begins a new era."""
         era = 0
         if self._ours:
             elapsed = ours - self._ours[-1]

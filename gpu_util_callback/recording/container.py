@@ -131,6 +131,7 @@ class Container:
             raise Damaged(_why(f"{name} claims shape {shape}", error)) from error
 
     def _read(self, member: str) -> bytes:
+        """Return a member's bytes. Raises: Damaged."""
         info = self._members.get(member)
         if info is None:
             raise Damaged(f"{member} is missing")
@@ -280,6 +281,7 @@ def decode_frame(
 
 
 def _decode_column(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    """Return a column's values from its byte planes, uint8[planes, rows]. Raises: Damaged."""
     at, width, rows = int(entry["at"]), int(entry["width"]), matrix.shape[1]
     if not 0 <= width <= 8 or at < 0 or at + width > len(matrix):
         raise Damaged("planes out of range")
@@ -303,6 +305,7 @@ def _int64(value: Any) -> np.int64:
 
 
 def _decode_floats(multiples: np.ndarray, entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    """Return float64 from multiples of a resolution, NaN where a plane says that a value is absent. Raises: Damaged."""
     per = entry["per"]
     if not isinstance(per, (int, float)) or not 1e-12 <= per <= 1e12:
         raise Damaged("a resolution that nothing is kept to")
@@ -316,6 +319,7 @@ def _decode_floats(multiples: np.ndarray, entry: Mapping[str, Any], matrix: np.n
 
 
 def _decode_text(codes: np.ndarray, words: Any) -> np.ndarray:
+    """Return the words of a dictionary that codes stand for, object[n]. Raises: Damaged."""
     if not all(isinstance(word, str) for word in words):
         raise Damaged("its dictionary holds other things than words")
     if codes.min() < 0 or codes.max() >= len(words):

@@ -58,6 +58,7 @@ class Recordings(list[Recording]):
 
 
 def _cells(recording: Recording) -> Iterator[str]:
+    """Yield the cells of a recording's row in the table of a notebook."""
     from datetime import UTC, datetime
 
     account = recording.account
@@ -183,6 +184,7 @@ def expanded(patterns: Iterable[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
+    """Return the directories that a pattern matches, sorted. Raises: UnusableInput."""
     if not is_remote(pattern):
         paths = glob.glob(os.path.expanduser(pattern), recursive=True)  # noqa: PTH111, PTH207
         return sorted(path for path in paths if os.path.isdir(path))  # noqa: PTH112

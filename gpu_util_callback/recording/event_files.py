@@ -131,6 +131,7 @@ class ScalarWriter:
                 self._closed = False
 
     def _event(self, step: int, values: dict[str, float], wall_time: float) -> bytes:
+        """Return one event with a point of each tag, as bytes; a tag's first point has its metadata."""
         tags = tuple(values)
         if tags not in self._forms:
             self._forms[tags] = self._form(tags)
@@ -150,6 +151,7 @@ class ScalarWriter:
         return data
 
     def _form(self, tags: tuple[str, ...]) -> tuple[Event, list[Any]]:
+        """Return an event with these tags, to be filled again and again, and the places of its values."""
         event = Event(summary=Summary())
         places = []
         for tag in tags:

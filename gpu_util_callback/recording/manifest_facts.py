@@ -1071,6 +1071,7 @@ def _value(kinds: _Kinds, value: Any, at: str, problems: list[str]) -> Any:
 
 
 def _object(kind: Any, value: dict[str, Any], at: str, problems: list[str]) -> dict[str, Any]:
+    """Return the fields of an object that are as declared. Raises: _Invalid where a required one is not."""
     fields = _fields(kind)
     items = ((name, fields[name], item) for name, item in value.items() if name in fields)
     good_fields = dict(_valid_items(items, at, problems))
@@ -1113,6 +1114,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_times(facts: Facts, problems: list[str]) -> None:
+    """Leave out an end and a heartbeat that are impossibly far from the start."""
     start, end, heartbeat = (facts.get("started_ns"), facts.get("ended_ns"), facts.get("heartbeat_ns"))
     if start is None:
         return
@@ -1147,6 +1149,7 @@ def adds_up(account: AccountFacts) -> bool:
 
 
 def _check_gpus(facts: Facts, problems: list[str]) -> None:
+    """Keep the first of GPUs with one index."""
     by_index: dict[int, Gpu] = {}
     for at, gpu in enumerate(facts.get("gpus") or ()):
         index = gpu["index"]

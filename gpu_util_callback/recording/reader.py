@@ -71,6 +71,7 @@ class RecordingFiles:
         return self.facts.get("covered")
 
     def _read_top(self) -> Top | None:
+        """Return the stored sums, None where they are missing, damaged or of another version."""
         try:
             return Top.unpack(
                 Container(self._read("top.npz")), partial(self._damaged, "top.npz", "the first view lacks it")
@@ -112,6 +113,7 @@ class RecordingFiles:
         return self._cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:
+        """Return the sealed segments, by the sums' list and the folder's names; name what is missing."""
         stored = self._stored_top()
         for _ in range(2):  # a list made while files are sealed may have neither
             names = self._names()
@@ -285,6 +287,7 @@ class Recording(RecordingFiles):
                 return changed or any(back)
 
     def _without_manifest(self, error: Exception) -> bool:
+        """Note that the manifest cannot be read; return whether that is news."""
         path = self._storage.join(self.path, "manifest.json")
         is_reported = self.path in self._problems
         self._stamp = None  # it may come back unchanged
@@ -365,6 +368,7 @@ class Recording(RecordingFiles):
         return self._cached("account", self._account_of_rows)
 
     def _account_of_rows(self) -> AccountFacts:
+        """Return the account of all rows, without parts that are longer than the recording."""
         whole = account(self.steps, self.phases, self.start_ns, self.end_ns)
         known = with_known_parts(whole)
         if known is not whole:

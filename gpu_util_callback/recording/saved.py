@@ -73,6 +73,7 @@ def _version(kind: Any) -> str:
 
 @cache
 def _declared(kind: Any) -> int:
+    """Return a checksum of the names that a class and the classes in it declare."""
     names: dict[str, list[str]] = {}
     ahead = [kind]
     while ahead:

@@ -105,6 +105,7 @@ def complete(table: str, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _column(kind: str, values: Any) -> np.ndarray:
+    """Return a copy of a column's values as they are stored; an absent integer is `ABSENT_INT`. Raises: ValueError."""
     if kind == "text":
         result = np.empty(len(values), object)
         result[:] = ["" if value is None else str(value) for value in values]
@@ -231,6 +232,7 @@ class Segment:
         return result
 
     def _decode(self, key: str, names: Iterable[str] | None) -> dict[str, np.ndarray]:
+        """Return the columns of a table, or of a group of samples; {} where the segment has none. Raises: Damaged."""
         frame = self._frames.get(key)
         if frame is None:
             return {}

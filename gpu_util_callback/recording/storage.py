@@ -141,6 +141,7 @@ class LocalStorage:
 
 
 def _replace(temporary: str, path: str) -> None:
+    """Put a file in the place of another; on Windows, wait for a reader to close that one."""
     for pause_s in _PAUSES_S if _OPEN_FILES_STAY else ():
         try:
             os.replace(temporary, path)

@@ -209,6 +209,7 @@ class Top:
         return self._cells
 
     def _step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return (first step, last step, start, end) of cells with steps, int64[n] each, in ns since the origin."""
         fold = self.steps.fold
         if not fold.used:
             return tuple(np.zeros((4, 0), np.int64))  # type: ignore[return-value]

@@ -42,7 +42,7 @@ class InputRows:
         return len(self.delivered_ns)
 
     def __getitem__(self, part: slice | np.ndarray) -> InputRows:
-        """Return some of the rows, with all ends."""
+        """Return some of the rows; `ended_ns`, of all delivered batches, stays whole."""
         busy = self.busy_until_ns
         return InputRows(
             self.requested_ns[part],

@@ -240,7 +240,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
 
 
 def _texts(batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Callable[[str], str] = str) -> np.ndarray:
-    """Return a stat's text for each event, by default that of its metadata; int32[n], -1 = none."""
+    """Return the id of a stat's text for each event, by default that of its metadata; int32[n], -1 = none."""
     texts = stats[name].strings(convert)
     defaults = batch.plane.texts(name)
     if not defaults:

@@ -202,6 +202,7 @@ def _saved_once(code: str) -> Change | None:
 
 
 def _statements(code: str) -> Change | None:
+    """Return the change that statements make: a call with other arguments, or attributes set; None for others."""
     try:
         tree = ast.parse(code)
         attributes = {

@@ -133,7 +133,7 @@ export interface Look {
 /** Fills the parts from below, the edge of what was busy above them. */
 export function drawTime(context: CanvasRenderingContext2D, columns: Columns, series: LaneInfo['series'], rect: Rect, { palette, lit, estimate }: Look): void {
   const y = (share: number): number => rect.y + rect.height * (1 - Math.min(1, share));
-  /** Stretches of columns in which there is something of what lies between two edges: most parts take little of a run. */
+  /** Ranges [from, to) of neighbouring columns in which the part between two edges is at least 0.05 % high: most parts are nowhere to be drawn. */
   const stretches = (low?: Float32Array, high?: Float32Array): [number, number][] => {
     const found: [number, number][] = [];
     for (let i = 0; i < columns.n; i++) {

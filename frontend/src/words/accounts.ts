@@ -56,7 +56,7 @@ export interface Slice extends Category {
   seconds: number;
 }
 
-/** The account's categories that took time, largest kept in drawing order; unknown keys come last. */
+/** The account's categories that took time, in drawing order; keys without a category come last. */
 export function slices(account: Record<string, unknown> | null | undefined, categories: Category[]): Slice[] {
   const out: Slice[] = [];
   const known = new Set<string>();
