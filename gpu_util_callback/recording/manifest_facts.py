@@ -135,6 +135,7 @@ class Dispatch(TypedDict, total=False):
     samples: Count
     eager: Count
     compiled: Count
+    on_core: Share  # of the thread's time in steps, without that in which it waited for a core
     predict_set_up: Count
     own: Count  # in Python of the program's own, of them ...
     at_place: Count  # ... in the line `own_at`

@@ -11,14 +11,17 @@ import builtins
 import dis
 import functools
 import linecache
+import os
 import random
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
+from gpu_util_callback.processes import core_s
 from gpu_util_callback.steps.frames import Stack, stack_of
 
 OWN_PYTHON = "The program's own Python"  # in place of a call where none is under way
@@ -96,7 +99,7 @@ _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
-_A_FIFTH, _FOUR_FIFTHS = 0.2, 0.8
+_A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
 
 
 @dataclass
@@ -172,6 +175,8 @@ def _whose(function: ast.expr, names: Mapping[str, object], reads: bool) -> str:
     root = function
     while isinstance(root, (ast.Attribute, ast.Call)):
         root = root.value if isinstance(root, ast.Attribute) else root.func
+    if isinstance(root, ast.Name) and root.id in _FRAMEWORKS:  # whatever imports it, lazily perhaps
+        return ""
     if not isinstance(root, ast.Name) or root.id not in names:
         return ast.unparse(function) if isinstance(root, ast.Name) and hasattr(builtins, root.id) else ""
     owner = names[root.id]
@@ -200,6 +205,7 @@ class DispatchWatch:
         operations: OperationCount | None = None,
     ):
         self._meaning = _MEANING.get(framework, ())
+        self._hands_over = framework == "jax"  # steps, before they are done
         self._reads = framework == "torch" and not getattr(sys.modules.get("torch.cuda"), "_initialized", False)
         self._thread = thread
         self._working = working
@@ -211,6 +217,9 @@ class DispatchWatch:
         self._functions: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
         self._weight = 0.0  # of all samples but those of compiling
+        # Seconds in steps in which the thread had a core, and in which it did not wait for one; the reading before.
+        self._ran_s = self._ready_s = 0.0
+        self._before: tuple[float, float, float] | None = None
         # Path and name of the innermost function of the program -> its samples; a comprehension's are those around it.
         self._of_functions: dict[tuple[str, str], FunctionSamples] = {}
         self._between_functions: Counter[CodeType] = Counter()
@@ -251,8 +260,10 @@ class DispatchWatch:
         if not self._meaning:
             return
         if not self._working():
+            self._before = None
             self._look_between()
             return
+        self._read_core_time()
         instructions: dict[int, int] = {}
         stack = stack_of(self._thread, self._loop, _DEEPEST, instructions)
         in_loop = bool(stack) and stack[-1][1] is self._loop
@@ -277,6 +288,21 @@ class DispatchWatch:
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
+
+    def _read_core_time(self) -> None:
+        """Add the time since the last look: how much of it the training thread had a core."""
+        pid, main = os.getpid(), threading.main_thread()  # whose native_id is the parent's in a forked child
+        own = [
+            pid if thread is main else thread.native_id
+            for thread in threading.enumerate()
+            if thread.ident == self._thread
+        ]
+        had_s, waited_s = core_s(pid, own)
+        now_s, before = time.monotonic(), self._before
+        self._before = now_s, had_s, waited_s
+        if before is not None and had_s:
+            self._ran_s += had_s - before[1]
+            self._ready_s += max(0.0, now_s - before[0] - (waited_s - before[2]))
 
     def _note_called(self, function: CodeType, stack: Stack, kind: str, meanings: Sequence[str]) -> None:
         """Count a sample for the function that the loop has called, and note whether that trains."""
@@ -392,8 +418,8 @@ class DispatchWatch:
             the line `at` which most of that passes, what it `calls`, and its share `at_line`.
         """
         samples = self._samples - self._kinds[COMPILING]
-        if samples <= 0:
-            return {}
+        if samples <= 0 or (self._hands_over and self._ran_s < _HALF * self._ready_s):
+            return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
         weights = self._weights_aside()
         (place, call), most = max(weights.items(), key=lambda item: item[1], default=(("", ""), 0.0))
         aside = sum(weights.values())
@@ -408,7 +434,8 @@ class DispatchWatch:
     def facts(self) -> dict[str, str | float | None]:
         """Return what was seen so far, for the manifest; {} before samples.
 
-        Returns: `samples`, of them `eager`, `compiled`, `predict_set_up` (what `model.predict`
+        Returns: `samples`, of them `eager`, `compiled`, the share of the time that the thread was `on_core` (of that
+            in which it did not wait for one; None = not known), `predict_set_up` (what `model.predict`
             makes for each call), and `own`, in Python of
             the program's own and what that calls but for the framework, `at_place` of them
             `own_at`; `function`, what the loop calls for a step in which operations were seen;
@@ -427,6 +454,7 @@ class DispatchWatch:
             "samples": self._samples - self._kinds[COMPILING],
             "eager": self._kinds[EAGER],
             "compiled": self._kinds[COMPILED],
+            "on_core": round(min(1.0, self._ran_s / self._ready_s), 3) if self._ran_s else None,
             "predict_set_up": self._kinds[PREDICT],
             "own": self._own.total(),
             "own_at": place[0][0] if place else None,

@@ -90,6 +90,27 @@ def jax_loop(mode, log_dir, steps):
     return [np.asarray(w) for w in weights]
 
 
+def jax_keys_loop(mode, log_dir, steps):
+    """Compiled steps that take a few ms, and a key split for each."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.jit
+    def update(weights, x, key):
+        h = x + jax.random.normal(key, x.shape)
+        for _ in range(6):
+            h = jnp.tanh(h @ weights)
+        return weights + 1e-6 * (h.T @ h), h.mean()
+
+    weights, key, x = jnp.eye(600), jax.random.key(0), jnp.ones((600, 600))
+    monitor, of = monitored(log_dir)
+    with monitor as entered:
+        for _ in of(entered, range(steps)):
+            key, now = jax.random.split(key)
+            weights, _ = update(weights, x, now)
+    return [np.asarray(weights)]
+
+
 def torch_loop(mode, log_dir, steps):
     import torch
 
@@ -168,6 +189,7 @@ LOOPS = {  # each lasts about half a second; by framework and case
     ("tensorflow", "predict_between"): (keras_loop, 20),
     ("jax", "eager"): (jax_loop, 120),
     ("jax", "advised"): (jax_loop, 5000),
+    ("jax", "keys"): (jax_keys_loop, 100),
     ("torch", "eager"): (torch_loop, 3000),
 }
 

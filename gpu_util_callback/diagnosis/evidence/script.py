@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, A_TWENTIETH, FOUR_FIFTHS
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, A_TWENTIETH, FOUR_FIFTHS, MOSTLY
 from gpu_util_callback.recording.manifest_facts import Dispatch
 from gpu_util_callback.words import duration
 
@@ -125,7 +125,9 @@ def stack_samples_of(run: Run) -> StackSamples | None:
     if not samples:
         return None
     own = int(dispatch.get("own") or 0)
-    mostly = compiled <= A_TENTH * (eager + compiled)
+    # Where the thread mostly sleeps, operations wait for the step before them: JAX hands steps over.
+    computes = (dispatch.get("on_core") or 1.0) >= MOSTLY
+    mostly = computes and compiled <= A_TENTH * (eager + compiled)
     operations = dispatch.get("operations")
     rows = run.steps.total_rows
     body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0
