@@ -1,4 +1,4 @@
-"""Two sets of programs of strangers' kinds, written by somebody who had not read the rules.
+"""Three sets of programs of strangers' kinds, written by somebody who had not read the rules.
 
 Each is a program of its own: `python -m gauntlet.blind.first.NAME plain|without [LOGS]`; `without` leaves the cause
 out.
