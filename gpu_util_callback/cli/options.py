@@ -97,13 +97,12 @@ def unicode() -> bool:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file that the command line names, with the folders above it.
+    """Write a file that the command line names.
 
     Raises:
         UnusableInput: it cannot be written.
     """
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UnusableInput(f"cannot write {path}: {error.strerror}") from error

@@ -1,6 +1,7 @@
 """`gpu-util skill`: how an agent makes a training faster with these commands, as a SKILL.md."""
 
 import argparse
+import contextlib
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,8 +17,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the page, or write it; return 0."""
     text = (files("gpu_util_callback") / "SKILL.md").read_text(encoding="utf-8")
     if args.install:
-        place = str(Path(args.install).expanduser() / "gpu-util" / "SKILL.md")
-        options.write_text(place, text)
+        place = Path(args.install).expanduser() / "gpu-util" / "SKILL.md"
+        with contextlib.suppress(OSError):  # writing says why
+            place.parent.mkdir(parents=True, exist_ok=True)
+        options.write_text(str(place), text)
         text = f"{place}\n"
     print(text, end="")
     return 0

@@ -96,7 +96,6 @@ def test_the_commands_write_all_runs_into_one_file(logdir, open_report, open_fil
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_line(logdir, tmp_path, capsys):
-    (tmp_path / "no").write_text("a file is no folder")
     assert main(["report", str(logdir), "--html", str(tmp_path / "no" / "where.html")]) == 2
     error = capsys.readouterr().err.strip()
     assert "cannot write" in error and "\n" not in error

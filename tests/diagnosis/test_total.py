@@ -411,7 +411,7 @@ def test_the_page_lists_all_runs_and_no_name_leaves_its_cell(mixed, tmp_path, ca
     rows = data["runs"]["recordings"]
     assert len(rows) == len(data["total"]["runs"]) == 6
     assert {"slow", "<i>evil"} <= {row["run"] for row in rows}
-    code, _, said = command(capsys, mixed, "--html", out / "x.html")  # a file is no folder
+    code, _, said = command(capsys, mixed, "--html", tmp_path / "no" / "x.html")
     assert code == 2 and "cannot write" in said
 
 
