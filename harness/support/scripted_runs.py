@@ -1,9 +1,11 @@
 """A clock that follows a script, and rows like those of a real run, for tests of recordings."""
 
+from collections.abc import Callable
+
 import numpy as np
 from made_up_rows import step_table
 
-from gpu_util_callback.recording import Clock
+from gpu_util_callback.recording import Clock, RecordingWriter
 
 MS = 1_000_000
 
@@ -40,3 +42,24 @@ def step_rows(count, first=0, start_ns=1_700_000_000_000_000_000, seed=0, step_n
     body = step_ns - 1_000_000 + noise(60_000)
     parts = {"input_wait_ns": wait, "gpu_wait_ns": gpu_wait, "callbacks_ns": callbacks, "body_ns": body}
     return step_table(start_ns, first, rest_ns=slack, input_get_ns=wait + noise(500), **parts)
+
+
+class Killed(BaseException):
+    """The end of a process, as `kill -9` brings it: nothing after it is done."""
+
+
+def killed_at(writer: RecordingWriter, call: int) -> list[tuple]:
+    """End a writer's process at its next write or removal of this number; return those before it, as they come."""
+    storage, calls = writer._storage, []
+
+    def until(real: Callable) -> Callable:
+        def change(*arguments: object) -> object:
+            if len(calls) + 1 == call:
+                raise Killed
+            calls.append(arguments)
+            return real(*arguments)
+
+        return change
+
+    storage.write, storage.remove = until(storage.write), until(storage.remove)
+    return calls

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated
 from made_up_run import restored
-from scripted_runs import step_rows
+from scripted_runs import Killed, killed_at, step_rows
 
 from gpu_util_callback.diagnosis import Evidence, Run, diagnose, engine, judge
 from gpu_util_callback.recording import Recording, read_recordings
@@ -175,21 +175,7 @@ def test_a_kill_at_any_write_judges_each_row_once(make_writer, tmp_path, scripte
         writer.append("steps", step_rows(10, first=10 * flush))
         writer.flush()
         scripted_time.advance(2 if flush else 61)
-    storage, calls = writer._storage, []
-
-    class Killed(BaseException):
-        pass
-
-    def until(real):
-        def change(*arguments):
-            if len(calls) + 1 == call:
-                raise Killed
-            calls.append(arguments)
-            return real(*arguments)
-
-        return change
-
-    storage.write, storage.remove = until(storage.write), until(storage.remove)
+    killed_at(writer, call)
     scripted_time.advance(61)
     writer.append("steps", step_rows(10, first=30))
     with contextlib.suppress(Killed):

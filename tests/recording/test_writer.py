@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from make_recording import SyntheticRun
-from scripted_runs import MS, step_rows
+from scripted_runs import MS, Killed, killed_at, step_rows
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from gpu_util_callback.recording import writer as writer_module
@@ -145,21 +145,7 @@ def test_a_kill_at_any_write_shows_each_row_once(make_writer, tmp_path, scripted
         writer.append("steps", step_rows(10, first=10 * flush))
         scripted_time.advance(2)
         writer.flush()
-    storage, calls = writer._storage, []
-
-    class Killed(BaseException):
-        pass
-
-    def until(real):
-        def change(*arguments):
-            if len(calls) + 1 == call:
-                raise Killed
-            calls.append(arguments)
-            return real(*arguments)
-
-        return change
-
-    storage.write, storage.remove = until(storage.write), until(storage.remove)
+    calls = killed_at(writer, call)
     scripted_time.advance(61)
     writer.append("steps", step_rows(10, first=30))
     with contextlib.suppress(Killed):
