@@ -142,6 +142,7 @@ def call_on(path: str, line: int, reads: bool = False) -> str:
     return calls[0] if calls and all(calls) else ""
 
 
+@functools.lru_cache(_MOST_KNOWN)
 def function_on(path: str, line: int) -> str:
     """Return the name of the function that the statement on a line is a call of; "" for other statements."""
     function = next((call.func for call in _calls_at(path, line)), None)
@@ -292,12 +293,8 @@ class DispatchWatch:
     def _read_core_time(self) -> None:
         """Add the time since the last look: how much of it the training thread had a core."""
         pid, main = os.getpid(), threading.main_thread()  # whose native_id is the parent's in a forked child
-        own = [
-            pid if thread is main else thread.native_id
-            for thread in threading.enumerate()
-            if thread.ident == self._thread
-        ]
-        had_s, waited_s = core_s(pid, own)
+        native = {thread.ident: thread.native_id for thread in threading.enumerate()} | {main.ident: pid}
+        had_s, waited_s = core_s(pid, [native.get(self._thread)])
         now_s, before = time.monotonic(), self._before
         self._before = now_s, had_s, waited_s
         if before is not None and had_s:
@@ -327,9 +324,8 @@ class DispatchWatch:
             code.co_name in _TRAINS and _package(code) in _FRAMEWORKS for _, code, _ in stack
         )
         call = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
-        call = call or call_on(
-            code.co_filename, line, self._reads
-        )  # whatever runs in it: JAX has a callback in each collection
+        # Whatever runs in it: JAX has a callback in each collection.
+        call = call or call_on(code.co_filename, line, self._reads)
         if not call and place:  # what it calls is Python as well
             called = stack[place - 1][1]
             ours = "gpu_util_callback/" in path_of(called)

@@ -91,7 +91,7 @@ def jax_loop(mode, log_dir, steps):
 
 
 def jax_keys_loop(mode, log_dir, steps):
-    """Compiled steps that take a few ms, and a key split for each."""
+    """Compiled steps that take a few ms, and a key split for each, or ("reads") the loss of each as an array."""
     import jax
     import jax.numpy as jnp
 
@@ -103,11 +103,15 @@ def jax_keys_loop(mode, log_dir, steps):
         return weights + 1e-6 * (h.T @ h), h.mean()
 
     weights, key, x = jnp.eye(600), jax.random.key(0), jnp.ones((600, 600))
+    now = key
     monitor, of = monitored(log_dir)
     with monitor as entered:
         for _ in of(entered, range(steps)):
-            key, now = jax.random.split(key)
-            weights, _ = update(weights, x, now)
+            if mode == "keys":
+                key, now = jax.random.split(key)
+            weights, loss = update(weights, x, now)
+            if mode == "reads":
+                np.asarray(loss)
     return [np.asarray(weights)]
 
 
@@ -181,7 +185,7 @@ def keras_loop(mode, log_dir, steps):
 
 LOOPS = {  # each lasts about half a second; by framework and case
     ("tensorflow", "eager"): (tensorflow_loop, 400),
-    ("tensorflow", "advised"): (tensorflow_loop, 2000),
+    ("tensorflow", "advised"): (tensorflow_loop, 5000),
     ("tensorflow", "next"): (tensorflow_input_loop, 40),
     ("tensorflow", "iter"): (tensorflow_input_loop, 40),
     ("tensorflow", "predict"): (keras_loop, 20),
@@ -190,6 +194,7 @@ LOOPS = {  # each lasts about half a second; by framework and case
     ("jax", "eager"): (jax_loop, 120),
     ("jax", "advised"): (jax_loop, 5000),
     ("jax", "keys"): (jax_keys_loop, 100),
+    ("jax", "reads"): (jax_keys_loop, 100),
     ("torch", "eager"): (torch_loop, 3000),
 }
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real_clock("a verdict on what real loops spend")
 
 CASES = {
     "tensorflow": ("looks", "eager", "advised", "next", "iter", "predict", "predict_on_batch", "predict_between"),
-    "jax": ("looks", "eager", "advised", "keys"),
+    "jax": ("looks", "eager", "advised", "keys", "reads"),
     "torch": ("eager",),
 }
 
@@ -40,13 +40,14 @@ def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(frame
         assert 30 <= claim["evidence"]["operations_per_step"] <= 120
     after, claims = reported(framework, "advised")
     assert claims == [] and "eagerly" not in after["verdict"]
-    assert after["fit"]["dispatch"]["samples"] >= 5, "it was looked at"
+    assert after["fit"]["dispatch"]["samples"] >= 20, "it was looked at"
     assert 2 * after["step_ms"]["p50"] < before["step_ms"]["p50"]
 
 
-def test_an_operation_that_waits_for_the_compiled_step_before_it_is_no_eager_step():
-    """JAX hands steps over: the next operation, here of the random keys, sleeps until there is room."""
-    report, claims = reported("jax", "keys")
+@pytest.mark.parametrize("mode", ["keys", "reads"])
+def test_an_operation_that_waits_for_the_compiled_step_before_it_is_no_eager_step(mode):
+    """JAX hands steps over: what comes next, a split of random keys or a read, sleeps until there is room."""
+    report, claims = reported("jax", mode)
     assert claims == [] and report["verdict"].startswith("Nothing held up training"), report["verdict"]
     assert report["fit"]["dispatch"]["on_core"] < 0.5
 
