@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces import limits
-from gpu_util_callback.traces.breakdown import QUEUE_DELAY_PS, UNLINKED, launches
-from gpu_util_callback.traces.intervals import EMPTY, union
+from gpu_util_callback.traces.breakdown import UNLINKED, launches
+from gpu_util_callback.traces.intervals import union
 from gpu_util_callback.traces.model import (
     PS_PER_US,
     Device,
@@ -160,17 +160,11 @@ def copy_groups(device: Device) -> list[CopyGroup]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStats:
-    """Statistics of the launches for one GPU, in ps; percentiles None where none was linked."""
+    """Statistics of the launches for one GPU."""
 
     kernels: int
     linked: int  # kernels whose launch call was found
-    call_ps: dict[str, float] | None  # duration of the launch call
-    delay_ps: dict[str, float] | None  # end of the call to start of the kernel, 0 if it overlaps
-    queued_share: float | None  # of kernels launched while the GPU still had work
     short_share: float | None  # of kernels that ran less than 10 µs
-    mean_kernel_ps: float | None
-    gaps: int
-    gap_ps: dict[str, float] | None  # between stretches of work
     graph_kernels: int  # launched by a call for a whole graph
 
 
@@ -189,39 +183,14 @@ def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     events = device.events
     kernel = kernels(events)
     graph = replayed(process, device, names)
-    call_start, returned = launches(process, device)
-    linked = kernel & (call_start > UNLINKED)
+    linked = kernel & (launches(process, device)[0] > UNLINKED)
     duration = (events.end_ps - events.start_ps)[kernel]
-    busy = device.busy()
-    gaps = busy.complement(int(busy.start[0]), int(busy.end[-1])) if len(busy) else EMPTY
-    # Work still running a launch delay after the call: the kernel could be queued behind it.
-    queued = busy.contains(call_start[linked]) & (events.start_ps[linked] - call_start[linked] > QUEUE_DELAY_PS // 100)
     return LaunchStats(
         kernels=int(kernel.sum()),
         linked=int(linked.sum()),
-        call_ps=_spread((returned - call_start)[linked]),
-        delay_ps=_spread(np.maximum(events.start_ps - returned, 0)[linked]),
-        queued_share=float(queued.mean()) if len(queued) else None,
         short_share=float((duration < SHORT_KERNEL_PS).mean()) if len(duration) else None,
-        mean_kernel_ps=float(duration.mean()) if len(duration) else None,
-        gaps=len(gaps),
-        gap_ps=_spread(gaps.end - gaps.start),
         graph_kernels=int(graph[kernel].sum()),
     )
-
-
-def _spread(values: np.ndarray) -> dict[str, float] | None:
-    """Return mean, percentiles and total of values, in their unit; None without any."""
-    if not len(values):
-        return None
-    low, middle, high = np.percentile(values, (5, 50, 95))
-    return {
-        "mean": float(values.mean()),
-        "p5": float(low),
-        "p50": float(middle),
-        "p95": float(high),
-        "total": float(values.sum()),
-    }
 
 
 def op_name(text: str) -> tuple[str, str]:

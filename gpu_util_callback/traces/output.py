@@ -54,7 +54,6 @@ def trace_json(analysis: Analysis) -> TraceReport:
         "copies": of_devices(_copies),
         "launches": list(map(_launches, analysis.devices)),
         "gaps": of_devices(_gaps),
-        "counters": of_processes(_counters),
         "memory": of_processes(_memory),
         "host_ops": of_processes(_host_ops),
         "pipeline": of_processes(_pipeline),
@@ -181,37 +180,14 @@ def _copies(d: DeviceAnalysis) -> list[Row]:
 
 
 def _launches(d: DeviceAnalysis) -> Row:
-    def us(values: dict[str, float] | None) -> dict[str, float] | None:
-        return values and {key: value / PS_PER_US for key, value in values.items()}
-
     s = d.launches
     return {
         "gpu": d.index,
         "kernels": s.kernels,
         "linked": s.linked,
-        "call_us": us(s.call_ps),
-        "delay_us": us(s.delay_ps),
-        "queued_pct": None if s.queued_share is None else 100 * s.queued_share,
         "short_kernels_pct": None if s.short_share is None else 100 * s.short_share,
-        "mean_kernel_us": None if s.mean_kernel_ps is None else s.mean_kernel_ps / PS_PER_US,
-        "gaps": s.gaps,
-        "gap_us": us(s.gap_ps),
         "graph_kernels": s.graph_kernels,
     }
-
-
-def _counters(p: ProcessAnalysis) -> list[Row]:
-    return [
-        {
-            "gpu": c.device,
-            "name": c.name,
-            "samples": len(c.value),
-            "mean": float(c.value.mean()),
-            "p95": float(np.percentile(c.value, 95)),
-        }
-        for c in p.process.counters
-        if len(c.value)
-    ]
 
 
 def _memory(p: ProcessAnalysis) -> list[Row]:

@@ -134,7 +134,6 @@ def test_launch_bound(explain):
     launches = result["launches"][0]
     assert launches["linked"] == launches["kernels"] == 990
     assert launches["short_kernels_pct"] == 100
-    assert launches["delay_us"]["p50"] == launches["call_us"]["p50"] == pytest.approx(5)
 
 
 def test_kernels_without_a_launch_are_told(explain):
@@ -249,7 +248,6 @@ def test_gpu_events_alone_are_one_step_and_say_what_they_cannot(explain):
     assert step["duration_ms"] == pytest.approx(0.25)
     # Nobody recorded the host: why the GPU was idle is unknown, and said so.
     assert step["gpus"][0]["other_ms"] == pytest.approx(0.15)
-    assert result["launches"][0]["delay_us"] is None
 
 
 def test_aggregated_events_have_no_place_in_time(explain):
