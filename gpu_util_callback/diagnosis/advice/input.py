@@ -1,7 +1,6 @@
 """Advice on a slow input: the table for its kind, for loops of the user's own, and for its set-up in each epoch."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
@@ -175,26 +174,6 @@ def _on_torch(wait: InputWait) -> bool:
     return wait.run.framework == "torch" and wait.kind != "pooled"
 
 
-def _thread_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
-    return Entry(
-        name,
-        tried="no: it replaces the loop's own batches",
-        when=lambda wait: (
-            holds(wait)
-            and not _ahead_already(wait)
-            and _beside_the_step(wait)
-            and wait.lost_ms <= wait.needed_ms
-            and not _on_torch(wait)
-        ),
-        says="{loop_paces}.",
-        asks=asks,
-        remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
-        code=lambda wait: ahead_code(wait.kind == "generator", wait.input_class or "generate"),
-        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
-        wrong_if="a thread makes them already, or batch and step compete for Python's lock",
-    )
-
-
 LOOP = (
     Entry(
         "DataLoader",
@@ -208,8 +187,22 @@ LOOP = (
         saves=lambda wait: _workers(wait).saves,
         wrong_if="a DataLoader with workers makes them already, or no core is free",
     ),
-    _thread_entry("a thread", lambda wait: bool(wait.kind)),
-    _thread_entry("a thread, asked", lambda wait: not wait.kind, "Does the loop itself make them?"),
+    Entry(
+        "a thread",
+        tried="no: it replaces the loop's own batches",
+        when=lambda wait: (
+            not _ahead_already(wait)
+            and _beside_the_step(wait)
+            and wait.lost_ms <= wait.needed_ms
+            and not _on_torch(wait)
+        ),
+        says="{loop_paces}.",
+        asks=lambda wait: "" if wait.kind else "Does the loop itself make them?",
+        remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
+        code=lambda wait: ahead_code(wait.kind == "generator", wait.input_class or "generate"),
+        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
+        wrong_if="a thread makes them already, or batch and step compete for Python's lock",
+    ),
     Entry(
         "threads or processes",
         tried="no: it replaces the loop's own batches",

@@ -1,8 +1,7 @@
 """Advice on what makes batches in Python: DataLoader, PyDataset, generator, arrays, Grain."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
@@ -213,24 +212,24 @@ def _making_waits(wait: InputWait) -> bool:
     return (wait.workers_wait if wait.workers else wait.waits) is True
 
 
-def _workers_entry(name: str, holds: Callable[[InputWait], bool], *, asks: str = "") -> Entry:
-    """Return an entry for worker processes of a loader, or for more of them."""
+def _loader_workers(wait: InputWait) -> Workers:
+    return Workers(wait, _worker_ms(wait), _making_waits(wait))
 
-    def workers(wait: InputWait) -> Workers:
-        return Workers(wait, _worker_ms(wait), not asks and _making_waits(wait))
 
-    return Entry(
-        name,
-        tried="DataLoader",
-        when=lambda wait: not _hands_over(wait) and not wait.beside_workers and not _few_shards(wait) and holds(wait),
-        says=_slow_loader,
-        asks=asks,
-        remedy=lambda wait: "Use more" if wait.workers else "Let worker processes make batches ahead of time",
-        changes=IN_WORKERS,
-        code=lambda wait: loader_line(wait, workers(wait).count),
-        saves=lambda wait: workers(wait).saves,
-        wrong_if="they compute, and no core is free",
-    )
+def _more_help(wait: InputWait) -> bool:
+    """Return whether worker processes of a loader, or more of them, may shorten the wait."""
+    if _hands_over(wait) or wait.beside_workers or _few_shards(wait):
+        return False
+    if _making_waits(wait):
+        return wait.workers < MOST_WORKERS
+    return wait.has_room or (_room_asked(wait) and _loader_workers(wait).count > wait.workers)
+
+
+def _room_asked(wait: InputWait) -> bool:
+    """Return whether nothing tells if a loader's workers would find a free core, or would mostly wait."""
+    if wait.workers and (wait.workers_wait is not None or wait.worker_cpus is not None):
+        return False
+    return wait.room_unknown and not _making_waits(wait)
 
 
 def _made_before(wait: InputWait) -> float:
@@ -246,6 +245,11 @@ def _whole_batches(wait: InputWait) -> bool:
     """Return whether the loop gets a batch sample by sample, and the library joins them."""
     samples = wait.call_a_sample and not wait.run.fit.get("input_iterable")
     return samples and not wait.workers and "input_collate" in wait.run.fit and not wait.collate
+
+
+def _of_tensors(wait: InputWait) -> bool:
+    """Return whether the samples are rows of tensors in memory."""
+    return wait.input_class == "TensorDataset"
 
 
 def _only_indexes(wait: InputWait) -> bool:
@@ -264,18 +268,6 @@ def _beside_steps(wait: InputWait) -> bool:
     if "pydataset" in wait.kind:
         return wait.run.framework == "tensorflow" or wait.workers > 1
     return wait.workers > 0
-
-
-_WHOLE_BATCHES = Entry(
-    "whole batches",
-    tried="DataLoader",
-    when=lambda wait: _whole_batches(wait) and wait.input_class == "TensorDataset",
-    says="The samples are in memory, and the DataLoader gets and joins them one by one: {pace}.",
-    remedy="Index whole batches; the order of the samples stays the same",
-    code=_indexed_at_once,
-    saves=lambda wait: wait.saves(wait.needed_ms + KEPT_MS),
-    wrong_if="samples are joined by a function of the program's own",
-)
 
 
 def _prepared(wait: InputWait) -> str:
@@ -327,23 +319,16 @@ def _read_whole(wait: InputWait) -> str:
     return f"{file['name']} = {file['name']}[:]  # once, in __init__: {file.get('bytes', 0) / 1e6:,.0f} MB"
 
 
-_READ_ONCE = Entry(
-    "file read once",
-    when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is True,
-    says=_reads_rows,
-    remedy="Read the array into memory once: it fits, and its values stay the same",
-    code=_read_whole,
-    saves=lambda wait: wait.in_library(*_ARRAY_FILES),
-    wrong_if="it does not fit into memory, or another process changes the file",
-)
 OF_CALLS = (
-    _READ_ONCE,
-    replace(
-        _READ_ONCE,
-        name="file read once, asked",
-        when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is None,
-        asks="Does what is read fit into memory?",
-        remedy="Read it once",
+    Entry(
+        "file read once",
+        when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is not False,
+        says=_reads_rows,
+        asks=lambda wait: "" if _fits(wait) else "Does what is read fit into memory?",
+        remedy="Read the array into memory once: its values stay the same",
+        code=_read_whole,
+        saves=lambda wait: wait.in_library(*_ARRAY_FILES),
+        wrong_if="it does not fit into memory, or another process changes the file",
     ),
     Entry(
         "arrays on the host",
@@ -377,39 +362,45 @@ OF_CALLS_LIMITS = (
 )
 
 
-def _may_be_kept(wait: InputWait, repeats: bool | None) -> bool:
-    """Return whether what a dataset makes may be kept; it was seen to be the same again, or that is not known."""
-    kept = repeats is None or wait.fits_memory is True
-    if repeats is None and wait.repeats is True:  # the room is asked for
-        return wait.later_passes > 0 and wait.fits_memory is None
-    return wait.later_passes > 0 and wait.repeats is repeats and kept and wait.fits_memory is not False
+def _may_be_kept(wait: InputWait) -> bool:
+    """Return whether what a dataset makes may be kept: nothing says that it differs, or is too large."""
+    return wait.later_passes > 0 and wait.repeats is not False and wait.fits_memory is not False
+
+
+def _seen_again(wait: InputWait, what: str) -> str:
+    """Return that items were the same and have room, with a space in front; "" where either is to be asked."""
+    kept = wait.repeats and wait.fits_memory
+    return f" {what} were the same when they were asked for again, and fit into memory." if kept else ""
+
+
+def _asked_again(wait: InputWait, returns_the_same: str) -> str:
+    """Return what is to be asked of items before they are kept; "" where it was seen."""
+    if wait.repeats and wait.fits_memory:
+        return ""
+    return f"{returns_the_same} in every epoch, without random numbers{wait.asked_room}?"
 
 
 def _makes_items(wait: InputWait) -> bool:
     return not (_hands_over(wait) or wait.items_there or wait.collates or wait.beside_workers)
 
 
-_ITEMS_ONCE = Entry(
-    "items made once",
-    tried="no: it stores data",
-    when=lambda wait: _may_be_kept(wait, True) and _makes_items(wait),
-    says="{loader_limit}: {pace}. Items of {input_class} were the same when they were asked for again.",
-    remedy="Make them once: they fit into memory",
-    code=_store_items,
-    saves=_made_once,
-    most=_made_before,
-    frees_cores=_beside_steps,
-    wrong_if="items are random, or too large to keep",
-)
 DATA_LOADER = (
-    _WHOLE_BATCHES,
-    replace(
-        _WHOLE_BATCHES,
-        name="whole batches, asked",
-        when=lambda wait: _whole_batches(wait) and _only_indexes(wait) and not wait.items_there,
+    Entry(
+        "whole batches",
+        tried="DataLoader",
+        when=lambda wait: (
+            _whole_batches(wait) and (_of_tensors(wait) or (_only_indexes(wait) and not wait.items_there))
+        ),
         says="The DataLoader gets and joins samples one by one: {pace}.",
-        asks="Does {items_class} only index tensors or arrays, so that it may get a list of numbers?",
-        wrong_if="it does more for a sample",
+        asks=lambda wait: (
+            ""
+            if _of_tensors(wait)
+            else f"Does {wait.items_class} only index tensors or arrays, so that it may get a list of numbers?"
+        ),
+        remedy="Index whole batches; the order of the samples stays the same",
+        code=_indexed_at_once,
+        saves=lambda wait: wait.saves(wait.needed_ms + KEPT_MS),
+        wrong_if="samples are joined by a function of the program's own, or it does more for a sample",
     ),
     Entry(
         "pin memory",
@@ -421,8 +412,18 @@ DATA_LOADER = (
         saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(_handing_ms(wait)),
         wrong_if="there is no GPU, or the memory is pinned already",
     ),
-    _workers_entry("workers", lambda wait: not wait.workers and (_making_waits(wait) or wait.has_room)),
-    _workers_entry("workers, asked", lambda wait: not wait.workers and wait.room_unknown, asks=CORE_FREE),
+    Entry(
+        "workers",
+        tried="DataLoader",
+        when=_more_help,
+        says=_slow_loader,
+        asks=lambda wait: "" if _making_waits(wait) or wait.has_room else CORE_FREE,
+        remedy=lambda wait: "Use more" if wait.workers else "Let worker processes make batches ahead of time",
+        changes=IN_WORKERS,
+        code=lambda wait: loader_line(wait, _loader_workers(wait).count),
+        saves=lambda wait: _loader_workers(wait).saves,
+        wrong_if="they compute, and no core is free",
+    ),
     Entry(
         "worker threads",
         tried="no: it is a function of the program",
@@ -435,21 +436,6 @@ DATA_LOADER = (
         "loader = DataLoader(dataset, ..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits(1))",
         saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
         wrong_if="there are few workers, and each needs its threads",
-    ),
-    _workers_entry(
-        "more workers",
-        lambda wait: wait.workers > 0 and (wait.workers < MOST_WORKERS if _making_waits(wait) else wait.has_room),
-    ),
-    _workers_entry(
-        "more workers, asked",
-        lambda wait: (
-            wait.workers > 0
-            and wait.workers_wait is None
-            and wait.worker_cpus is None
-            and wait.room_unknown
-            and Workers(wait, _worker_ms(wait), False).count > wait.workers
-        ),
-        asks=CORE_FREE,
     ),
     Entry(
         "samples prepared once",
@@ -475,14 +461,18 @@ DATA_LOADER = (
         saves=lambda wait: wait.part_share * Workers(wait, wait.lost_ms, wait.waits is True).saves,
         wrong_if="it needs the model, or no core is free",
     ),
-    _ITEMS_ONCE,
-    replace(
-        _ITEMS_ONCE,
-        name="items made once, asked",
-        when=lambda wait: _may_be_kept(wait, None) and _makes_items(wait),
-        says="{loader_limit}: {pace}.",
-        asks="Does {items_class} return the same item in every epoch, without random numbers{asked_room}?",
+    Entry(
+        "items made once",
+        tried="no: it stores data",
+        when=lambda wait: _may_be_kept(wait) and _makes_items(wait),
+        says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Items of {wait.input_class}')}",
+        asks=lambda wait: _asked_again(wait, f"Does {wait.items_class} return the same item"),
         remedy="Make them once",
+        code=_store_items,
+        saves=_made_once,
+        most=_made_before,
+        frees_cores=_beside_steps,
+        wrong_if="items are random, or too large to keep",
     ),
     Entry(
         "larger batch",
@@ -533,49 +523,22 @@ def _dataset_line(workers: Workers) -> str:
     return spawned(workers.count)
 
 
-_THREADS = Entry(
-    "threads",
-    tried="PyDataset",
-    when=lambda wait: wait.workers <= 1 and wait.waits is True,
-    says="{dataset_class} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
-    remedy="Let several threads make batches ahead of time; __getitem__ must not change anything that they share",
-    code=lambda wait: _dataset_line(_threads(wait)),
-    saves=lambda wait: _threads(wait).saves,
-    changes=_first_batch,
-    wrong_if="__getitem__ computes: threads share Python's one lock",
-)
-_MORE = Entry(
-    "more workers",
-    tried="PyDataset",
-    when=lambda wait: (
-        1 < wait.workers < MOST_WORKERS and not _on_threads(wait) and (wait.workers_wait is True or wait.has_room)
-    ),
-    says="{workers} workers of {dataset_class} are too few: {pace}.",
-    remedy="Use more",
-    code=lambda wait: _dataset_line(_more(wait)),
-    saves=lambda wait: _more(wait).saves,
-    wrong_if="they compute, and all cores are busy",
-)
-_BATCHES_ONCE = Entry(
-    "batches made once",
-    tried="no: it keeps all batches",
-    when=lambda wait: _may_be_kept(wait, True) and not wait.run.fit.get("input_reorders"),
-    says="{loader_limit}: {pace}. Batches of {dataset_class} were the same when they were asked for again.",
-    remedy="Make them once: they fit into memory",
-    code="made = [dataset[i] for i in range(len(dataset))]  # once\n"
-    "class Made(keras.utils.PyDataset):\n"
-    "    def __len__(self):\n"
-    "        return len(made)\n"
-    "    def __getitem__(self, i):\n"
-    "        return made[i]\n"
-    "dataset = Made()",
-    saves=_made_once,
-    most=_made_before,
-    frees_cores=_beside_steps,
-    wrong_if="batches are random, or too large to keep",
-)
 PY_DATASET = (
-    _THREADS,
+    Entry(
+        "threads",
+        tried="PyDataset",
+        when=lambda wait: wait.workers <= 1 and wait.waits is not False,
+        says=lambda wait: (
+            f"{wait.dataset_class} makes one batch at a time"
+            f"{', and mostly waits, for files or a network' * (wait.waits is True)}: {wait.pace}."
+        ),
+        asks=lambda wait: "" if wait.waits else ITEM_WAITS,
+        remedy="Let several threads make batches ahead of time; __getitem__ must not change anything that they share",
+        code=lambda wait: _dataset_line(_threads(wait)),
+        saves=lambda wait: _threads(wait).saves,
+        changes=_first_batch,
+        wrong_if="__getitem__ computes: threads share Python's one lock",
+    ),
     Entry(
         "processes",
         tried="PyDataset",
@@ -590,21 +553,23 @@ PY_DATASET = (
         changes=_first_batch,
         wrong_if="no core is free, or an epoch is shorter than the start of the processes",
     ),
-    replace(
-        _THREADS,
-        name="workers, asked",
-        when=lambda wait: wait.workers <= 1 and wait.waits is None,
-        says="{dataset_class} makes one batch at a time: {pace}.",
-        asks=ITEM_WAITS,
-        remedy="Let several threads make batches ahead of time",
-    ),
-    _MORE,
-    replace(
-        _MORE,
-        name="more threads",
-        when=lambda wait: 1 < wait.workers < MOST_WORKERS and _on_threads(wait) and wait.waits is True,
-        asks="Can its calls wait at the same time? (Those that read one HDF5 file wait for each other.)",
-        wrong_if="they wait for each other",
+    Entry(
+        "more workers",
+        tried="PyDataset",
+        when=lambda wait: (
+            1 < wait.workers < MOST_WORKERS
+            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.has_room)
+        ),
+        says="{workers} workers of {dataset_class} are too few: {pace}.",
+        asks=lambda wait: (
+            "Can its calls wait at the same time? (Those that read one HDF5 file wait for each other.)"
+            if _on_threads(wait)
+            else ""
+        ),
+        remedy="Use more",
+        code=lambda wait: _dataset_line(_more(wait)),
+        saves=lambda wait: _more(wait).saves,
+        wrong_if="they compute, and all cores are busy, or wait for each other",
     ),
     Entry(
         "samples made once",
@@ -625,14 +590,24 @@ PY_DATASET = (
         frees_cores=_beside_steps,
         wrong_if="samples are random, or too large to keep",
     ),
-    _BATCHES_ONCE,
-    replace(
-        _BATCHES_ONCE,
-        name="batches made once, asked",
-        when=lambda wait: _may_be_kept(wait, None) and not wait.run.fit.get("input_reorders"),
-        says="{loader_limit}: {pace}.",
-        asks="Does {dataset_class} return the same batches in every epoch, without random numbers{asked_room}?",
+    Entry(
+        "batches made once",
+        tried="no: it keeps all batches",
+        when=lambda wait: _may_be_kept(wait) and not wait.run.fit.get("input_reorders"),
+        says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Batches of {wait.dataset_class}')}",
+        asks=lambda wait: _asked_again(wait, f"Does {wait.dataset_class} return the same batches"),
         remedy="Make them once",
+        code="made = [dataset[i] for i in range(len(dataset))]  # once\n"
+        "class Made(keras.utils.PyDataset):\n"
+        "    def __len__(self):\n"
+        "        return len(made)\n"
+        "    def __getitem__(self, i):\n"
+        "        return made[i]\n"
+        "dataset = Made()",
+        saves=_made_once,
+        most=_made_before,
+        frees_cores=_beside_steps,
+        wrong_if="batches are random, or too large to keep",
     ),
 )
 
@@ -649,26 +624,22 @@ def _generator_processes(wait: InputWait) -> str:
 
 GENERATOR = (
     Entry(
-        "threads",
+        "several batches at a time",
         tried="no: it replaces the generator",
-        when=lambda wait: wait.waits is True,
-        says="{generator_name} makes one batch at a time, and mostly waits, for files or a network: {pace}.",
+        when=lambda wait: wait.workers_may_help,
+        says=lambda wait: (
+            f"{wait.generator_name} makes one batch at a time, and mostly waits, for files or a network: {wait.pace}."
+            if wait.waits
+            else f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}"
+        ),
         asks=BATCH_I,
-        remedy="Let a keras.utils.PyDataset make several at a time",
-        code=lambda wait: batches_class(wait, _threads(wait).count, processes=False),
-        saves=lambda wait: _threads(wait).saves,
-        changes="who makes the batches: state that the generator keeps is gone",
-        wrong_if="batches depend on those before",
-    ),
-    Entry(
-        "processes",
-        tried="no: it replaces the generator",
-        when=lambda wait: wait.waits is not True and wait.workers_may_help,
-        says=lambda wait: f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}",
-        asks=BATCH_I,
-        remedy="Let processes of a keras.utils.PyDataset make several at a time",
-        code=_generator_processes,
-        saves=lambda wait: _processes(wait).saves,
+        remedy=lambda wait: (
+            f"Let {'' if wait.waits else 'processes of '}a keras.utils.PyDataset make several at a time"
+        ),
+        code=lambda wait: (
+            batches_class(wait, _threads(wait).count, processes=False) if wait.waits else _generator_processes(wait)
+        ),
+        saves=lambda wait: (_threads(wait) if wait.waits else _processes(wait)).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         wrong_if="batches depend on those before, or no core is free",
     ),
@@ -713,13 +684,22 @@ def _grain_before(wait: InputWait) -> str:
     return _grain_line(wait, wait.workers) if shown else ""
 
 
-def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") -> Entry:
-    return Entry(
-        name,
+def _grain_asks(wait: InputWait) -> str:
+    if not (_making_waits(wait) or wait.has_room):
+        return CORE_FREE
+    a_pass = "They start again with each pass over the data: does a pass take a minute or more?"
+    return "" if wait.pass_s >= GRAIN_EPOCH_S else a_pass
+
+
+GRAIN = (
+    Entry(
+        "workers",
         tried="no: Grain's workers import the script",
-        when=lambda wait: holds(wait) and _grain(wait).count > wait.workers,
+        when=lambda wait: (
+            (_making_waits(wait) or wait.has_room or wait.room_unknown) and _grain(wait).count > wait.workers
+        ),
         says="{grain_workers}: {pace}. Worker processes import the script.",
-        asks=asks,
+        asks=_grain_asks,
         remedy="Let more of them make the batches",
         code=lambda wait: (
             f"{_grain_line(wait, _grain(wait).count)}{GUARD}\n"
@@ -729,21 +709,7 @@ def _grain_entry(name: str, holds: Callable[[InputWait], bool], asks: str = "") 
         before=_grain_before,
         saves=lambda wait: _grain(wait).saves,
         wrong_if="the transformations compute, and no core is free",
-    )
-
-
-def _grain_helps(wait: InputWait) -> bool:
-    return _making_waits(wait) or wait.has_room
-
-
-GRAIN = (
-    _grain_entry("workers", lambda wait: _grain_helps(wait) and wait.pass_s >= GRAIN_EPOCH_S),
-    _grain_entry(
-        "workers, epochs asked",
-        _grain_helps,
-        "They start again with each pass over the data: does a pass take a minute or more?",
     ),
-    _grain_entry("workers, cores asked", lambda wait: not _making_waits(wait) and wait.room_unknown, CORE_FREE),
 )
 
 

@@ -33,7 +33,7 @@ class Entry:
         code: what to paste; `before`: what it replaces.
         saves: the share (0-1) of the lost time that it saves, predicted from the limits.
         most: the share that may be gone where it leaves out work wholly; None = the prediction's own scatter.
-        asks: a question whose answer must be yes, because nothing in the run answers it.
+        asks: a question whose answer must be yes, because nothing in the run answers it; "" = nothing to ask.
         alters_training: it changes the computation, not only its speed.
         changes: what else it changes: the order of samples, weights, a metric, memory.
         frees_cores: the input computes next to nothing afterwards, so that steps on a CPU have the cores.
@@ -57,11 +57,16 @@ class Entry:
     tried: str = ""
     wrong_if: str = ""
 
+    def question(self, measure: Any) -> str:
+        """Return what a measure leaves open of the conditions; "" where all of them were observed."""
+        return _filled(self.asks, measure)
+
     def advice(self, measure: Any, saves: float | None = None) -> Advice:
         """Return the advice in the words of a measure."""
         remedy, changes = _filled(self.remedy, measure), _filled(self.changes, measure)
-        if self.asks:
-            remedy = f"{_filled(self.asks, measure)} If so, {remedy[:1].lower()}{remedy[1:]}"
+        question = self.question(measure)
+        if question:
+            remedy = f"{question} If so, {remedy[:1].lower()}{remedy[1:]}"
         if changes:
             remedy += f"; this changes {changes}"
         remedy = remedy and f"{remedy}."
@@ -73,7 +78,7 @@ class Entry:
             most=1.0 if self.most is None else self.most(measure),
             wholly=self.most is not None,
             before=_filled(self.before, measure),
-            question=bool(self.asks),
+            question=bool(question),
             remedy=remedy,
             name=self.name,
             alters_training=self.alters_training,
@@ -91,11 +96,11 @@ def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
     overlap are equal.
     """
     holding = [(entry, entry.saves(measure)) for entry in entries if entry.when(measure)]
-    for question, alike in ((False, EQUAL_RUNS), (True, MODELLED**2)):
+    for is_question, alike in ((False, EQUAL_RUNS), (True, MODELLED**2)):
         gains = [
             (measure.gain(saves), entry, saves)
             for entry, saves in holding
-            if bool(entry.asks) == question and measure.gain(saves) >= LEAST_GAIN
+            if bool(entry.question(measure)) == is_question and measure.gain(saves) >= LEAST_GAIN
         ]
         highest = max((gain for gain, _, _ in gains), default=0.0)
         for gain, entry, saves in gains:

@@ -32,8 +32,7 @@ def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice
     if not maps:
         return None
     slowest = replace(wait, stage=maps[0])
-    entry = next((entry for entry in (_WAITING_CALLS, _WAITING_PYTHON) if entry.when(slowest)), None)
-    return None if entry is None else entry.advice(slowest, calls_save(_calls(slowest)))
+    return _WAITING_CALLS.advice(slowest, calls_save(_calls(slowest))) if _WAITING_CALLS.when(slowest) else None
 
 
 # -- conditions ------------------------------------------------------------------------------------
@@ -398,9 +397,12 @@ def _reading(wait: InputWait, more: str = "") -> str:
     return f"ds = tf.data.{reader}Dataset(filenames{size}{more})"
 
 
+_RANDOM_NUMBERS = "which random numbers each element gets"
+
+
 def _random_numbers(wait: InputWait) -> str:
     # Calls that run at the same time draw from one sequence in the order in which they come.
-    return "which random numbers each element gets" if wait.input_random else ""
+    return _RANDOM_NUMBERS if wait.input_random else ""
 
 
 def _opens(wait: InputWait) -> str:
@@ -425,6 +427,12 @@ def _cache_question(wait: InputWait) -> str:
     return f"{question}{_asked_room(_pass_fits(wait), size)}?"
 
 
+def _seen_to_keep(wait: InputWait) -> str:
+    """Return that a cache keeps what it should, with a space in front; "" where that is to be asked."""
+    seen = wait.input_random is False and _pass_fits(wait) is True
+    return f" No stage is random, and all of it fits into memory{wait.size}." if seen else ""
+
+
 def _asked_room(fits: bool | None, size: str) -> str:
     return "" if fits else f", and does all of it{size} fit into memory"
 
@@ -439,16 +447,9 @@ ds = tf.data.Dataset.zip(tuple(parts)).map(
 _CACHE = Entry(
     "cache",
     tried="cache",
-    when=lambda wait: (
-        _may_cache(wait, of_helper=False, random=False)
-        and wait.input_random is False
-        and _of_kept(_pass_fits)(wait) is True
-    ),
-    says=_of_kept(
-        lambda kept: (
-            f"{kept.takes}, again in every pass. No stage is random, and all of it fits into memory{kept.size}."
-        )
-    ),
+    when=lambda wait: _may_cache(wait, of_helper=False, random=False),
+    says=_of_kept(lambda kept: f"{kept.takes}, again in every pass.{_seen_to_keep(kept)}"),
+    asks=_of_kept(lambda kept: "" if _seen_to_keep(kept) else _cache_question(kept)),
     remedy="Keep its result: the first pass stays slow, the others do not wait",
     code=_of_kept(_cache),
     saves=_of_kept(_keeping),
@@ -457,28 +458,27 @@ _CACHE = Entry(
     frees_cores=True,
     wrong_if="a stage is random, the order is shuffled or repeated before, or the data does not fit",
 )
-_ASKED = replace(
-    _CACHE,
-    name="cache, asked",
-    when=lambda wait: _may_cache(wait, of_helper=False, random=False),
-    says=_of_kept(lambda kept: f"{kept.takes}, again in every pass."),
-    asks=_of_kept(_cache_question),
-)
 _BEFORE_RANDOM = replace(
-    _ASKED,
+    _CACHE,
     name="cache before what is random",
     when=lambda wait: _may_cache(wait, of_helper=False, random=True),
+    asks=_of_kept(_cache_question),
     remedy=_of_kept(lambda kept: f"Keep its result{_random_behind(kept)}"),
     saves=_of_kept(_keeping_before_random),
     most=None,
     frees_cores=False,
 )
 
-KEPT = (_CACHE, _ASKED, _BEFORE_RANDOM)
+KEPT = (_CACHE, _BEFORE_RANDOM)
 _OF_A_HELPER = replace(
     _CACHE,
     name="cache behind a helper's shuffle",
-    when=lambda wait: _may_cache(wait, of_helper=True, random=False),
+    when=lambda wait: (
+        _may_cache(wait, of_helper=True, random=wait.input_random is True)
+        and not (wait.input_random and _of_kept(_between_library_stages)(wait))
+    ),
+    saves=_of_kept(lambda kept: _keeping_before_random(kept) if kept.input_random else _keeping(kept)),
+    frees_cores=lambda wait: wait.input_random is not True,
     says=_of_kept(
         lambda kept: f"{kept.takes}, again in every pass. The library that made this dataset also shuffles it."
     ),
@@ -492,37 +492,17 @@ _OF_A_HELPER = replace(
     changes="which samples share a batch",
 )
 
-_SEVERAL_FILES = Entry(
-    "several files",
-    tried="interleave",
-    when=lambda wait: _opens_files(wait) and _reads_inside(wait),
-    says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
-    remedy="Read several at a time",
-    code=_interleaved,
-    before=_opened_now,
-    saves=_reading_files,
-    changes="the order of samples",
-    wrong_if="the elements are no files, all cores are busy with what comes behind, or the calls are parallel already",
-)
-
 _WAITING_CALLS = Entry(
     "waiting calls",
     tried="map",
-    when=lambda wait: _calls_can_wait_together(wait) and not _is_python(wait),
+    when=_calls_can_wait_together,
     says="{takes}. It mostly waits, for files or a network.",
+    asks=lambda wait: f"May several threads call {wait.function} at the same time?" if _is_python(wait) else "",
     remedy="Let several of its calls wait at the same time",
     code=_waiting_calls,
     before=_written,
     saves=lambda wait: _with_calls(wait, _calls(wait)),
-    changes=_random_numbers,
-    wrong_if="the calls compute",
-)
-_WAITING_PYTHON = replace(
-    _WAITING_CALLS,
-    name="waiting Python calls",
-    when=lambda wait: _calls_can_wait_together(wait) and _is_python(wait),
-    asks="May several threads call {function} at the same time?",
-    changes="which random numbers each element gets, if it draws any",
+    changes=lambda wait: f"{_RANDOM_NUMBERS}, if it draws any" if _is_python(wait) else _random_numbers(wait),
     wrong_if="the calls compute, or share a file handle, a connection or a buffer",
 )
 
@@ -532,24 +512,20 @@ def _dropped(kind: str) -> Callable[[InputWait], InputDrop]:
 
 
 _SHARD, _TAKE = _dropped("shard"), _dropped("take")
-_SHARD_FIRST = Entry(
-    "shard first",
-    when=lambda wait: _drops_most(wait) and wait.stage is not None,
-    says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
-    remedy="Let it drop them before they are made: the same samples follow",
-    code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
-    saves=_after_shard,
-    frees_cores=True,
-    wrong_if="a stage between reorders, drops or joins samples",
-)
 # What is made for nothing comes before what would make it quicker.
 IN_VAIN = (
-    _SHARD_FIRST,
-    replace(
-        _SHARD_FIRST,
-        name="shard first, asked",
-        when=lambda wait: _drops_most(wait) and wait.stage is None,
-        asks=lambda wait: f"Does {_SHARD(wait)['behind']} take most of the time of a batch?",
+    Entry(
+        "shard first",
+        when=_drops_most,
+        says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
+        asks=lambda wait: (
+            "" if wait.stage is not None else f"Does {_SHARD(wait)['behind']} take most of the time of a batch?"
+        ),
+        remedy="Let it drop them before they are made: the same samples follow",
+        code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
+        saves=_after_shard,
+        frees_cores=True,
+        wrong_if="a stage between reorders, drops or joins samples",
     ),
     Entry(
         "take before the cache",
@@ -595,7 +571,6 @@ REMEDIES = (
         wrong_if="a stage works ahead already, or batch and step compete for Python's lock",
     ),
     _WAITING_CALLS,
-    _WAITING_PYTHON,
     Entry(
         "parallel calls",
         tried="map",
@@ -616,22 +591,21 @@ REMEDIES = (
         wrong_if="the calls run in parallel already, are shorter than their overhead, compute in "
         "Python, or all cores are busy",
     ),
-    _SEVERAL_FILES,
-    replace(
-        _SEVERAL_FILES,
-        name="several files, asked",
-        when=lambda wait: _opens_files(wait) and not _reads_inside(wait),
-        asks="Does each element name a file, and are there several?",
+    Entry(
+        "several files",
+        tried="interleave",
+        when=_opens_files,
+        says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
+        asks=lambda wait: "" if _reads_inside(wait) else "Does each element name a file, and are there several?",
+        remedy="Read several at a time",
+        code=_interleaved,
+        before=_opened_now,
+        saves=_reading_files,
+        changes="the order of samples",
+        wrong_if="the elements are no files, or all cores are busy with what comes behind",
     ),
     *KEPT,
     _OF_A_HELPER,
-    replace(
-        _OF_A_HELPER,
-        name="cache behind a helper's shuffle, before what is random",
-        when=lambda wait: _may_cache(wait, of_helper=True, random=True) and not _of_kept(_between_library_stages)(wait),
-        saves=_of_kept(_keeping_before_random),
-        frees_cores=False,
-    ),
     Entry(
         "before the cache",
         tried="no: it moves a stage of the pipeline",
