@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from functools import partial
+from importlib.util import find_spec
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
@@ -31,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rejudge", action="store_true", help="re-diagnose runs judged by older rules; reads all their steps"
     )
     options.add_thresholds(parser)
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is started here)",
+    )
     add_timeout(parser)
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
@@ -44,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directories? gpu-util total LOGDIR…")
     thresholds = options.thresholds_given(args)
+    if args.engine == "ray" and find_spec("ray") is None:
+        raise UnusableInput("--engine ray needs Ray: pip install ray")
     for logdir in args.logdir:
         # Of those that a glob stands for, nobody is asked: it must not be a web address.
         if logdir.startswith("http") or not any(mark in logdir for mark in "*?["):
@@ -51,7 +60,13 @@ def run(args: argparse.Namespace) -> int:
     logdirs = expanded(args.logdir)
     line = options.StatusLine()
     try:
-        surveyed = survey(logdirs, thresholds=thresholds, recompute=args.rejudge, progress=partial(_progress, line))
+        surveyed = survey(
+            logdirs,
+            thresholds=thresholds,
+            recompute=args.rejudge,
+            engine=args.engine,
+            progress=partial(_progress, line),
+        )
     finally:
         line.clear()
     for problem in surveyed.problems[:_SHOWN_PROBLEMS]:

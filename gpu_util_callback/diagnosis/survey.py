@@ -18,8 +18,11 @@ from gpu_util_callback.recording.manifest_facts import RunSummary
 from gpu_util_callback.recording.problems import Problem, unopened
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import SUMMARY_FILE
-from gpu_util_callback.recording.storage import Storage, is_remote
+from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import without_secrets
+
+# Runs a Ray task reads: enough that starting it costs little, few enough to spread.
+TASK_RUNS = 50
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]
@@ -51,6 +54,7 @@ def survey(
     *,
     thresholds: Mapping | None = None,
     recompute: bool = False,
+    engine: str = "local",
     progress: Progress = lambda what, done, of: None,
 ) -> Survey:
     """Return a row for each recording below the log directories.
@@ -61,6 +65,7 @@ def survey(
     Args:
         thresholds: overrides of the rules' thresholds; every run is diagnosed with them.
         recompute: diagnose every run by today's rules unless its diagnosis was made by them.
+        engine: "local", or "ray" to spread the reading over the Ray cluster.
         progress: is called with a word, how many are done, and of how many (None = not known).
     Raises: UnusableInput where a log directory cannot be opened, or a threshold does not exist.
     """
@@ -74,7 +79,10 @@ def survey(
     result.read = len(unread)
     rows: list[tuple[str, Row]] = []
     if unread:
-        for count, (place, row, problems) in enumerate(_by_threads(unread, thresholds, recompute), 1):
+        answers = (
+            _by_ray(unread, thresholds, recompute) if engine == "ray" else _by_threads(unread, thresholds, recompute)
+        )
+        for count, (place, row, problems) in enumerate(answers, 1):
             result.problems += problems
             if row is not None:
                 rows.append((place.path, row))
@@ -104,6 +112,29 @@ def _by_threads(
     for storage, place in unread:
         if not storage.remote:
             yield (place, *row_of(storage, place, thresholds, recompute))
+
+
+def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool) -> Iterable[Answer]:
+    """Have a Ray cluster read the rows; its nodes must reach the log directories."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+    task = ray.remote(num_cpus=1)(_rows_of_folders)
+    parts = [unread[at : at + TASK_RUNS] for at in range(0, len(unread), TASK_RUNS)]
+    waiting = {task.remote([place for _, place in part], dict(thresholds or {}), recompute): part for part in parts}
+    while waiting:
+        [ready], _ = ray.wait(list(waiting), num_returns=1)
+        part = waiting.pop(ready)
+        for (_, place), (row, problems) in zip(part, ray.get(ready), strict=True):
+            yield place, row, problems
+
+
+def _rows_of_folders(
+    places: Sequence[Found], thresholds: Mapping, recompute: bool
+) -> list[tuple[Row | None, list[Problem]]]:
+    storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {place.logdir for place in places}}
+    return [row_of(storages[place.logdir], place, thresholds, recompute) for place in places]
 
 
 def row_of(

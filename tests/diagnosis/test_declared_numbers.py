@@ -16,6 +16,7 @@ DECIDE_NOTHING = {
     "MAX_BYTES",
     "MOST_RUNS",
     "ROW_VERSION",
+    "TASK_RUNS",
     "_HOUR",
     "_NORMAL",
     "_J",
