@@ -326,9 +326,7 @@ def listed(names: Sequence[str]) -> str:
 def gpu_names(gpus: Sequence[int]) -> str:
     """List GPUs: `gpu0`, `gpu0 and gpu2`, `gpu0, gpu1, gpu2 and gpu5`; `6 GPUs` if more."""
     names = [f"gpu{gpu}" for gpu in sorted(gpus)]
-    if len(names) > 4:
-        return f"{len(names)} GPUs"
-    return listed(names)
+    return f"{len(names)} GPUs" if len(names) > 4 else listed(names)
 
 
 def workers(ranks: Iterable[int]) -> str:
@@ -347,11 +345,11 @@ def workers(ranks: Iterable[int]) -> str:
     return f"Worker{'s' if len(ordered) > 1 else ''} {joined}"
 
 
-def steps(start: int, end: int, of: int | None = None) -> str:
+def steps(start: int, end: int, of: int | None = None, noun: str = "step") -> str:
     """Format the steps from `start` up to, not including, `end`: `steps 20–59`; `all 240 steps`."""
     if of is not None and start == 0 and end >= of > 1:
-        return f"all {of:,} steps"
-    return f"steps {start:,}–{end - 1:,}" if end - start > 1 else f"step {start:,}"
+        return f"all {of:,} {noun}s"
+    return f"{noun}s {start:,}–{end - 1:,}" if end - start > 1 else f"{noun} {start:,}"
 
 
 def times(factor: float) -> str:
@@ -361,8 +359,12 @@ def times(factor: float) -> str:
 
 def times_between(least: float, most: float) -> str:
     """Format a range of factors: `1.5 to 2.7×`; one factor where both print alike."""
-    low, high = times(least), times(most)
-    return high if low == high else f"{low.removesuffix('×')} to {high}"
+    return between(times(least), times(most), "×")
+
+
+def between(low: str, high: str, unit: str = "") -> str:
+    """Format a range of printed numbers, both with their unit: `4 to 8 steps`; one number where both print alike."""
+    return high if low == high else f"{low.removesuffix(unit)} to {high}"
 
 
 def counted(number: int, singular: str) -> str:

@@ -53,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         rest: list[str] | None = None
         if argv[:1] == ["try"]:
-            from gpu_util_callback.cli import try_
+            from gpu_util_callback.cli import run, try_
 
-            options, rest = try_.split(argv[1:])
+            options, rest = run.split(argv[1:], try_.VALUED)
             argv = ["try", *options]
         return _run(argv, rest)
 
@@ -87,7 +87,8 @@ def _run(argv: list[str], program: list[str] | None = None) -> int:
     try:
         return module.run(args) if program is None else module.run(args, program)
     except UnusableInput as error:
-        print(f"gpu-util {argv[0]}: {error}", file=sys.stderr)
+        shown = (f"  | {line}" for line in error.output.splitlines())
+        print(f"gpu-util {argv[0]}: {error}", *shown, sep="\n", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpu-util report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

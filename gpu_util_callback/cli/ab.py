@@ -4,12 +4,13 @@ import argparse
 import shlex
 
 from gpu_util_callback.cli import options
-from gpu_util_callback.cli.try_ import add_engine, announce, pairs_of, progress, report_failure
+from gpu_util_callback.cli.try_ import add_engine, announce, progress
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.ci import Case, Outcome, add_to_summary, junit
 from gpu_util_callback.report.screen import strip_control
-from gpu_util_callback.trying.children import ChildFailed, Children, Side
+from gpu_util_callback.trying.children import Children, Side
 from gpu_util_callback.trying.trial import Trial, measure
+from gpu_util_callback.words import between
 
 MAX_SLOWDOWN_PCT = 5.0
 SLOWER, NOT_COMPARABLE = 1, 3  # exit codes
@@ -19,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("first", metavar="COMMAND", help='the one before: "python before.py --epochs 3"')
     parser.add_argument("second", metavar="COMMAND", help='the one after: "python after.py --epochs 3"')
-    parser.add_argument("--max-slowdown", type=float, default=MAX_SLOWDOWN_PCT, metavar="PCT", help="default: 5")
+    parser.add_argument(
+        "--max-slowdown", type=options.length, default=MAX_SLOWDOWN_PCT, metavar="PCT", help="default: 5"
+    )
     parser.add_argument(
         "--unresolved",
         choices=("pass", "fail"),
@@ -35,29 +38,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both; return 0, 1 where the second is slower, 2 where one cannot be timed, 3 = not comparable."""
-    commands = [shlex.split(args.first), shlex.split(args.second)]
+    try:
+        commands = [shlex.split(args.first), shlex.split(args.second)]
+    except ValueError as error:
+        raise UnusableInput(f"{args.first!r}, {args.second!r}: {error}") from error
     if not all(commands):
         raise UnusableInput("give two commands")
-    pairs = pairs_of(args.pairs)
 
     def differences(trial: Trial) -> list[str]:
         return [] if args.allow_different else trial.set_up_differences()
 
-    announce(args, [args.first, args.second], "", pairs)
+    announce(args, [args.first, args.second])
     trial, sides = Trial(""), (Side(commands[0]), Side(commands[1]))
-    try:
-        with Children(args.steps, args.seconds) as children:
-            measure(trial, sides, children, pairs, progress, lambda trial: bool(differences(trial)))
-    except (ChildFailed, OSError) as error:
-        return report_failure("ab", error if isinstance(error, ChildFailed) else ChildFailed(f"{error.strerror}"))
+    with Children(args.steps, args.seconds) as children:
+        measure(trial, sides, children, args.pairs, progress, lambda trial: bool(differences(trial)))
     outcome, sentence = judged(trial, args.max_slowdown, differences(trial))
     if outcome == "skipped" and args.unresolved == "fail":
         outcome = "failure"
     case = Case(args.second, "slowdown", outcome, [sentence], trial.took_s)
+    print(strip_control(f"{args.second}: {sentence}"))
+    add_to_summary("ab", {"failure": "failed", "error": "not comparable"}.get(outcome, outcome), [case])
     if args.junit:
         options.write_text(args.junit, junit([case]))
-    add_to_summary("ab", {"failure": "failed", "error": "not comparable"}.get(outcome, outcome), [case])
-    print(strip_control(f"{args.second}: {sentence}"))
     return {"failure": SLOWER, "error": NOT_COMPARABLE}.get(outcome, 0)
 
 
@@ -70,7 +72,7 @@ def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[Outcom
         return "error", f"not comparable: {'; '.join(differing)} (--allow-different)"
     ratio = trial.estimate
     low, high = (100 * (1 / bound - 1) for bound in (ratio.high, ratio.low))
-    sentence = f"{trial.sentence()} Its steps take {low:+.1f} to {high:+.1f} %"
+    sentence = f"{trial.sentence()} Its steps take {between(f'{low:+.1f}', f'{high:+.1f}')} %"
     if low > 0 and high >= limit_pct:
         return "failure", f"{sentence}: slower, at most {limit_pct:g} % allowed."
     if high < limit_pct:

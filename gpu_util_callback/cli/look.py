@@ -9,7 +9,8 @@ import uuid
 from pathlib import Path
 
 from gpu_util_callback.cli import trace
-from gpu_util_callback.cli.report import length, open_recordings
+from gpu_util_callback.cli.options import length
+from gpu_util_callback.cli.report import open_recordings
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.processes import STOPPED
 from gpu_util_callback.profiling.profiler_windows import MOST_LOOK_STEPS
@@ -20,7 +21,7 @@ from gpu_util_callback.recording.storage import Storage, storage_for
 from gpu_util_callback.recording.writer import LOOK_FILE
 from gpu_util_callback.report.screen import UNFINISHED, strip_control
 from gpu_util_callback.traces import limits
-from gpu_util_callback.words import stood_still
+from gpu_util_callback.words import steps, stood_still
 
 MOST_STACKS_BYTES = 4 << 20
 POLL_S, REMOTE_POLL_S = 0.25, 2.0  # between two reads of the recording; a store is asked less often
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"no window: {refused}", file=sys.stderr)
         return 1
     first, stop = window["first_step"], window["stop_step"]
-    print(f"steps {first}–{stop - 1} were profiled; cost {window['cost_s']:.2g} s")
+    print(f"profiled {steps(first, stop)}; cost {window['cost_s']:.2g} s")
     if window.get("profile"):
         run_folder = Path(recording.path).parents[2].as_posix()
         return _explain(storage, storage.join(run_folder, "plugins", "profile", window["profile"]))

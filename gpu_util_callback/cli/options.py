@@ -55,6 +55,24 @@ def thresholds_given(args: argparse.Namespace) -> dict[str, str]:
     return thresholds
 
 
+def length(text: str) -> float:
+    """Parse a number from 0 on for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a non-negative number, got {text!r}")
+    return number
+
+
+def count(text: str) -> int:
+    """Parse a whole number from 1 on for argparse."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how much to print, and how."""
     parser.add_argument(

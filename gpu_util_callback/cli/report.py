@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import re
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.cli.options import length
 from gpu_util_callback.diagnosis import RULES, Check, comparison, failures, logdir_report, meant
 from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport
 from gpu_util_callback.errors import UnusableInput
@@ -166,18 +166,7 @@ def _share(text: str) -> float:
 def _time(text: str) -> float:
     """Parse seconds, or a time with its unit, for argparse."""
     unit_s = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
-    return length(text[:-1]) * unit_s if unit_s else length(text)
-
-
-def length(text: str) -> float:
-    """Parse a number from 0 on for argparse."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a non-negative number, got {text!r}")
-    return number
+    return length(text[:-1] if unit_s else text) * (unit_s or 1)
 
 
 def _check(args: argparse.Namespace) -> Check | None:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.cli import run as run_command
+from gpu_util_callback.cli.options import count, length
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.trying.changes import Change, change_for, parse, table
-from gpu_util_callback.trying.children import ChildFailed, Children, Side, python
+from gpu_util_callback.trying.children import Children, Side, python
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS
 from gpu_util_callback.trying.meter import WARM_STEPS
 from gpu_util_callback.trying.outcomes import store
 from gpu_util_callback.trying.trial import Trial, measure, sides_of
-from gpu_util_callback.words import counted
+from gpu_util_callback.words import between, counted
 
 USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
 RECORDED_S = 20.0
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.usage = USAGE
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--fix", type=int, metavar="N", help="the Nth finding of the report (default: the first one)")
+    what.add_argument("--fix", type=count, metavar="N", help="the Nth finding of the report (default: the first one)")
     what.add_argument("--change", metavar="LINE", help='what to change: "workers=8", or a line as the report prints it')
     what.add_argument("--patch", metavar="FILE", help="a Python file that is run before the changed program")
     what.add_argument("--list", action="store_true", help="list what can be changed")
@@ -41,19 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add the options that `try` and `ab` share."""
-    parser.add_argument("--steps", type=int, default=200, help="steps to time in each child (default: 200)")
+    parser.add_argument("--steps", type=count, default=200, help="steps to time in each child (default: 200)")
+    usual = f"{FEWEST_PAIRS}-{MOST_PAIRS}"
+    parser.add_argument("--pairs", type=_pairs, default=usual, metavar="N-M", help="fewest and most (default: 4-10)")
     parser.add_argument(
-        "--pairs", default=f"{FEWEST_PAIRS}-{MOST_PAIRS}", metavar="N-M", help="fewest and most pairs (default: 4-10)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, metavar="S", help="seconds to time at most in each child (default: 20)"
+        "--seconds", type=length, default=20.0, metavar="S", help="seconds to time at most in each child (default: 20)"
     )
     parser.add_argument("--yes", action="store_true", help="begin without asking")
-
-
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the options, and the program with its own arguments."""
-    return run_command.split(argv, VALUED)
 
 
 def run(args: argparse.Namespace, program: Sequence[str]) -> int:
@@ -64,28 +59,26 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     problem = unusable(program)
     if problem:
         raise UnusableInput(problem)
-    pairs = pairs_of(args.pairs)
-    try:
-        change, place = _change(args, program)
-        if change is None:
-            return 1
-        sides = sides_of(change, python(program))
-        if args.patch:
-            sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()))
-        announce(args, [" ".join(["python", *program])], change.words, pairs, change.epochs)
-        trial = Trial(change.words, change.line)
-        with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
-            measure(trial, sides, children, pairs, progress)
-    except ChildFailed as failed:
-        return report_failure("try", failed)
-    if place:
-        store(*place, trial.to_json())
+    change, place = _change(args, program)
+    if change is None:
+        return 1
+    sides = sides_of(change, python(program))
+    if args.patch:
+        sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()))
+    announce(args, [" ".join(["python", *program])], change.words, change.epochs)
+    trial = Trial(change.words, change.line)
+    with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
+        measure(trial, sides, children, args.pairs, progress)
     if args.json:
         print(json.dumps(trial.to_json(), indent=2))
     else:
         print(trial.sentence())
         if change.line and trial.estimate.resolved and trial.estimate.ratio > 1:
             print("\n".join(f"  + {line}" for line in change.line.splitlines()))
+    try:
+        store(*place, trial.to_json()) if place else None
+    except OSError as error:
+        raise UnusableInput(f"cannot write {error.filename}: {error.strerror}") from error
     return 0
 
 
@@ -94,41 +87,41 @@ def unusable(program: Sequence[str]) -> str | None:
     problem = run_command.unusable(program, USAGE)
     if problem and program and program[0].endswith(".ipynb"):
         return f"{program[0]} is a notebook: make a script of it, jupyter nbconvert --to script {program[0]}"
-    name = Path(program[1] if program[:1] == ["-m"] else program[0]).name if len(program) > 0 else ""
-    if not problem and (name in _LAUNCHERS or name.startswith("torch.distributed")):
+    name = "" if problem else Path(program[1] if program[0] == "-m" else program[0]).name
+    if name in _LAUNCHERS or name.startswith("torch.distributed"):
         return f"{name} starts several processes, which would be timed as one: give the script itself, on one GPU"
     return problem
 
 
-def pairs_of(text: str) -> tuple[int, int]:
-    """Return the fewest and the most pairs of `4-10`, `6` or `4…10`. Raises: UnusableInput."""
+def _pairs(text: str) -> tuple[int, int]:
+    """Parse the fewest and the most pairs for argparse: `4-10`, `6` or `4…10`."""
     numbers = text.replace("…", "-").replace("..", "-").split("-")
     try:
         fewest, most = int(numbers[0]), int(numbers[-1])
     except ValueError:
         fewest = most = 0
     if not 2 <= fewest <= most <= 200:
-        raise UnusableInput(f"--pairs {text}: give N-M, two pairs at least")
+        raise argparse.ArgumentTypeError(f"give N-M, from 2 to 200 pairs, not {text!r}")
     return fewest, most
 
 
-def announce(
-    args: argparse.Namespace, commands: Sequence[str], words: str, pairs: tuple[int, int], epochs: int = 0
-) -> None:
-    """Print the commands, how often and how long they run, and ask.
-
-    Raises: UnusableInput where nobody can answer.
-    """
-    fewest, most = (2 * count for count in pairs)
-    unit = (
-        f"{counted(epochs, 'epoch')} after the first" if epochs else f"{args.steps} steps after {WARM_STEPS} to warm up"
-    )
-    lines = [
-        f"gpu-util: will run {' and '.join(f'`{command}`' for command in commands)} {fewest} to {most} times in turns"
+def announce(args: argparse.Namespace, commands: Sequence[str], words: str = "", epochs: int = 0) -> None:
+    """Print the commands, how often and how long they run, and ask."""
+    runs = between(*(str(2 * pair_count) for pair_count in args.pairs))
+    unit = f"{counted(args.steps, 'step')} after {WARM_STEPS} to warm up"
+    if epochs:
+        unit = f"{counted(epochs, 'epoch')} after the first"
+    ask(
+        args,
+        f"will run {' and '.join(f'`{command}`' for command in commands)} {runs} times in turns"
         f"{f', every other time with {words}' if words else ''}: for {unit}, {args.seconds:g} s at most, each. "
-        "Callbacks that write do so into a folder that is thrown away; nothing is edited."
-    ]
-    print("\n".join(lines), file=sys.stderr)
+        "Callbacks that write do so into a folder that is thrown away; nothing is edited.",
+    )
+
+
+def ask(args: argparse.Namespace, plan: str) -> None:
+    """Print what will be run, and wait for an Enter. Raises: UnusableInput where nobody can answer."""
+    print(f"gpu-util: {plan}", file=sys.stderr)
     if args.yes:
         return
     if not sys.stdin.isatty():
@@ -142,14 +135,6 @@ def progress(text: str) -> None:
     print(f"gpu-util: {text}", file=sys.stderr, flush=True)
 
 
-def report_failure(command: str, failed: ChildFailed) -> int:
-    """Print why a child gave no result, and the last of its output; return the exit code."""
-    print(f"gpu-util {command}: {failed}", file=sys.stderr)
-    if failed.output:
-        print("\n".join(f"  | {line}" for line in failed.output.splitlines()), file=sys.stderr)
-    return 2
-
-
 # -- which change ----------------------------------------------------------------------------------
 
 
@@ -159,20 +144,19 @@ def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | 
         if not Path(args.patch).is_file():
             raise UnusableInput(f"--patch {args.patch}: no such file")
         return Change("environment", line="", of=Path(args.patch).name), None
-    if args.change:
+    if args.change is not None:
         return parse(args.change), None
     found = recorded(args.log_dir, program)
     if found is not None:
         return _chosen(args, *found)
-    print(f"gpu-util: no recording of it in {args.log_dir}: recording {RECORDED_S:.0f} s of it", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="gpu-util-recorded-") as folder:
-        with Children(args.steps, args.seconds, copy=args.copy) as children:
-            children.record(program, Path(folder), RECORDED_S)
+    ask(args, f"no recording of it in {args.log_dir}: will record {RECORDED_S:.0f} s of it first")
+    started = Children(args.steps, args.seconds, copy=args.copy)
+    with tempfile.TemporaryDirectory(prefix="gpu-util-recorded-") as folder, started as children:
+        children.record(program, Path(folder), RECORDED_S)
         found = recorded(folder, None)
         if found is None:
             raise UnusableInput("the recording of it cannot be read")
-        change, _ = _chosen(args, *found)
-        return change, None
+        return _chosen(args, *found)[0], None
 
 
 def recorded(log_dir: str, program: Sequence[str] | None) -> tuple[str, dict[str, Any]] | None:
@@ -205,7 +189,7 @@ def _chosen(
         print(f"{report['verdict']} No finding, so nothing to try; --change tries what you name.")
         return None, None
     if args.fix is not None:
-        if not 1 <= args.fix <= len(findings):
+        if args.fix > len(findings):
             raise UnusableInput(f"--fix {args.fix}: the report has {counted(len(findings), 'finding')}")
         findings = findings[args.fix - 1 : args.fix]
     for finding in findings:

@@ -10,6 +10,7 @@ import re
 
 from gpu_util_callback.diagnosis.report_types import GpuReport, Yardstick
 from gpu_util_callback.diagnosis.thresholds import DOUBLE
+from gpu_util_callback.words import between
 
 SOURCE = "505 training configurations a card, N. Enskat, P. Wiesner and O. Kao, 2026 (MIT)"
 BATCHES = 64, 128  # sequences; smaller ones leave the card idle
@@ -37,18 +38,17 @@ def yardstick(gpu: GpuReport, parameters: float | None) -> Yardstick | None:
     """
     name, precision = gpu["name"] or "", gpu["peak"] and gpu["peak"]["precision"]
     card = next((card for card in TABLE if re.fullmatch(f"(NVIDIA )?{card}", name)), None)
-    if card is None or not parameters:
-        return None
-    alike = [row for row in TABLE[card].get(precision or "", ()) if row[0] / DOUBLE <= parameters <= DOUBLE * row[0]]
+    rows = TABLE[card].get(precision or "", ()) if card else ()
+    alike = [row for row in rows if row[0] / DOUBLE <= (parameters or 0) <= DOUBLE * row[0]]
     if not alike:
         return None
-    sizes = sorted({f"{size / 1e9:.1f}" for size, _, _ in alike})
+    sizes = sorted(f"{size / 1e9:.1f}" for size, _, _ in alike)
     low, high = min(row[1] for row in alike), max(row[2] for row in alike)
     return {
         "low_pct": low,
         "high_pct": high,
-        "text": f"others reached {low:.0f} to {high:.0f} % with language models of "
-        f"{' to '.join(dict.fromkeys((sizes[0], sizes[-1])))} billion parameters in "
+        "text": f"others reached {between(f'{low:.0f}', f'{high:.0f}')} % with language models of "
+        f"{between(sizes[0], sizes[-1])} billion parameters in "
         f"{precision} on this card",
         "source": SOURCE,
     }

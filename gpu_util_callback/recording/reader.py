@@ -30,6 +30,7 @@ from gpu_util_callback.recording.segments import (
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import account
 from gpu_util_callback.recording.top import Top, longest, stretch_name
+from gpu_util_callback.words import steps
 
 _Sums = TypeVar("_Sums", bound=Top)
 
@@ -129,10 +130,8 @@ class RecordingFiles:
         return infos
 
     def _missing(self, gap: SegmentInfo) -> None:
-        gap_text = "its rows are not shown"
-        if gap.steps > 0:
-            gap_text = f"steps {gap.first_step} to {gap.last_step} are not shown"
-        message = f"missing; {gap_text}: {remedy(FileNotFoundError())}"
+        lost = f"{steps(gap.first_step, gap.last_step + 1)} not shown" if gap.steps > 0 else "its rows are not shown"
+        message = f"missing; {lost}: {remedy(FileNotFoundError())}"
         self._problem(self._storage.join(self.path, gap.name), message)
 
     def opened(self, last: int | None = None) -> Iterator[tuple[SegmentInfo, Segment]]:

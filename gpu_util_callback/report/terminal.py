@@ -52,6 +52,7 @@ from gpu_util_callback.words import (
     percent,
     precise,
     rate,
+    steps,
     times,
     what_to_do,
     workers,
@@ -383,13 +384,10 @@ def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
 
 
 def _fits(run: Mapping) -> str:
-    """Return which fits of their log directory: "fit 2", "fits 1 to 1,000 (2.3 s between them)"."""
-    first, fits = run["fit_index"] + 1, run.get("fits") or 1
-    if fits == 1:
-        return f"fit {first}"
-    between = run.get("between_fits_s")
-    apart = f" ({duration(between)} between them)" if between else ""
-    return f"fits {first:,} to {first + fits - 1:,}{apart}"
+    """Return which fits of their log directory: "fit 2", "fits 1–1,000 (2.3 s between them)"."""
+    first, between_s = run["fit_index"] + 1, run.get("between_fits_s")
+    apart = f" ({duration(between_s)} between them)" if between_s else ""
+    return f"{steps(first, first + (run.get('fits') or 1), noun='fit')}{apart}"
 
 
 def _step_time(ms: float) -> str:

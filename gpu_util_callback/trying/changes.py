@@ -112,7 +112,7 @@ class Change:
             )
         if self.target in ("cache", "prefetch"):
             return f"{self.target}{f' behind {self.of}' if self.of else ''}"
-        return f"{self.of}({text})" if self.of else text or self.target
+        return f"{self.of}({text})" if self.of and text else self.of or text or self.target
 
     def for_child(self) -> dict[str, Any]:
         """Return the change as a child's plan has it."""
@@ -163,6 +163,10 @@ def parse(words: str) -> Change:
         raise UnusableInput(f"--change {words}: {why}; there are {', '.join(sorted(_SHORT))}")
     change = change_of(words)
     if isinstance(change, str):
+        try:
+            ast.parse(words)
+        except SyntaxError:
+            change = "it is no line of Python"
         raise UnusableInput(f"--change {words}: {change}; gpu-util ab compares two versions of a program")
     return change
 

@@ -26,7 +26,11 @@ def activate(plan_path: str) -> None:
     sys.meta_path.insert(0, Hooks(plan, meter))
     sys.addaudithook(Guard(plan, meter))
     if plan["patch"]:
-        runpy.run_path(plan["patch"])
+        try:
+            runpy.run_path(plan["patch"])
+        except BaseException as error:  # which `site` would ignore
+            meter.fail(f"{Path(plan['patch']).name} failed: {type(error).__name__}: {error}".splitlines()[0])
+            os._exit(1)
 
 
 class Guard:

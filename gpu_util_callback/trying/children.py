@@ -43,6 +43,11 @@ _OFFLINE = {
     "MLFLOW_TRACKING_URI": "file:{folder}/mlruns",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+_TIMED = "`fit` of Keras, PyTorch loops over a DataLoader and loops with GpuUtilMonitor can be tried"
+_RECORDED = (
+    "`fit` of Keras, trainers of Hugging Face and Lightning and loops with GpuUtilMonitor can be recorded; "
+    "of another loop, say with --change what to try"
+)
 # What a failed program printed -> what it means.
 _FAILURES = (
     (r"bootstrapping phase", 'it starts processes outside of `if __name__ == "__main__":`'),
@@ -55,17 +60,15 @@ _FAILURES = (
 )
 
 
-class ChildFailed(Exception):
+class ChildFailed(UnusableInput):
     """A child gave no result: why, in one line, and the last of its output.
 
     Attributes:
-        output: its last lines.
         code: its exit code; None where it was ended.
     """
 
     def __init__(self, reason: str, output: str = "", code: int | None = None):
-        super().__init__(reason)
-        self.output = output
+        super().__init__(reason, output)
         self.code = code
 
 
@@ -150,20 +153,11 @@ class Children:
         self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
         began = time.monotonic()
         try:
-            result = self._started(side)
+            result = self._awaited(self._start(side))
         finally:
             self._end()
-        return Timed(
-            result["seconds"],
-            result["steps"],
-            result["epochs"],
-            result["whole_epochs"],
-            {int(step): loss for step, loss in result["losses"].items()},
-            result["host_bytes"],
-            result["gpu_bytes"],
-            result["set_up"],
-            time.monotonic() - began,
-        )
+        losses = {int(step): loss for step, loss in result["losses"].items()}
+        return Timed(**{**result, "losses": losses, "wall_s": time.monotonic() - began})
 
     def record(self, program: Sequence[str], log_dir: Path, seconds: float) -> None:
         """Record a program for some seconds of training, or to its end. Raises: ChildFailed."""
@@ -183,20 +177,16 @@ class Children:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(3 * _GRACE_S)
             if began is None:
-                raise self._failed(output)
+                raise self._failed(output, _RECORDED)
         finally:
             self._end()
 
-    def _failed(self, output: Path) -> ChildFailed:
+    def _failed(self, output: Path, what: str = _TIMED) -> ChildFailed:
         assert self._folder is not None and self._process is not None
         result = self._folder / "result.json"
         if result.exists():
             return ChildFailed(json.loads(result.read_text())["problem"], "", self._process.poll())
-        return _failure(self._process.poll() or 0, output)
-
-    def _started(self, side: Side) -> dict[str, Any]:
-        output = self._start(side)
-        return self._awaited(output.with_name("result.json"), output)
+        return _failure(self._process.poll() or 0, output, what)
 
     def _start(self, side: Side, more: Mapping[str, Any] | None = None) -> Path:
         """Start a side; return the file that holds what it prints."""
@@ -222,20 +212,20 @@ class Children:
         package = str(Path(__file__).with_name("__init__.py"))
         text = _SITE.format(site=str(site), package=package, plan=str(folder / "plan.json"))
         (site / "sitecustomize.py").write_text(text)
-        with output.open("wb") as file:
-            self._process = subprocess.Popen(
-                list(side.command),
-                cwd=where,
-                env=_environment(folder, site, side.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        environment = _environment(folder, site, side.environment)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+        try:
+            with output.open("wb") as file:
+                self._process = subprocess.Popen(
+                    list(side.command), cwd=where, env=environment, stdout=file, start_new_session=True, **streams
+                )
+        except OSError as error:
+            raise ChildFailed(f"{side.command[0]} does not start: {error.strerror}") from error
         return output
 
-    def _awaited(self, result: Path, output: Path) -> dict[str, Any]:
+    def _awaited(self, output: Path) -> dict[str, Any]:
         assert self._process is not None
+        result = output.with_name("result.json")
         until = time.monotonic() + self.hang_s
         while not result.exists() and self._process.poll() is None:
             if time.monotonic() > until:
@@ -313,7 +303,7 @@ def _remove_made(listed: Path) -> None:
                 path.rmdir() if path.is_dir() else path.unlink()
 
 
-def _failure(code: int, output: Path) -> ChildFailed:
+def _failure(code: int, output: Path, what: str) -> ChildFailed:
     text = tail(output, 200)
     shown = tail(output)
     for pattern, meaning in _FAILURES:
@@ -322,12 +312,7 @@ def _failure(code: int, output: Path) -> ChildFailed:
     if code in (-signal.SIGINT, 130):
         return ChildFailed("it was interrupted", shown, code)
     if code == 0:
-        return ChildFailed(
-            "it ended without a training step: `fit` of Keras, PyTorch loops over a DataLoader and loops with "
-            "GpuUtilMonitor can be tried",
-            shown,
-            code,
-        )
+        return ChildFailed(f"it ended without a training step: {what}", shown, code)
     return ChildFailed(f"it failed before it could be timed (exit code {code})", shown, code)
 
 

@@ -14,7 +14,8 @@ FILE = "trials.json"
 
 def factor_text(ratio: float, low: float, high: float) -> str:
     """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
-    digits = 1 if ratio >= 2 else 2
+    least = 1 if ratio >= 2 else 2
+    digits = next((digits for digits in range(least, 4) if f"{low:.{digits}f}" != f"{high:.{digits}f}"), 4)
     return f"×{ratio:.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
 
 

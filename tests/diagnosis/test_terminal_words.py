@@ -9,7 +9,7 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.report.terminal import render
-from gpu_util_callback.words import percent, times
+from gpu_util_callback.words import between, percent, steps, times, times_between
 
 MISSING = {"source": "NVML", "reason": "no NVIDIA GPU in this machine", "cure": "use one"}
 
@@ -103,3 +103,9 @@ def test_a_web_address_is_no_log_directory(address, capsys):
 def test_our_own_cost_reads_as_a_time(report, us, said):
     run = {**report["runs"][0], "overhead": {"callback_us_per_step": us}}
     assert f"{said} a step on the training thread" in render({"runs": [run]}, 200)
+
+
+def test_a_range_of_one_value_is_that_value():
+    assert [between("4", "4"), between("4", "8"), between("4 s", "8 s", " s")] == ["4", "4 to 8", "4 to 8 s"]
+    assert [times_between(1.52, 1.5), times_between(1.5, 2.7)] == ["1.5×", "1.5 to 2.7×"]
+    assert [steps(3, 4, noun="fit"), steps(3, 7, noun="fit"), steps(0, 2000)] == ["fit 3", "fits 3–6", "steps 0–1,999"]

@@ -30,7 +30,7 @@ def refusing(monkeypatch, method, part, error=DENIED):
 
 # What is wrong with a segment, how its problem begins, and what to do.
 SEGMENTS = {
-    "missing": (lambda path, _: path.unlink(), "missing; steps 100 to 199 are not shown: ", "copy it again"),
+    "missing": (lambda path, _: path.unlink(), "missing; steps 100–199 not shown: ", "copy it again"),
     "cut": (lambda path, _: path.write_bytes(path.read_bytes()[:-22]), "damaged: ", "copy it again"),
     "empty": (lambda path, _: path.write_bytes(b""), "damaged: ", "copy it again"),
     "not to be read": (

@@ -72,7 +72,7 @@ def test_a_window_comes_when_it_is_asked_for(training, capsys):
     (recording,) = read_recordings("logs")
     (window,) = recording.facts["windows"]
     assert window["stop_step"] - window["first_step"] == 3
-    assert f"steps {window['first_step']}–{window['stop_step'] - 1} were profiled" in shown
+    assert f"profiled steps {window['first_step']:,}–{window['stop_step'] - 1:,}" in shown
     assert "from step markers" in shown  # the file is explained
     phases = recording.phases
     (start_ns,) = phases["start_ns"][phases["kind"] == "profiler_window"]
@@ -91,7 +91,7 @@ def test_a_window_of_a_training_that_records_into_a_store(training, bucket, caps
     shown = capsys.readouterr().out
     (recording,) = read_recordings(bucket)
     (window,) = recording.facts["windows"]
-    assert f"steps {window['first_step']}–{window['stop_step'] - 1} were profiled" in shown
+    assert f"profiled steps {window['first_step']:,}–{window['stop_step'] - 1:,}" in shown
     assert "from step markers" in shown
 
 

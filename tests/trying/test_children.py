@@ -230,9 +230,38 @@ def command(*arguments: str, **more) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_command_says_what_it_will_run_and_asks(here):
-    done = command("try", "--change", "workers=8", loop(), stdin=subprocess.DEVNULL)
-    assert done.returncode == 2 and "8 to 20 times in turns" in done.stderr and "--yes" in done.stderr
+@pytest.mark.parametrize(
+    "options, says", [([], "` 8 to 20 times in turns"), (["--pairs", "2-2", "--steps", "1"], "` 4 times in turns")]
+)
+def test_the_command_says_what_it_will_run_and_asks(here, options, says):
+    done = command("try", "--change", "workers=8", *options, loop(), stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and says in done.stderr and "--yes" in done.stderr
+    assert f"for {'1 step' if options else '200 steps'} after 20" in done.stderr
+
+
+def test_a_program_is_not_recorded_either_before_somebody_agrees(here):
+    done = command("try", write("open('began', 'w')"), stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and "will record 20 s of it" in done.stderr and "--yes" in done.stderr
+    assert not Path("began").exists()
+
+
+def test_a_loop_that_cannot_be_recorded_is_told_from_one_that_cannot_be_timed(here):
+    done = command("try", "--yes", write("print(1)"), stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and "say with --change what to try" in done.stderr
+
+
+@pytest.mark.parametrize("patch", ["x = = 1", "import no_such_module", "raise SystemExit"])
+def test_a_patch_that_fails_is_no_trial(here, patch):
+    Path("patch.py").write_text(patch)
+    done = command("try", "--yes", "--patch", "patch.py", loop(), "--steps", "20")
+    assert done.returncode == 2 and "patch.py failed: " in done.stderr and not done.stdout
+
+
+def test_an_outcome_is_printed_before_it_is_kept(here):
+    write(LOOP, "before.py", batches=9999, seconds=0.004, epochs=1)
+    commands = [f"{sys.executable} before.py"] * 2
+    done = command("ab", *commands, *SHORT, "--junit", "absent/ab.xml")
+    assert done.returncode == 2 and "Its steps take" in done.stdout and "cannot write absent/ab.xml" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -242,8 +271,14 @@ def test_the_command_says_what_it_will_run_and_asks(here):
         (["--change", "workers=8", "absent.py"], "there is no absent.py"),
         (["--change", "workers=8", "train.ipynb"], "make a script of it"),
         (["--change", "workers=8", "-m", "torch.distributed.run", "train.py"], "give the script itself"),
-        (["--pairs", "9-4", "--change", "workers=8", "train.py"], "--pairs 9-4"),
+        (["--pairs", "9-4", "--change", "workers=8", "train.py"], "from 2 to 200 pairs, not '9-4'"),
+        (["--steps", "0", "--change", "workers=8", "train.py"], "from 1 on, got '0'"),
+        (["--seconds", "nan", "--change", "workers=8", "train.py"], "got 'nan'"),
+        (["--fix", "0", "train.py"], "from 1 on, got '0'"),
+        (["--change", "", "train.py"], "there is no line to try"),
+        (["--change", "workers=", "train.py"], "no line of Python"),
         (["--change", "workers=8"], "nothing to run"),
+        (["-m"], "nothing to run"),
         (["--patch", "absent.py", "train.py"], "no such file"),
     ],
 )
@@ -438,6 +473,16 @@ def test_where_nothing_ends_all_processes_of_a_program_it_says_so(here, monkeypa
     assert "Linux and macOS" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_command_that_does_not_exist(here):
-    done = command("ab", "no-such-program a", "no-such-program b", "--yes")
-    assert done.returncode == 2 and "No such file" in done.stderr
+@pytest.mark.parametrize(
+    "first, says",
+    [
+        ("no-such-program a", "no-such-program does not start: No such file"),
+        ("./folder", "./folder does not start: Permission denied"),
+        ("python 'a.py", "No closing quotation"),
+        ("", "give two commands"),
+    ],
+)
+def test_a_command_that_cannot_be_run(here, first, says):
+    Path("folder").mkdir()
+    done = command("ab", first, "python b.py", "--yes")
+    assert done.returncode == 2 and says in done.stderr.splitlines()[-1]

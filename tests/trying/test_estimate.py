@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.trying.estimate import estimate, looks, quantile
+from gpu_util_callback.trying.outcomes import factor_text
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,16 @@ def test_what_further_pairs_would_tell():
     more = found.pairs_for(0.03)
     assert not found.resolved and 20 < found.pairs + more < 80
     assert found.pairs_for(0.9) == 0
+
+
+@pytest.mark.parametrize(
+    "ratio, low, high, text",
+    [
+        (5.0, 4.5, 5.7, "×5.0 [4.5 … 5.7]"),
+        (1.01, 0.97, 1.05, "×1.01 [0.97 … 1.05]"),
+        (1.003, 1.002, 1.004, "×1.003 [1.002 … 1.004]"),
+        (8.81, 8.80, 8.83, "×8.81 [8.80 … 8.83]"),
+    ],
+)
+def test_the_ends_of_an_interval_are_told_apart(ratio, low, high, text):
+    assert factor_text(ratio, low, high) == text

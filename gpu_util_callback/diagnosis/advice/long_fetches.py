@@ -23,7 +23,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Count,
 )
 from gpu_util_callback.recording.manifest_facts import LongCall
-from gpu_util_callback.words import duration, listed, percent
+from gpu_util_callback.words import duration, listed, percent, steps
 
 MOST_READY = Count(256, "more batches than this rarely fit into memory")
 SAMPLED = Count(64, "long fetches show what the processes did meanwhile")
@@ -104,7 +104,7 @@ def _of_pass(wait: InputWait, batches: np.ndarray) -> str:
     words, size = _numbered(batches, "batch", "batches"), wait.run.fit.get("batch_size")
     if len(batches) == 1 and size and wait.workers and "dataloader" in wait.kind:
         first = int(batches[0]) * size
-        return f"{words} (samples {first:,} to {first + size - 1:,} in the order of its sampler)"
+        return f"{words} ({steps(first, first + size, noun='sample')} in the order of its sampler)"
     return words
 
 
