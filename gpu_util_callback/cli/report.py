@@ -13,12 +13,13 @@ from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli.options import length
 from gpu_util_callback.diagnosis import RULES, Check, comparison, failures, logdir_report, meant
-from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport
+from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import Recordings, read_recordings
 from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.redaction import without_secrets
 from gpu_util_callback.report.ci import Case, add_to_summary, junit
+from gpu_util_callback.report.energy_sentences import Prices
 from gpu_util_callback.report.screen import strip_control
 from gpu_util_callback.report.terminal import render, told_apart
 from gpu_util_callback.words import counted
@@ -34,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", action="append", metavar="NAME", help="only this run (may be repeated)")
     options.add_thresholds(parser)
     _add_limits(parser)
+    prices = parser.add_argument_group("prices", "in your own currency; nothing is converted and no price is assumed")
+    prices.add_argument("--price-per-kwh", type=length, metavar="P", help="price of the energy that the GPUs used")
+    prices.add_argument(
+        "--price-per-gpu-hour", type=length, metavar="P", help="price of an hour of each GPU in use, busy or idle"
+    )
     add_timeout(parser)
     options.add_output(parser)
 
@@ -96,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     # In the order given: the first one is the baseline.
     ids_in_order = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: ids_in_order.index(run["id"]))
+    _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
     broken = None if check is None else failures(report, check)
     if broken is not None:
         _write_outcome(args, report["runs"], broken)
@@ -120,6 +127,20 @@ def _print_json(report: LogdirReport, broken: list[Failure] | None) -> None:
         report["check"] = {"passed": not broken, "failures": broken}
     json.dump(report, sys.stdout, indent=2, allow_nan=False)
     print()
+
+
+def _add_cost(runs: Iterable[RunReport], prices: Prices) -> None:
+    """Add what runs cost, where a price was given; warn about those whose energy is not known."""
+    if not prices:
+        return
+    for run in runs:
+        run["cost"] = prices.of(run)
+        if prices.per_kwh is not None and run["cost"]["energy"] is None:
+            name = strip_control(run["run"])
+            print(
+                f"gpu-util report: {name}: no price: its energy was not measured (no power samples of a GPU in use)",
+                file=sys.stderr,
+            )
 
 
 def _within(count: int) -> str:

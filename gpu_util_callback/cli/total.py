@@ -8,13 +8,13 @@ from importlib.util import find_spec
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli.report import add_timeout, nothing_in
+from gpu_util_callback.cli.report import add_timeout, length, nothing_in
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import expanded
 from gpu_util_callback.redaction import cleaned
-from gpu_util_callback.report.total_screen import render
+from gpu_util_callback.report.total_screen import cost_of, render
 
 _SHOWN_PROBLEMS = 5
 
@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rejudge", action="store_true", help="re-diagnose runs judged by older rules; reads all their steps"
     )
     options.add_thresholds(parser)
+    parser.add_argument(
+        "--price-per-gpu-hour",
+        type=length,
+        metavar="P",
+        help="price of an hour of each GPU, in your own currency; nothing is assumed",
+    )
     parser.add_argument(
         "--engine",
         choices=("local", "ray"),
@@ -77,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     if not surveyed.rows:
         raise nothing_in(*args.logdir)
     report = total(surveyed)
+    if args.price_per_gpu_hour is not None:
+        report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
         from tensorboard_plugin.downloads import total_page
 

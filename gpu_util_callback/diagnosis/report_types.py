@@ -199,6 +199,14 @@ class Since(TypedDict):
     slower: bool  # by more than runs that are alike differ
 
 
+class Cost(TypedDict):
+    """The cost of a run, in the currency of the prices."""
+
+    energy: Number | None
+    gpu_hours: Number | None
+    gpu_time: Number | None
+
+
 class ShownFacts(TypedDict):
     """The facts of the manifest that report and tab show as they are."""
 
@@ -272,6 +280,7 @@ class RunReport(AsRecorded, ShownRun):
     silent: list[Silent]  # causes that could not be judged
     problems: list[ReportedProblem]  # files that could not be read
     since: NotRequired[Since | None]
+    cost: NotRequired[Cost]  # with --price-per-kwh or --price-per-gpu-hour
     findings: list[Claim]  # that hold for the whole run
     spans: list[Span]  # findings of a part of the run; not among `findings`
 
@@ -523,6 +532,15 @@ class GpuActive(TypedDict):
     of_gpu_hours: float
 
 
+class TotalCost(TypedDict):
+    """The cost of the GPU-hours, in the currency of the price."""
+
+    per_gpu_hour: Number
+    total: Number
+    lost: Number
+    saves: Number
+
+
 class Restarts(TypedDict):
     """Restarts of all trainings."""
 
@@ -552,6 +570,7 @@ class TotalSums(Spent):
     without_gpu: WithoutGpu
     gpu_active: GpuActive
     causes: list[TotalCause]  # the most expensive first
+    cost: NotRequired[TotalCost]  # with --price-per-gpu-hour; absent without it
     unknown_cost: list[UnknownCost]
     runs: list[TrainingReport]  # one a training, ordered by what fixing it saves
     restarts: Restarts

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from gpu_util_callback.diagnosis.report_types import Part
+from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
 from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, without_escapes
 from gpu_util_callback.words import GPU_TIME, counted, duration, percent, what_to_do
 
@@ -176,10 +176,22 @@ def name_of(run: Mapping, several: bool) -> str:
     return f"{home}/{run['run']}" if several else run["run"]
 
 
+def cost_of(report: TotalSums, per_gpu_hour: float) -> TotalCost:
+    """Return what the GPU-hours cost: all, the lost ones, and those that fixing saves at most."""
+    hours = report["gpu_hours"]
+    saves = sum(cause["saves_gpu_hours"] for cause in report["causes"])
+    total, lost, saves = (round(per_gpu_hour * amount, 6) for amount in (hours["total"], hours["lost"], saves))
+    return {"per_gpu_hour": per_gpu_hour, "total": total, "lost": lost, "saves": saves}
+
+
 def notes(report: Mapping) -> list[str]:
     """Return what else is known of all runs, a sentence or two each."""
     notes = []
     unit = report["unit"]
+    cost = report.get("cost")
+    if cost:
+        note = f"At {cost['per_gpu_hour']:,.2f} an hour of a GPU: {cost['total']:,.2f} in all, {cost['lost']:,.2f} lost"
+        notes.append(f"{note}; fixing all of it saves up to {cost['saves']:,.2f}." if cost["saves"] else f"{note}.")
     active, again = report["gpu_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])

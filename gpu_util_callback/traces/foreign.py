@@ -8,7 +8,7 @@ from pathlib import Path
 
 READABLE = (
     "Not read here: gpu-util reads traces of torch.profiler, jax.profiler, the TensorFlow Profiler "
-    "(*.pt.trace.json[.gz], *.xplane.pb) and Nsight Systems (*.sqlite)"
+    "(*.pt.trace.json, *.xplane.pb, *.trace.json.gz) and Nsight Systems (*.sqlite)"
 )
 _SAMPLES = "samples of Python's or another CPU stack, without the GPU's work"
 

@@ -198,6 +198,9 @@ def _samples(p: ProcessAnalysis, zero_ns: int):
         column = f"{a.allocator} allocated_bytes"
         values = a.allocated_bytes.astype(np.float64)[:, None]
         yield group, (column,), a.time_ps // PS_PER_NS + zero_ns, values
+    for c in p.process.counters:
+        times = c.time_ps // PS_PER_NS + zero_ns
+        yield f"gpu{c.device}/metrics", (c.name,), times, c.value[:, None]
 
 
 def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):

@@ -1,4 +1,4 @@
-"""Reads the Chrome traces of PyTorch's profiler (Kineto).
+"""Reads Chrome traces: PyTorch's profiler (Kineto), and the trace viewer's of JAX and TensorFlow.
 
 Streamed: memory grows with the number of events (some forty bytes each), not with the file.
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import foreign, limits
-from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number
+from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.model import (
     PS_PER_US,
     AllocatorEvents,
@@ -40,7 +40,16 @@ from gpu_util_callback.traces.model import (
     Trace,
     by_device,
 )
-from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, step_marker
+from gpu_util_callback.traces.naming import (
+    DERIVED_LINES,
+    api_kind,
+    copy_kind,
+    device_kind,
+    memory_kind,
+    op_of,
+    step_marker,
+)
+from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
 _LIMIT = 1 << 63
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
@@ -173,6 +182,27 @@ class DeviceRows:
             max(integer(arguments.get("graph id")), 0),
         )
 
+    def add_plain(self, device: int, stream: int, name: str, details_by_key: dict, start: int, end: int) -> None:
+        """Add an event of the trace viewer: details as in XPlane, as texts."""
+        kind, memory, size, shape = int(device_kind(name)), 0, -1, -1
+        details = details_by_key.get("memcpy_details")
+        if isinstance(details, str) and kind != DeviceKind.KERNEL:
+            copy = copy_details(details, name)
+            kind, memory, size = int(copy.kind), int(copy.memory), copy.bytes
+        details = details_by_key.get("kernel_details")
+        if isinstance(details, str):
+            shape = self._shapes.id(kernel_shape(details))
+        op = details_by_key.get("tf_op") or details_by_key.get("hlo_op")
+        self._append(
+            (device, start, end, stream, integer(details_by_key.get("correlation_id")), -1, size),
+            kind,
+            name,
+            self.names.id(op_of(op)) if isinstance(op, str) else -1,
+            shape,
+            memory,
+            0,
+        )
+
     def _kind_of(self, category: str, name: str) -> tuple[int, int]:
         """Return the `DeviceKind` of a device event, and the kind of memory that a copy touches (else 0)."""
         kind_and_memory = self._kind_and_memory.get((category, name))
@@ -270,6 +300,9 @@ _LOADER = re.compile(
     r"|\.(train_dataloader_next|val_next|dataloader_next)$|^gpu_util:input_wait$"
 )
 _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_comms")
+# Before 1.8 PyTorch wrote no categories; a kernel's thread is the number of its GPU.
+_OLD_TORCH_CPU, _OLD_TORCH_GPU = "CPU functions", "CUDA functions"
+_DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
 _DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
 _HOST_KINDS = {
     "cpu_op": HostKind.OP,
@@ -380,6 +413,7 @@ class _TextReader:
         self.threads: dict[tuple[Any, Any], int] = {}
         self.process_names: dict[object, str] = {}
         self.thread_names: dict[tuple[object, object], str] = {}
+        self.plain = _PlainEvents(names)
         self.kinds: dict[tuple[str, str], int] = {}
         self.window_end: int | None = None
         self.allocations: dict[tuple[int, int], tuple[array, array]] = {}
@@ -389,13 +423,14 @@ class _TextReader:
         self.others: dict[str, int] = {}  # phase of events that hold no activity -> how many
         self.no_events: list[str] = []  # members of the first object in the list that is no event
         self.categories: set[str] = set()  # of events that none of the profilers read here writes
+        self.tpu = False
 
     def read(self, document: Document) -> Process:
         """Return the process of a document. Raises: BrokenJson; _NoTrace where it is a file of another kind."""
         for event in document.values():
             if type(event) is dict:
                 self._event(event)
-            if self.count > limits.MAX_EVENTS:
+            if self.count > limits.MAX_EVENTS or len(self.plain) > limits.MAX_PLAIN_EVENTS:
                 raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
         members = document.members
         if not self.count and self.unusable:
@@ -403,6 +438,7 @@ class _TextReader:
         labels = [*self.categories, *self.process_names.values()]
         if not self.count or foreign.by_labels(labels):
             raise _NoTrace(foreign.by_labels(labels) or self._without_activity(document, labels))
+        self._settle_plain()
         process = self._process(members)
         if not process.devices and (accelerator := foreign.accelerator(labels)):
             self.problems.append(f"the trace is of {accelerator}, whose work is not read: the host's side only")
@@ -412,13 +448,6 @@ class _TextReader:
         """Return what a document is in which no event has a beginning and an end."""
         accelerator = foreign.accelerator(labels)
         of = f" of {accelerator}" if accelerator else ""
-        if self.categories == {""}:
-            return (
-                f"a Chrome trace{of} whose events have no category, such as the trace viewer's of JAX or TensorFlow: "
-                "give the *.xplane.pb beside it"
-            )
-        if self.categories:
-            return f"a Chrome trace{of} with events of other categories: {', '.join(sorted(self.categories)[:5])}"
         if self.others or self.marks:
             names = {"C": "counters", "B": "begin events", "E": "end events", "M": "names"}
             counted = [f"{count:,} {names.get(phase, f'events {phase!r}')}" for phase, count in self.others.items()]
@@ -441,6 +470,7 @@ class _TextReader:
             if not -(1 << 61) < start <= end < 1 << 61:
                 self.unusable += 1
                 return
+            self.count += 1
             self._complete(event, start, end)
         elif phase == "i" or phase == "I":
             self._instant(event)
@@ -459,12 +489,15 @@ class _TextReader:
             arguments = {}
         name = event.get("name")
         name = name if type(name) is str else "unknown"
-        category = category.lower() if type(category) is str else ""
+        if type(category) is not str or category == "":
+            self.plain.add(event, name, arguments, start, end)
+            return
+        category = category.lower()
         if category not in _KNOWN_CATEGORIES:
             if len(self.categories) < _CATEGORIES:
                 self.categories.add(category)
+            self.plain.add(event, name, arguments, start, end)
             return
-        self.count += 1
         if category in _DEVICE_CATEGORIES:
             self.device.add(event, name, arguments, start, end)
             return
@@ -556,6 +589,54 @@ class _TextReader:
         elif event.get("name") == "thread_name":
             self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
 
+    def _settle_plain(self) -> None:
+        """Assign events without categories to GPUs by their process's name."""
+        gpus = {
+            pid: ordinal(device_match[1])
+            for pid, name in self.process_names.items()
+            if (device_match := _DEVICE_NAME.search(name))
+        }
+        tpus = {pid for pid, name in self.process_names.items() if "/device:TPU:" in name}
+        self.tpu = bool(tpus)
+        for pid, tid, name_id, arguments, start, end in self.plain.rows():
+            name = self.names[name_id]
+            if pid in tpus:
+                continue
+            if pid == _OLD_TORCH_GPU:
+                self.device.add_plain(integer(tid), 0, name, arguments, start, end)
+                continue
+            if pid in gpus:
+                thread = self.thread_names.get((pid, tid), "")
+                if thread.startswith(DERIVED_LINES) or "Tensors" in self.process_names[pid]:
+                    continue
+                gpu = gpus[pid]
+                if gpu is None:
+                    self.device.without_device += 1
+                else:
+                    self.device.add_plain(gpu, integer(tid), name, arguments, start, end)
+                continue
+            kind = host_kind(name)
+            if "step_num" in arguments:
+                kind = HostKind.STEP
+            if pid == _OLD_TORCH_CPU:
+                kind = HostKind.INPUT_WAIT if _LOADER.search(name) else HostKind.OP
+            if kind < 0:
+                continue
+            correlation = integer(arguments.get("correlation_id"))
+            if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
+                kind = HostKind.LAUNCH
+            self.host.add(
+                start,
+                end,
+                self._thread(pid, tid),
+                kind,
+                name_id,
+                correlation,
+                integer(arguments.get("step_num" if kind == HostKind.STEP else "id")),
+                -1,
+                root=integer(arguments.get("_r")) > 0,
+            )
+
     def _process(self, members: dict[str, object]) -> Process:
         """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations."""
         zero = self.zero or 0
@@ -592,6 +673,7 @@ class _TextReader:
             rank=rank if 0 <= rank <= limits.MAX_FACT else None,
             epoch_ns=_epoch(members, zero),
         )
+        process.facts["tpu"] = self.tpu
         process.facts["group_sizes"] = self.device.group_sizes
         return process
 
@@ -617,6 +699,37 @@ class _TextReader:
             )
         joined = AllocatorEvents.concat(parts)
         return joined.take(np.argsort(joined.time_ps, kind="stable"))
+
+
+class _PlainEvents:
+    """Events without a category (JAX's, TensorFlow's), until their processes' names are known."""
+
+    _KEPT = ("correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r", "id")
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._threads: dict[tuple[str, str], int] = {}
+        self._columns = [array("q") for _ in range(4)]  # thread, name, start, end
+        self._arguments: dict[int, dict] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+        useful = {key: arguments[key] for key in self._KEPT if key in arguments}
+        if useful:
+            self._arguments[len(self)] = useful
+        key = (str(event.get("pid")), str(event.get("tid")))
+        thread = self._threads.setdefault(key, len(self._threads))
+        row = (thread, self._names.id(name), start, end)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def rows(self) -> Iterator[tuple[str, str, int, dict, int, int]]:
+        """Yield pid, tid, name, kept arguments, start and end of each event."""
+        threads = list(self._threads)
+        for row, (thread, name, start, end) in enumerate(zip(*self._columns, strict=True)):
+            yield *threads[thread], name, self._arguments.get(row, {}), start, end
 
 
 def _epoch(members: dict[str, object], zero_ps: int) -> int | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
+MAX_PLAIN_EVENTS = 3_000_000  # without categories; the trace viewer's own limit is 10^6
 MAX_METADATA = 2_000_000  # names and other entries of one plane
 MAX_LINES = 20_000  # of one host: threads, and streams of GPUs
 MAX_PLANES = 1_024
@@ -24,6 +25,7 @@ MAX_KERNEL_NAMES = 20_000  # listed, of all GPUs; the rest of each is one row
 MAX_JUDGED = 4 << 20  # characters of kernel names that are searched for signs of tensor cores
 MAX_STAGES = 1_000  # of an input pipeline
 MAX_ALLOCATORS = 256
+MAX_COUNTERS = 1_024
 MAX_PROBLEMS = 50  # lines about problems of a file
 MAX_TEXT = 1_000  # characters of such a line
 MAX_NAME = 16_384  # characters of a name; those of C++ templates are long

@@ -54,6 +54,7 @@ def trace_json(analysis: Analysis) -> TraceReport:
         "copies": of_devices(_copies),
         "launches": list(map(_launches, analysis.devices)),
         "gaps": of_devices(_gaps),
+        "counters": of_processes(_counters),
         "memory": of_processes(_memory),
         "host_ops": of_processes(_host_ops),
         "pipeline": of_processes(_pipeline),
@@ -188,6 +189,20 @@ def _launches(d: DeviceAnalysis) -> Row:
         "short_kernels_pct": None if s.short_share is None else 100 * s.short_share,
         "graph_kernels": s.graph_kernels,
     }
+
+
+def _counters(p: ProcessAnalysis) -> list[Row]:
+    return [
+        {
+            "gpu": c.device,
+            "name": c.name,
+            "samples": len(c.value),
+            "mean": float(c.value.mean()),
+            "p95": float(np.percentile(c.value, 95)),
+        }
+        for c in p.process.counters
+        if len(c.value)
+    ]
 
 
 def _memory(p: ProcessAnalysis) -> list[Row]:

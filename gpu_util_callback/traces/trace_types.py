@@ -128,6 +128,7 @@ class TraceReport(TraceDiagnosis):
     copies: list[Row]
     launches: list[Row]
     gaps: list[Row]
+    counters: list[Row]
     memory: list[Row]
     host_ops: list[Row]
     pipeline: list[Row]

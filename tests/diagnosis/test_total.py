@@ -360,6 +360,22 @@ def test_the_command_prints_the_total(mixed, capsys):
     assert code == 0 and report["version"] == 1 and report["logdirs"] == [str(mixed)]
 
 
+def test_a_price_makes_costs_of_the_hours(mixed, capsys):
+    arguments = ["total", str(mixed), "--price-per-gpu-hour", "3.5"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    cost, hours = found["cost"], found["gpu_hours"]
+    assert cost["total"] == pytest.approx(3.5 * hours["total"], abs=1e-6)
+    assert cost["lost"] == pytest.approx(3.5 * hours["lost"], abs=1e-6) and cost["lost"] > 0
+    assert main([*arguments, "--width", "200"]) == 0
+    said = capsys.readouterr().out
+    assert f"At 3.50 an hour of a GPU: {cost['total']:,.2f} in all, {cost['lost']:,.2f} lost" in said
+    with pytest.raises(SystemExit):
+        main(["total", str(mixed), "--price-per-gpu-hour", "-1"])
+    assert main(["total", str(mixed), "--json"]) == 0
+    assert "cost" not in json.loads(capsys.readouterr().out)
+
+
 def test_globs_name_log_directories(mixed, capsys):
     code, text, _ = command(capsys, f"{mixed}/h*", "--json")
     assert code == 0 and json.loads(text)["recordings"] == 2

@@ -1,5 +1,6 @@
 """Energy: the integral of a known power curve, and what the training thread did meanwhile."""
 
+import json
 import re
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_a_minute_without_samples_is_not_measured(step, tmp_path):
     assert run["energy"]["total_j"] < 500
 
 
-def test_the_report_names_energy(step, tmp_path, capsys):
+def test_the_report_names_energy_and_the_prices_given(step, tmp_path, capsys):
     scenario = Scenario()
     curve(scenario.gpu("h100"))
     record(step(scenario), TICKS, tmp_path)
@@ -109,14 +110,29 @@ def test_the_report_names_energy(step, tmp_path, capsys):
     )
     assert said is not None, text
     assert [float(one) for one in said.groups()] == pytest.approx([5, 0.833, 56.3], rel=0.08)
-    assert "CO" not in text
+    assert "price" not in text and "CO" not in text
+    args = ["report", str(tmp_path), "--price-per-kwh", "400", "--price-per-gpu-hour", "3"]
+    assert main(args) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "At the prices given: 2.00 for electricity, 0.05 for 0.0167 GPU hours." in text
+    assert main([*args, "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["cost"] == {
+        "energy": pytest.approx(2, rel=0.01),
+        "gpu_hours": pytest.approx(1 / 60, rel=1e-3),
+        "gpu_time": pytest.approx(0.05, rel=1e-3),
+    }
 
 
-def test_without_power_there_is_no_energy(step, tmp_path):
+def test_without_power_there_is_no_energy_and_no_price(step, tmp_path, capsys):
     scenario = Scenario()
     scenario.gpu("h100").without("field:83:0", "power_mw")
     run = record(step(scenario), TICKS, tmp_path)
     assert run["energy"] is None and run["energy_j_per_sample"] is None
+    assert main(["report", str(tmp_path), "--price-per-kwh", "0.3", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "energy was not measured" in err
+    assert json.loads(out)["runs"][0]["cost"]["energy"] is None
 
 
 def counted(blocks):

@@ -159,8 +159,6 @@ COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 
         ([event("task::train", "task::train", 0, 5)], "Ray's timeline"),
         ([event("Session", "model_loading_uri", 0, 5), event("Node", "Conv_kernel_time", 5, 9)], "ONNX Runtime"),
         ([event("Source", "vector", 0, 5)], "a compiler's trace"),
-        ([plain("PjitFunction(f)", 0, 9, 7), mark(7, "/host:CPU")], "*.xplane.pb beside it"),  # the trace viewer's copy
-        ([event("app", "f", 0, 5), event("db", "g", 5, 5)], "other categories: app, db"),
     ],
 )
 def test_chrome_traces_of_others(tmp_path, events, tool):

@@ -137,6 +137,9 @@ def test_copies_pageable_and_pinned_metrics_and_memory(export):
                 "dstKind": target,
             },
         )
+    for t, value in ((0, 10), (100 * US, 30)):
+        export.add("GPU_METRICS", {"timestamp": t, "typeId": 0x100, "metricId": 3, "value": value})
+    export.add("TARGET_INFO_GPU_METRICS", {"typeId": 0x100, "metricId": 3, "metricName": "SM Active"})
     for t, kind, size in ((0, 0, 500), (5, 0, 300), (9, 1, 500)):
         export.add(
             "CUDA_GPU_MEMORY_USAGE_EVENTS",
@@ -152,6 +155,8 @@ def test_copies_pageable_and_pinned_metrics_and_memory(export):
     result = explain(export.write())
     copies = {(c["direction"], c["memory"]): c["bytes"] for c in result["copies"]}
     assert copies == {("h2d", "pageable"): 100, ("h2d", "pinned"): 200, ("d2h", "pinned"): 30, ("d2d", "device"): 4}
+    (counter,) = result["counters"]
+    assert (counter["name"], counter["mean"], counter["samples"]) == ("SM Active", 20, 2)
     (memory,) = result["memory"]
     assert memory["max_allocated_bytes"] == memory["peak_bytes"] == 800
     assert memory["curve"]["allocated_bytes"] == [500, 800, 300]
