@@ -46,7 +46,8 @@ def trial(config: dict) -> None:
 def compare(trials: list[tuple[int, str]]) -> None:
     """Print a line for each (batch size, log directory), and which one is the fastest."""
     from gpu_util_callback import read_recordings
-    from gpu_util_callback.diagnosis import comparison, run_report
+    from gpu_util_callback.diagnosis import run_report
+    from gpu_util_callback.diagnosis.compare import comparison
 
     trials = sorted(trials)
     runs = []

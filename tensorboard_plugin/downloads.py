@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import run_reports
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums
+from gpu_util_callback.diagnosis.run_reports import run_reports
 from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput

@@ -12,8 +12,11 @@ from pathlib import Path
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli.options import length
-from gpu_util_callback.diagnosis import RULES, Check, comparison, failures, logdir_report, meant
+from gpu_util_callback.diagnosis import RULES, logdir_report
+from gpu_util_callback.diagnosis.check import Check, failures
+from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.report_types import Failure, LogdirReport, RunReport
+from gpu_util_callback.diagnosis.thresholds import meant
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import Recordings, read_recordings
 from gpu_util_callback.recording.problems import ReportedProblem, reported

@@ -3,11 +3,13 @@
 No second is counted for two findings: lost time is attributed once.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,7 +25,9 @@ from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, 
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
 from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Piece, Silent, Span, Value
-from gpu_util_callback.recording.reader import Recording
+
+if TYPE_CHECKING:
+    from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 47
@@ -64,7 +68,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     for finding in findings_so_far:
         void = _part(finding) in voided and not RULE_OF[finding.cause].voids
         finding.advice = _VOID if void else _permitted(finding, run)
-    findings_so_far.sort(key=_place)
+    findings_so_far.sort(key=lambda each: (each.where.start_ns if each.where else 0, each.cause, each.detail))
     objects = [_object(finding, run) for finding in findings_so_far]
     finding_of = {id(claim): finding for claim, finding in zip(objects, findings_so_far, strict=True)}
     objects.sort(key=order)
@@ -217,10 +221,6 @@ def _permitted(finding: Finding, run: Run) -> Advice:
         "",
         0.0,
     )
-
-
-def _place(finding: Finding) -> tuple:
-    return finding.where.start_ns if finding.where else 0, finding.cause, finding.detail
 
 
 def _id(finding: Finding, where: Range | None) -> str:

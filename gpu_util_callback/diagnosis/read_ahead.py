@@ -1,10 +1,12 @@
-"""Arithmetic of batches that are made ahead: how much of a wait for the input they hide. Times are ms."""
+"""The few long fetches of a run, and how much of a wait batches hide that are made ahead. Times are ms."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH, FOUR_FIFTHS, Count
+from gpu_util_callback.diagnosis.evidence.blocks import MAX_LONG_WAITS, StepBlocks
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, A_TENTH, A_TWENTIETH, FOUR_FIFTHS, Count
 
 SIMULATED = Count(4096, "fetches are simulated: two milliseconds")
 
@@ -67,6 +69,41 @@ class LongFetches:
     def later(self, first_step: int) -> float:
         """Return the share (0-1) of these waits from a step on."""
         return float(self.waits_ms[self.steps >= first_step].sum() / self.waits_ms.sum())
+
+
+def long_fetches(steps: StepBlocks, where: Range, blocks: slice) -> LongFetches | None:
+    """Return the few fetches of a span that took as long as ten of its other steps; None if they hold little."""
+    wait_ns, rows = steps.total("wait_ns", blocks), max(1, where.steps)
+    if wait_ns <= 0:
+        return None
+    waits_ns, numbers, starts_ns = steps.longest_waits(where.start_step, where.end_step)
+    running_ns = steps.total("duration_ns", blocks) - steps.total("compile_ns", blocks)
+    # A queue ahead of the loop evens out what is shorter.
+    others_ns = np.maximum(0, running_ns - np.cumsum(waits_ns)) / rows
+    long = np.flatnonzero(A_TENTH * waits_ns >= others_ns)
+    if not len(long):
+        return None
+    known = int(long[-1]) + 1
+    if known >= max(A_FEW, A_TENTH * rows):
+        return None  # of that rate the longest are not apart
+    known = min(known, max(1, int(A_TWENTIETH * rows)))
+    count, held_ns = known, int(waits_ns[:known].sum())
+    if known == MAX_LONG_WAITS:  # there are more
+        count, held_ns = steps.total("wait_events", blocks), steps.total("event_wait_ns", blocks)
+        if count > A_TWENTIETH * rows:
+            return None
+    if held_ns < A_TENTH * wait_ns:
+        return None
+    order = np.argsort(numbers[:known])
+    return LongFetches(
+        count,
+        held_ns / count / 1e6,
+        min(1.0, held_ns / wait_ns),
+        numbers[:known][order],
+        waits_ns[:known][order] / 1e6,
+        starts_ns[:known][order],
+        rows,
+    )
 
 
 def waits_ms(fetch_ms: np.ndarray, step_ms: float, *, workers: int, ahead: int) -> np.ndarray:

@@ -1,10 +1,11 @@
 """The report JSON: one object per run, grouped into sessions. Unknown is None, never 0."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
@@ -15,7 +16,6 @@ from gpu_util_callback.diagnosis.report_types import (
     Headline,
     LogdirReport,
     Mfu,
-    PeakReport,
     ProcessReport,
     RunReport,
     SessionReport,
@@ -26,18 +26,15 @@ from gpu_util_callback.diagnosis.report_types import (
 )
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.rules import still_known, thresholds_in_force
-from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.diagnosis.verdict import CLEAR, NOTHING, NOTHING_LARGE, gain_of, headline, is_unknown, of_script
 from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
     Claim,
     DiagnosisFacts,
     Facts,
     Gpu,
-    PeakFacts,
     Span,
     Status,
     TracedFacts,
@@ -45,11 +42,12 @@ from gpu_util_callback.recording.manifest_facts import (
     Unavailable,
 )
 from gpu_util_callback.recording.problems import Problem, reported, unexpected
-from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
 from gpu_util_callback.recording.work import batch_size, batches_a_step, full_rates, mfu_of, peak_text, samples_per_s
-from gpu_util_callback.trying.outcomes import outcomes
 from gpu_util_callback.words import percent
+
+if TYPE_CHECKING:
+    from gpu_util_callback.recording.reader import Recording
 
 AnyClaim = TypeVar("AnyClaim", Claim, Span)
 
@@ -65,6 +63,8 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
         recordings: what `read_recordings` returned, or any recordings.
         thresholds: overrides of the rules' thresholds; see `thresholds_in_force`.
     """
+    from gpu_util_callback.diagnosis.compare import add_promises
+
     recordings = sorted(recordings, key=lambda recording: (recording.start_ns or 0, recording.id))
     judged, problems = run_reports(recordings, thresholds)
     runs = [run for _, run in judged]
@@ -85,6 +85,8 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
 
 
 def _session(name: str, runs: list[RunReport], recordings: list[Recording]) -> SessionReport:
+    from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
+
     findings = session_findings(runs)
     return {
         "session": name,
@@ -112,6 +114,8 @@ def run_reports(
 
 def _clocks(recordings: list[Recording]) -> ClocksReport | None:
     """Return the reference clock and the other clocks' offsets from it; None for one process."""
+    from gpu_util_callback.recording.alignment import session_clocks
+
     clocks = session_clocks(recordings)
     if not clocks.offsets and not clocks.unknown:
         return None
@@ -203,8 +207,11 @@ def run_report(
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
     gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
     mfu, use = _mfu(facts, gpus), judged.get("au")
-    local = isinstance(recording, Recording) and not recording.remote
-    tried = outcomes(str(recording.path)) if local else {}
+    tried: Mapping[str, TriedFacts] = {}
+    if not isinstance(recording, Recorded) and not recording.remote:
+        from gpu_util_callback.trying.outcomes import outcomes
+
+        tried = outcomes(str(recording.path))
     return {
         "run": recording.run,
         "id": recording.id,
@@ -264,10 +271,6 @@ def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) 
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.6g}")
-
-
-def _peak(peak: PeakFacts | None) -> PeakReport | None:
-    return {**peak, "text": peak_text(peak)} if peak else None
 
 
 def _mfu(facts: Facts, gpus: list[GpuReport]) -> Mfu | None:
@@ -411,7 +414,7 @@ def _gpu(gpu: Gpu, distributions: Distributions, active: Mapping[str, float]) ->
         "label": gpu.get("label"),
         "used_by_framework": bool(gpu.get("used_by_framework")),
         "compute_capability": gpu.get("compute_capability"),
-        "peak": _peak(gpu.get("peak")),
+        "peak": {**peak, "text": peak_text(peak)} if (peak := gpu.get("peak")) else None,
         "utilization_pct": use,
         "utilization_refresh_ms": gpu.get("utilization_refresh_ms"),
         "utilization_note": _alternates(use["p50"], gpu.get("utilization_refresh_ms")),

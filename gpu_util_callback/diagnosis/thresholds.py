@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Self
 
 Limits = Mapping[str, float]
@@ -102,6 +104,8 @@ def constants(module: str) -> dict[str, Constant | Count]:
 def shared_constants() -> dict[str, dict[str, Constant | Count]]:
     """Return the constants of all modules of the diagnosis but its rules: `evidence.spans` etc."""
     package = __name__.rpartition(".")[0]
+    for module in walk_packages(sys.modules[package].__path__, f"{package}."):
+        import_module(module.name)
     names = sorted(name for name in sys.modules if name.startswith(f"{package}."))
     by_module = {
         name.removeprefix(f"{package}."): constants(name) for name in names if not name.startswith(f"{package}.rules.")

@@ -287,6 +287,8 @@ _starting_since: float | None = None  # perf seconds
 def open_nvml() -> tuple[Any, Unavailable | None]:
     """Return (the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
     global _started_in, _starting_since
+    if "pynvml" not in sys.modules and nvidia_gpus() == 0 and not _load_library():
+        return None, _problem(*NO_GPU)  # without the binding's 6 ms and 2 MB
     try:
         import pynvml
     except ImportError:
@@ -324,18 +326,21 @@ def _start(binding: ModuleType) -> None:
     try:
         binding.nvmlInit()
     except Exception as error:
-        if code_of(binding, error) != _NO_LIBRARY or not _load_from_known_folders():
+        if code_of(binding, error) != _NO_LIBRARY or not _load_library():
             raise
         binding.nvmlInit()
 
 
-def _load_from_known_folders() -> bool:
-    """Load the driver's library by its path: the loader then finds it by its name."""
+def _load_library() -> bool:
+    """Load the driver's library, from a folder that the loader does not know if need be; return whether there is one.
+
+    The loader finds it by its name afterwards.
+    """
     if not sys.platform.startswith("linux"):
         return False
-    for path in (Path(folder) / _NAME for folder in _FOLDERS):
+    for path in (_NAME, *(f"{folder}/{_NAME}" for folder in _FOLDERS)):
         try:
-            ctypes.CDLL(str(path))
+            ctypes.CDLL(path)
         except OSError:
             continue
         return True

@@ -197,7 +197,7 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
         program: as for `two_lines`.
     """
     try:
-        from gpu_util_callback.report.terminal import two_lines
+        from gpu_util_callback.report.screen import two_lines
 
         news, text = _news(run)
         if text != run["verdict"]:  # what concerns all fits has been said, or will be

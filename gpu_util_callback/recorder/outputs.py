@@ -237,7 +237,7 @@ class Outputs:
 
     def _announce(self, findings: Iterable[Mapping]) -> None:
         """Print findings while the training goes on, and hand them to `on_finding`."""
-        from gpu_util_callback.diagnosis import news
+        from gpu_util_callback.diagnosis.verdict import news
 
         for finding in findings:
             text = news(finding)

@@ -741,7 +741,7 @@ class Recorder:
             self.recorded = self._outputs.recorded(self.status or "live", self.intake.steps, now)
             if self.recorded is not None:
                 from gpu_util_callback.diagnosis import run_report
-                from gpu_util_callback.report import terminal  # noqa: F401 - ready for the verdict
+                from gpu_util_callback.report import screen  # noqa: F401 - ready for the verdict
 
                 self.run = run_report(self.recorded)
 

@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.rule import LEAST_GAIN
+from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, cause_beside, part_of
-from gpu_util_callback.diagnosis.verdict import gain_text, order_of_all, saves_range
+from gpu_util_callback.diagnosis.verdict import (
+    BLOCKING,
+    SMALL,
+    blocks,
+    gain_text,
+    is_unknown,
+    is_unnamed,
+    order_of_all,
+    saves_range,
+)
+from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
 from gpu_util_callback.words import (
     GPU_TIME,
     HOST_TIME,
@@ -476,3 +486,71 @@ def thresholds_lines(limits: Mapping[str, float], pen: Pen) -> list[str]:
     """Return the thresholds that differ from the defaults."""
     settings = ", ".join(f"{name}={value:g}" for name, value in limits.items())
     return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {settings}.")] if settings else []
+
+
+def step_time(ms: float) -> str:
+    """Return a step's time, in ms below a second: `9.52 ms`."""
+    return f"{ms:.3g} ms" if ms < 999.5 else duration(ms / 1e3)
+
+
+def two_lines(run: Mapping, program: str | None = None) -> str:
+    """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look).
+
+    Args:
+        program: as `gpu-util try` takes it, behind its options; None = it is no script.
+    """
+    groups = grouped(all_findings(run))
+    ids = (run.get("headline") or {}).get("ids", ())
+
+    def place(group: Group) -> tuple[bool, bool, bool]:
+        title, summed = group.first["title"], group.first["id"] in ids
+        return not (summed and title in run["verdict"]), not run["verdict"].startswith(title), not summed
+
+    ordered = sorted(groups, key=place)
+    group = next((group for group in ordered if _can_be_followed(group)), next(iter(ordered), None))
+    look = _where_to_look(run)
+    small = run["verdict"].startswith(SMALL) or is_unknown(run["verdict"])
+    if group is None and not look:
+        step = run["step_ms"]["p50"]
+        pace = f"median {step_time(step)} a step" if step is not None else "no step recorded"
+        fits = run.get("fits") or 1
+        second = f"{counted(run['steps'], 'step')}{f' in {fits:,} fits' if fits > 1 else ''}, {pace}."
+    elif group is not None and is_unnamed(group.first):
+        second = f"To see what it is: {what_to_do(group.first['advice'])}"
+    elif group is not None and not small:
+        second = f"{_lead_in(group)}{what_to_do(group.first['advice'])}"
+    elif group is None or look:
+        second = f"To see what the GPU waits for: {look}"
+    else:
+        lost = duration(group.total("lost_s") or 0)
+        second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
+    third = ""
+    if group is not None and not small and program:
+        from gpu_util_callback.trying.changes import change_for
+
+        if not isinstance(change_for(group.first["advice"]), str):
+            third = f"\n          Does it help here? gpu-util try --fix {groups.index(group) + 1} {program}"
+    return f"gpu-util: {run['verdict']}\n          {second}{third}"
+
+
+def _can_be_followed(group: Group) -> bool:
+    """Return whether a finding is a cause for alarm, or says something to do or to find out."""
+    finding, advice = group.first, group.first["advice"]
+    return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))
+
+
+def _lead_in(group: Group) -> str:
+    """Return how the advice is introduced: nothing is to be fixed first without a known gain."""
+    finding = group.first
+    if finding["advice"].get("question"):
+        return "Ask first: "
+    has_gain = finding["cause"] in BLOCKING or group.total("saves_s")
+    return "Fix first: " if has_gain else "To try: " if finding["advice"]["code"] else ""
+
+
+def _where_to_look(run: Mapping) -> str:
+    """Return a hint on profiling where only a profile shows why a GPU idles; "" elsewhere."""
+    if not is_unknown(run["verdict"]) or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+        return ""
+    missing = (entry for entry in run["unavailable"] if entry["source"] == WINDOWS)
+    return next((entry["cure"] for entry in missing), "")

@@ -14,16 +14,7 @@ from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.rules import title_of
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
-from gpu_util_callback.diagnosis.verdict import (
-    BLOCKING,
-    SMALL,
-    blocks,
-    factors_text,
-    is_unknown,
-    is_unnamed,
-    named_gpus,
-)
-from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
+from gpu_util_callback.diagnosis.verdict import factors_text, named_gpus
 from gpu_util_callback.report.energy_sentences import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
@@ -40,10 +31,10 @@ from gpu_util_callback.report.screen import (
     grouped,
     missing_lines,
     not_checked_lines,
+    step_time,
     thresholds_lines,
     without_escapes,
 )
-from gpu_util_callback.trying.changes import change_for
 from gpu_util_callback.words import (
     GPU_TIME,
     counted,
@@ -248,66 +239,6 @@ def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
     return [missing for missing in runs[0]["unavailable"] if all(missing in run["unavailable"] for run in runs[1:])]
 
 
-def two_lines(run: Mapping, program: str | None = None) -> str:
-    """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look).
-
-    Args:
-        program: as `gpu-util try` takes it, behind its options; None = it is no script.
-    """
-    groups = grouped(all_findings(run))
-    ids = (run.get("headline") or {}).get("ids", ())
-
-    def place(group: Group) -> tuple[bool, bool, bool]:
-        title, summed = group.first["title"], group.first["id"] in ids
-        return not (summed and title in run["verdict"]), not run["verdict"].startswith(title), not summed
-
-    ordered = sorted(groups, key=place)
-    group = next((group for group in ordered if _can_be_followed(group)), next(iter(ordered), None))
-    look = _where_to_look(run)
-    small = run["verdict"].startswith(SMALL) or is_unknown(run["verdict"])
-    if group is None and not look:
-        step = run["step_ms"]["p50"]
-        pace = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
-        fits = run.get("fits") or 1
-        second = f"{counted(run['steps'], 'step')}{f' in {fits:,} fits' if fits > 1 else ''}, {pace}."
-    elif group is not None and is_unnamed(group.first):
-        second = f"To see what it is: {what_to_do(group.first['advice'])}"
-    elif group is not None and not small:
-        second = f"{_lead_in(group)}{what_to_do(group.first['advice'])}"
-    elif group is None or look:
-        second = f"To see what the GPU waits for: {look}"
-    else:
-        lost = duration(group.total("lost_s") or 0)
-        second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
-    third = ""
-    if group is not None and not small and program and not isinstance(change_for(group.first["advice"]), str):
-        third = f"\n          Does it help here? gpu-util try --fix {groups.index(group) + 1} {program}"
-    return f"gpu-util: {run['verdict']}\n          {second}{third}"
-
-
-def _can_be_followed(group: Group) -> bool:
-    """Return whether a finding is a cause for alarm, or says something to do or to find out."""
-    finding, advice = group.first, group.first["advice"]
-    return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))
-
-
-def _lead_in(group: Group) -> str:
-    """Return how the advice is introduced: nothing is to be fixed first without a known gain."""
-    finding = group.first
-    if finding["advice"].get("question"):
-        return "Ask first: "
-    has_gain = finding["cause"] in BLOCKING or group.total("saves_s")
-    return "Fix first: " if has_gain else "To try: " if finding["advice"]["code"] else ""
-
-
-def _where_to_look(run: Mapping) -> str:
-    """Return a hint on profiling where only a profile shows why a GPU idles; "" elsewhere."""
-    if not is_unknown(run["verdict"]) or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
-        return ""
-    missing = (entry for entry in run["unavailable"] if entry["source"] == WINDOWS)
-    return next((entry["cure"] for entry in missing), "")
-
-
 def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
     """Describe each cause: its condition, its sources, and its thresholds with their reasons.
 
@@ -370,7 +301,7 @@ def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
         parts.append(f"not counting {duration(run['stopped_s'])} in which its process was stopped")
     step = run["step_ms"]
     if step["p50"] is not None:
-        parts.append(f"median {_step_time(step['p50'])} a step, p95 {_step_time(step['p95'])}")
+        parts.append(f"median {step_time(step['p50'])} a step, p95 {step_time(step['p95'])}")
     if run.get("samples_per_s"):
         parts.append(f"{rate(run['samples_per_s'])} samples/s")
     framework = run.get("framework") or {}
@@ -388,10 +319,6 @@ def _fits(run: Mapping) -> str:
     first, between_s = run["fit_index"] + 1, run.get("between_fits_s")
     apart = f" ({duration(between_s)} between them)" if between_s else ""
     return f"{steps(first, first + (run.get('fits') or 1), noun='fit')}{apart}"
-
-
-def _step_time(ms: float) -> str:
-    return f"{ms:.3g} ms" if ms < 999.5 else duration(ms / 1e3)
 
 
 def _script(run: Mapping, pen: Pen) -> list[str]:

@@ -106,7 +106,8 @@ class Unforeseen:
 
 
 def _look(logdir: Path, numbers: Iterable[int]) -> str:
-    from gpu_util_callback.diagnosis import Check, failures, logdir_report
+    from gpu_util_callback.diagnosis import logdir_report
+    from gpu_util_callback.diagnosis.check import Check, failures
     from gpu_util_callback.recording import read_recordings
     from gpu_util_callback.report.terminal import render
 

@@ -16,7 +16,7 @@ from waiting import wait_until
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report
-from gpu_util_callback.recording import session_clocks
+from gpu_util_callback.recording.alignment import session_clocks
 
 pytestmark = pytest.mark.real_clock("workers wait for each other by milliseconds")
 

@@ -2,7 +2,8 @@
 
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.diagnosis import Announcer, Evidence, Run, judge, news
+from gpu_util_callback.diagnosis import Announcer, Evidence, Run, judge
+from gpu_util_callback.diagnosis.verdict import news
 
 
 def test_an_established_cause_is_said_once():

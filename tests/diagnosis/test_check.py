@@ -9,7 +9,8 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis import Check, failures, logdir_report
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.recording import Recording, read_recordings
 
 # limit -> (a value that is kept, one that is broken, how its reason begins)

@@ -6,7 +6,8 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis import comparison, logdir_report
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.terminal import render
 from gpu_util_callback.words import times

@@ -8,7 +8,7 @@ from made_up_rows import phase_table
 from made_up_run import findings_of
 
 from gpu_util_callback.diagnosis import Evidence, Run, judge
-from gpu_util_callback.recording import account
+from gpu_util_callback.recording.summary import account
 
 MS = 1_000_000
 STEPS, STEP_MS, PAUSE_MS = 50, 10, 3_000

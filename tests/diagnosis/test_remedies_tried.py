@@ -15,8 +15,8 @@ from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.diagnosis.advice import host
 from gpu_util_callback.diagnosis.advice.table import NOT
 from gpu_util_callback.diagnosis.rule import all_findings
-from gpu_util_callback.report.screen import Detail
-from gpu_util_callback.report.terminal import render, two_lines
+from gpu_util_callback.report.screen import Detail, two_lines
+from gpu_util_callback.report.terminal import render
 from gpu_util_callback.trying.changes import TARGETS, Change, change_for
 from gpu_util_callback.trying.outcomes import FILE, outcomes
 

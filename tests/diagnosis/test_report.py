@@ -10,8 +10,8 @@ from make_recording import make_recording
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import RULES, diagnose, logdir_report, run_report
 from gpu_util_callback.recording import Recording, read_recordings
-from gpu_util_callback.report.screen import Detail
-from gpu_util_callback.report.terminal import render, two_lines
+from gpu_util_callback.report.screen import Detail, two_lines
+from gpu_util_callback.report.terminal import render
 from gpu_util_callback.words import steps
 
 

@@ -5,8 +5,7 @@ from generated_runs import GPU, MS, START_NS, Generated, findings_of, write
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.report.screen import grouped
-from gpu_util_callback.report.terminal import two_lines
+from gpu_util_callback.report.screen import grouped, two_lines
 
 CUSTOM = {"loop": "custom", "batch_size": 32, "input_kind": "generator"}
 

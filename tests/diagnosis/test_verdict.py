@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from generated_runs import GPU, Generated, findings_of, reported, write
 
-from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
+from gpu_util_callback.diagnosis import logdir_report, run_report
+from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import promise_once
 from gpu_util_callback.diagnosis.verdict import headline, saves_range
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.report.screen import grouped
-from gpu_util_callback.report.terminal import comparison_table, render, two_lines
+from gpu_util_callback.report.screen import grouped, two_lines
+from gpu_util_callback.report.terminal import comparison_table, render
 from gpu_util_callback.words import percent, times
 
 

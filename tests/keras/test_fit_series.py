@@ -27,7 +27,7 @@ from gpu_util_callback.recorder import messages, recorder
 from gpu_util_callback.recorder.outputs import FLUSH_S
 from gpu_util_callback.recorder.process_time import ProcessTime
 from gpu_util_callback.recording.schema import SUMMARY_FILE
-from gpu_util_callback.report.terminal import two_lines
+from gpu_util_callback.report.screen import two_lines
 
 pytestmark = pytest.mark.real_clock("what counts as one series hangs on the time between fits")
 

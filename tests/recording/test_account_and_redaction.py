@@ -12,9 +12,10 @@ import pytest
 from make_recording import SyntheticRun
 from scripted_runs import MS
 
-from gpu_util_callback.recording import account, read_recordings
+from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.manifest import safe_name
 from gpu_util_callback.recording.schema import ACCOUNTS
+from gpu_util_callback.recording.summary import account
 from gpu_util_callback.redaction import Redactor, hashed_host
 
 

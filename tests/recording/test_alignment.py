@@ -5,7 +5,8 @@ import pytest
 from made_up_rows import step_table
 from scripted_runs import MS, ScriptedTime
 
-from gpu_util_callback.recording import RecordingWriter, alignment, read_recordings, session_clocks
+from gpu_util_callback.recording import RecordingWriter, alignment, read_recordings
+from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.segments import Segment
 

@@ -8,8 +8,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.input import advise, ahead_code, made_once
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, brief
 from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
-from gpu_util_callback.diagnosis.evidence.blocks import MAX_LONG_WAITS, StepBlocks
-from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, Advice
 from gpu_util_callback.diagnosis.thresholds import (
@@ -28,44 +26,6 @@ from gpu_util_callback.words import duration, listed, percent, steps
 MOST_READY = Count(256, "more batches than this rarely fit into memory")
 SAMPLED = Count(64, "long fetches show what the processes did meanwhile")
 NAMED = Count(4, "batches or items that are listed by number; of more only the distance")
-
-
-# -- measure ---------------------------------------------------------------------------------------
-
-
-def long_fetches(steps: StepBlocks, where: Range, blocks: slice) -> LongFetches | None:
-    """Return the few fetches of a span that took as long as ten of its other steps; None if they hold little."""
-    wait_ns, rows = steps.total("wait_ns", blocks), max(1, where.steps)
-    if wait_ns <= 0:
-        return None
-    waits_ns, numbers, starts_ns = steps.longest_waits(where.start_step, where.end_step)
-    running_ns = steps.total("duration_ns", blocks) - steps.total("compile_ns", blocks)
-    # A queue ahead of the loop evens out what is shorter.
-    others_ns = np.maximum(0, running_ns - np.cumsum(waits_ns)) / rows
-    long = np.flatnonzero(A_TENTH * waits_ns >= others_ns)
-    if not len(long):
-        return None
-    known = int(long[-1]) + 1
-    if known >= max(A_FEW, A_TENTH * rows):
-        return None  # of that rate the longest are not apart
-    known = min(known, max(1, int(A_TWENTIETH * rows)))
-    count, held_ns = known, int(waits_ns[:known].sum())
-    if known == MAX_LONG_WAITS:  # there are more
-        count, held_ns = steps.total("wait_events", blocks), steps.total("event_wait_ns", blocks)
-        if count > A_TWENTIETH * rows:
-            return None
-    if held_ns < A_TENTH * wait_ns:
-        return None
-    order = np.argsort(numbers[:known])
-    return LongFetches(
-        count,
-        held_ns / count / 1e6,
-        min(1.0, held_ns / wait_ns),
-        numbers[:known][order],
-        waits_ns[:known][order] / 1e6,
-        starts_ns[:known][order],
-        rows,
-    )
 
 
 # -- words -----------------------------------------------------------------------------------------

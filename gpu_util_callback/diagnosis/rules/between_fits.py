@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Evidence, Finding, Rule
@@ -77,7 +77,7 @@ class BetweenFits(Rule):
 def _advice(run: Run, script: Script) -> tuple[str, Advice]:
     """Return the part of the time between fits whose remedy saves most, and that; else the longest and its limit."""
     remedies = [
-        ("predict", replace(PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)),
+        ("predict", replace(host_advice.PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)),
         ("evaluate", _one_fit(run, script) or _less_often(script)),
         (OTHER, _ahead(script)),
     ]

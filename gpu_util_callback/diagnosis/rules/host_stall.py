@@ -6,15 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.callbacks import EpochWork, StepWork, at_epochs, call_seldom, in_steps
-from gpu_util_callback.diagnosis.advice.host import (
-    PREDICT_ADVICE,
-    Validations,
-    advise_validations,
-    blocked_in,
-    host_activity,
-    traced_too_early,
-)
+from gpu_util_callback.diagnosis.advice import callbacks
+from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, roundest, usual_period
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
@@ -158,7 +151,7 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
     inside = dispatch.get("between_predict"), dispatch.get("between_predict_set_up"), dispatch.get("between_input")
     predict, set_up, fetching = ((samples or 0) / max(1, count) for samples in inside)
     if count >= least and predict >= MOSTLY:
-        advice = replace(PREDICT_ADVICE, saves=set_up)
+        advice = replace(host_advice.PREDICT_ADVICE, saves=set_up)
         evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
         return "predict is called between the steps", "predict", advice, evidence
     if count >= least and fetching >= MOSTLY:
@@ -289,7 +282,7 @@ class HostStall(Rule):
                 continue
             yield self.loss(
                 share,
-                host_activity(source["host_activity"]),
+                host_advice.host_activity(source["host_activity"]),
                 threshold=chosen(limits, "idle_host_pct"),
                 evidence={"idle_host_pct": share.pct, "host_activity": source["host_activity"] or None},
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does something else",
@@ -300,7 +293,7 @@ class HostStall(Rule):
         start_up = share.only(once["idle_ns"])
         return self.loss(
             start_up,
-            traced_too_early(run, once["name"], once["longest_ns"]),
+            host_advice.traced_too_early(run, once["name"], once["longest_ns"]),
             threshold=chosen(limits, "idle_host_pct"),
             evidence={"idle_host_pct": start_up.pct, "host_activity": once["name"]},
             of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
@@ -313,7 +306,7 @@ class HostStall(Rule):
         calls = f"{call['count']:,} calls of {call['name']}" if call["count"] > 1 else f"One call of {call['name']}"
         return self.loss(
             share,
-            blocked_in(run, call),
+            host_advice.blocked_in(run, call),
             threshold=chosen(limits, "idle_host_pct"),
             evidence={"idle_host_pct": share.pct, "host_activity": call["name"], "seconds_each": call["each_ns"] / 1e9},
             of_trace=f"{calls} {'take' if call['count'] > 1 else 'takes'} {took}, and the GPU idles meanwhile",
@@ -349,14 +342,14 @@ class HostStall(Rule):
             if 100 * idle < limits[least] * span_ns:
                 continue  # the GPU was at work most of the time, or was not sampled
             wait = run.validation.total("wait_ns")
-            validations = Validations(run, occurrences.count, took, wait, span_ns)
+            validations = host_advice.Validations(run, occurrences.count, took, wait, span_ns)
             evidence = times(occurrences, "validation_pct", validations.pct) | {
                 least: round(100 * idle / span_ns, 1),
                 "gpu_active_meanwhile_pct": active,
             }
             if len(run.validation):
                 evidence["validation_wait_pct"] = round(100 * validations.waiting, 1)
-            advice = advise_validations(validations)
+            advice = host_advice.advise_validations(validations)
             # What the first one takes longer, to trace and to compile, no remedy saves.
             advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
             yield self._stall(
@@ -397,9 +390,11 @@ class HostStall(Rule):
                 took, often = occurrences.self_ns, occurrences.count
                 if name.endswith("batch_end"):
                     epochs = _epochs_in(run, where)
-                    advice = in_steps(StepWork(run, name, often, took, span_ns, epochs, where.steps, pooled=True))
+                    advice = callbacks.in_steps(
+                        callbacks.StepWork(run, name, often, took, span_ns, epochs, where.steps, pooled=True)
+                    )
                 else:
-                    advice = at_epochs(EpochWork(run, name, often, took, span_ns, often))
+                    advice = callbacks.at_epochs(callbacks.EpochWork(run, name, often, took, span_ns, often))
                 yield self._stall(
                     run,
                     active,
@@ -445,7 +440,7 @@ class HostStall(Rule):
             worked = run.steps.total("callback_events", blocks)
             span_ns = run.present_in(where)
             epochs = _epochs_in(run, where)
-            advice = in_steps(StepWork(run, name, worked, took, span_ns, epochs, rows))
+            advice = callbacks.in_steps(callbacks.StepWork(run, name, worked, took, span_ns, epochs, rows))
             others_stay = of_it * min(1.0, hook_ns / took) if name else 1.0
             advice = replace(advice, saves=advice.saves * others_stay)
             yield self._stall(
@@ -471,7 +466,7 @@ class HostStall(Rule):
         calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
         if calls.get("aside"):
             title, line = f"{calls['calls']} in each step stalls training", (calls["at"], calls["at_line"])
-            advice = call_seldom(calls["calls"], calls["at"], calls["aside"], calls["at_line"])
+            advice = callbacks.call_seldom(calls["calls"], calls["at"], calls["aside"], calls["at_line"])
             samples = calls["samples"], calls["aside"], line
             if found := self._python(run, limits, samples, {}, title=title, advice=advice, detail="aside"):
                 return found

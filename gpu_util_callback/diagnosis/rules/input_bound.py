@@ -6,19 +6,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import CHEAPER, SET_UP, SetUp, advise, advise_cores, advise_kind
+from gpu_util_callback.diagnosis.advice import input as input_advice
+from gpu_util_callback.diagnosis.advice import long_fetches as long_fetch_advice
+from gpu_util_callback.diagnosis.advice import table as advice_table
+from gpu_util_callback.diagnosis.advice import tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait
-from gpu_util_callback.diagnosis.advice.long_fetches import advise_long, long_fetches, places, which
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
-from gpu_util_callback.diagnosis.advice.table import choose, first_holding
-from gpu_util_callback.diagnosis.advice.tf_data import KEPT, advise_source, advise_traced_stage
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import share_of
-from gpu_util_callback.diagnosis.read_ahead import LongFetches
+from gpu_util_callback.diagnosis.read_ahead import LongFetches, long_fetches
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
     LEAST_GAIN,
@@ -99,10 +99,10 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     if not (shuffles and in_time) or part < A_FIFTH:
         return None
     observation = f"{_first_batches(run, filling)}: shuffle fills its buffer before it."
-    quicker = advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
+    quicker = tf_data.advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
     if quicker is not None:
         return replace(quicker, text=f"{observation} {quicker.text}", name="refill")
-    kept = choose(KEPT, replace(wait, stage=_to_blame(wait.stages, wait.later_passes)))
+    kept = advice_table.choose(tf_data.KEPT, replace(wait, stage=_to_blame(wait.stages, wait.later_passes)))
     if kept is not None:
         return replace(kept, text=f"{observation} {kept.text}", name="refill, kept")
     remade = _remade(wait)
@@ -129,7 +129,7 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
             changes="which samples share an epoch, and so the weights",
             name="refill",
         )
-    return Advice(f"{observation} {CHEAPER}", saves=0.0, name="refill")
+    return Advice(f"{observation} {input_advice.CHEAPER}", saves=0.0, name="refill")
 
 
 def _first_batches(run: Run, filling: Filling) -> str:
@@ -186,7 +186,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     observation = f"Setting the input up again {each}, and training waits."
     share = occurrences.self_ns / span_ns
     fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
-    set_up = SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
+    set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
     return InputBound.finding(
         title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
@@ -201,7 +201,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
         },
         threshold=chosen(limits, "wait_pct"),
         state=often >= MANY_TIMES,
-        advice=first_holding(SET_UP, set_up),
+        advice=advice_table.first_holding(input_advice.SET_UP, set_up),
         gpus=run.used_gpus,
         detail="setup",
         pieces=intervals(occurrences),
@@ -402,7 +402,7 @@ class InputBound(Rule):
                 "held_up_by": wait.cores,
             },
             threshold=chosen(limits, "core_wait_pct"),
-            advice=advise_cores(priced),
+            advice=input_advice.advise_cores(priced),
             gpus=run.used_gpus,
             state=True,
             detail=CORES,
@@ -424,7 +424,7 @@ class InputBound(Rule):
         if min(1e6 * longest_ms, lost) < least_ns or (long.count < AGAIN and _lacks_cores(run, where)):
             return
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
-        advice = advise_long(wait, wait.rare or long)
+        advice = long_fetch_advice.advise_long(wait, wait.rare or long)
         if long.count < AGAIN:
             advice = Advice(f"{advice.text} It may not come again.", saves=0.0)
         batches = "one batch" if long.count == 1 else f"{long.count} batches"
@@ -436,8 +436,8 @@ class InputBound(Rule):
             evidence={
                 "once_pct": round(100 * total_ns / run.present_ns, 1),
                 "seconds_each": round(longest_ms / 1e3, 3),
-                "long_fetches_at": places(wait, long),
-                "held_up_by": which(wait, long),
+                "long_fetches_at": long_fetch_advice.places(wait, long),
+                "held_up_by": long_fetch_advice.which(wait, long),
             },
             threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
             advice=advice,
@@ -675,7 +675,7 @@ def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
 def _limit(wait: InputWait, advice: Advice) -> str:
     """Return what limits the input, for a headline without a promise: what its advice is about."""
     rare, least = wait.rare, FOUR_FIFTHS if advice.saves else MOSTLY
-    return which(wait, rare) if rare is not None and rare.share >= least else wait.limit
+    return long_fetch_advice.which(wait, rare) if rare is not None and rare.share >= least else wait.limit
 
 
 def _usual_stages(wait: InputWait, rare: LongFetches) -> tuple[Sequence[Stage], LongFetches]:
@@ -705,7 +705,7 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
     if rare is not None:
         each = "" if rare.count == 1 else " each"
         evidence["long_fetches"] = f"{rare.count} of {rows}, {duration(rare.each_ms / 1e3)}{each}"
-        evidence["long_fetches_at"] = places(wait, rare.largest)
+        evidence["long_fetches_at"] = long_fetch_advice.places(wait, rare.largest)
         evidence["long_fetches_hold_pct"] = round(100 * rare.share, 1)
     active = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
     evidence["gpu_active_pct"] = active
@@ -747,7 +747,7 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
             saves=0.0,
             name="first batches",
         )
-    return advise(wait) if wait.rare is None else advise_long(wait, wait.rare)
+    return input_advice.advise(wait) if wait.rare is None else long_fetch_advice.advise_long(wait, wait.rare)
 
 
 def _one_remedy(findings: list[Finding]) -> None:
@@ -767,7 +767,7 @@ def _one_remedy(findings: list[Finding]) -> None:
 def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: float) -> Advice:
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
     if source["slowest_stage"] is not None:
-        return advise_traced_stage(source["slowest_stage"]["name"])
+        return tf_data.advise_traced_stage(source["slowest_stage"]["name"])
     if run.framework == "torch" and run.fit.get("input_workers") is None:
         return Advice(
             "Batches come too late. Are they made in the training process, or by few workers? If "
@@ -775,7 +775,7 @@ def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: f
             "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
             question=True,
         )
-    of_kind = advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
+    of_kind = input_advice.advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
     return of_kind or Advice("Make the input pipeline faster, or let it work ahead of the training.")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.advice.snippets import command, enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples, stack_samples_of
@@ -157,7 +157,7 @@ class LaunchBound(Rule):
                 confidence=ESTIMATED,
                 evidence={"predict_set_up_pct": round(pct, 1), "looks": stack_samples.count},
                 threshold=chosen(limits, "predict_set_up_pct", "min_looks"),
-                advice=PREDICT_ADVICE,
+                advice=host_advice.PREDICT_ADVICE,
                 gpus=run.used_gpus,
                 detail="predict",
             )

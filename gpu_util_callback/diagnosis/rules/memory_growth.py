@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.memory import GROWING
+from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.advice.snippets import sizes_vary, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -294,7 +294,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> F
         confidence=ESTIMATED,
         evidence=known(evidence),
         threshold=chosen(limits, "grown_mib"),
-        advice=GROWING[kind](run, observed or ""),
+        advice=memory_advice.GROWING[kind](run, observed or ""),
         gpus=gpus,
         detail="gpu" if gpus else "host",
     )

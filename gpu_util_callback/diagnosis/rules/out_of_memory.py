@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
+from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
@@ -84,7 +84,9 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
     return OutOfMemory.finding(
         title=title,
         evidence=known(evidence),
-        advice=GROWING[kind](run, evidence["grows_with"] or "") if kind else smaller(run, gpu, fits, fragmented),
+        advice=memory_advice.GROWING[kind](run, evidence["grows_with"] or "")
+        if kind
+        else memory_advice.smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
     )
 
@@ -204,7 +206,7 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         confidence=ESTIMATED,
         evidence=known(evidence),
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
-        advice=GROWING[kind](run, grows_with or "") if kind else smaller(run, None, None),
+        advice=memory_advice.GROWING[kind](run, grows_with or "") if kind else memory_advice.smaller(run, None, None),
     )
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.host import traced_too_early
+from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.advice.snippets import (
     ALL_BYTES,
     AS_FLOATS,
@@ -109,7 +109,7 @@ class TransferBound(Rule):
         """Return the finding about copying the model to the GPUs, in a trace that began too early."""
         return self.loss(
             share,
-            traced_too_early(run, "The upload before the kernels", share.lost_ns),
+            host_advice.traced_too_early(run, "The upload before the kernels", share.lost_ns),
             threshold={"exposed_copy_pct": limit},
             evidence={"exposed_copy_pct": share.pct},
             of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the {share.whole}",
