@@ -310,10 +310,10 @@ class Assembler:
         """Return calls of one function in a row, with what its graph or stamps say about their batches."""
         table, stamps, counts = calls
         block = _Block(table, self._functions[phase], stamps, counts)
-        if block.function.rows is not None:
-            self._read_graph(block)
-        elif len(stamps):
+        if len(stamps):
             self._read_stamps(block)
+        elif block.function.rows is not None:
+            self._read_graph(block)
         return block
 
     def _read_stamps(self, block: _Block) -> None:

@@ -14,16 +14,8 @@ from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted
 from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunction, unwrapped
 from gpu_util_callback.backends.tensorflow import distribute as tensorflow_distribute
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
-from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step
-from gpu_util_callback.backends.tensorflow.iterator import (
-    KEY,
-    current,
-    deterministic,
-    holds_batches,
-    probe,
-    timed,
-    timing_into,
-)
+from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step, traces_of_step
+from gpu_util_callback.backends.tensorflow.iterator import KEY, current, deterministic, probe, timed, timing_into
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 from gpu_util_callback.recording.manifest_facts import Unavailable
@@ -50,15 +42,19 @@ class GraphBatches(Batches):
         self.shapes: dict[float, int] = {}
         self._model = model
         self._way = way
-        self._iterator: weakref.ref | None = None  # to the newest dataset iterator
+        self._iterator: Callable[[], object] = lambda: None  # the newest dataset iterator
         self._tell_seen = tell_seen
         self._into_queue = timing_into(None)
         self._stamps: list[float] = []
+        self._traces_of_step: Callable[[], int] = int  # of the function that Keras gives a batch
+        self._traces_seen = 0
 
     def wraps(self, inner: Callable) -> None:
         # The queue is kept on the model's function: from now on it is read for this fit.
         if self._way != "graph":
             return
+        self._traces_of_step = traces_of_step(inner)
+        self._traces_seen = self._traces_of_step()
         queue_and_shapes: tuple[RowQueue, dict[float, int]] | None = inner.__dict__.get(_KEPT)
         if queue_and_shapes is None:
             queue_and_shapes = (RowQueue(), {})
@@ -66,7 +62,7 @@ class GraphBatches(Batches):
                 queue_and_shapes[0].ends = RowQueue()
             inner.__dict__[_KEPT] = queue_and_shapes
         self.queue, shapes = queue_and_shapes
-        if not isinstance(self.rows, GraphRows) or not self.rows.reads(self.queue):
+        if self.rows is None or self.queue.reader is not self.rows:
             self.rows = GraphRows(self.queue)
         shapes.update(self.shapes)
         self.shapes = shapes
@@ -113,7 +109,7 @@ class GraphBatches(Batches):
             timeline.call = start
             timeline.call_end = end = clock()
             timeline.stamps = self._stamps
-            if queue is not None and queue.traces != traces:
+            if queue is not None and (queue.traces != traces or (self._stamps and self._step_was_traced())):
                 timeline.flags |= TRACED
             if timeline.sampled:
                 timeline.own_step_ns += start - entered + clock() - end
@@ -121,23 +117,24 @@ class GraphBatches(Batches):
 
         return timed
 
+    def _step_was_traced(self) -> bool:
+        """Return True if the function of a batch, which Python fetched, has new traces."""
+        before, self._traces_seen = self._traces_seen, self._traces_of_step()
+        return self._traces_seen > before
+
     def _timed_iterator(self, iterator: tf.data.Iterator) -> object:
         """Return what the function is given for an iterator; None = the call is not to be timed."""
-        newest = self._iterator
-        if newest is None or newest() is not iterator:
+        if self._iterator() is not iterator:
             if not is_iterator(iterator):
                 return None
-            self._into_queue.hold = holds_batches(iterator)
+            self._into_queue.read_from(iterator)
             self._iterator = weakref.ref(iterator)
             self._tell_seen(iterator)
         timed_iterator = getattr(iterator, KEY, None)
         if timed_iterator is None:
             timed_iterator = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
-        if self.queue is not None:
-            current.timing = self._into_queue
-        else:
-            self._stamps = []
-            current.timing = timing_into(None, self._stamps)
+        current.timing = self._into_queue
+        self._into_queue.stamps = self._stamps = []
         return timed_iterator
 
 
@@ -156,10 +153,6 @@ class GraphRows:
         self._queue = queue
         self._anchor = _anchor()
         queue.read_by(self)
-
-    def reads(self, queue: RowQueue) -> bool:
-        """Return whether these are a queue's newest rows."""
-        return self._queue is queue and queue.reader is self
 
     def take(self) -> InputRows:
         """Return the rows since the last call."""

@@ -113,13 +113,15 @@ def replicas(model: object) -> list[dict[str, object]] | None:
     devices = list(getattr(extended, "worker_devices", ()))
     if len(devices) < 2:
         return None
-    described = []
-    for number, device in enumerate(devices):
-        spec = tf.DeviceSpec.from_string(device)
-        gpu = spec.device_index if spec.device_type == "GPU" else None
-        name = f"{spec.device_type}:{spec.device_index}"
-        described.append({"replica": number, "device": name, "gpu": gpu})
-    return described
+    specs = map(tf.DeviceSpec.from_string, devices)
+    return [
+        {
+            "replica": number,
+            "device": f"{spec.device_type}:{spec.device_index}",
+            "gpu": spec.device_index if spec.device_type == "GPU" else None,
+        }
+        for number, spec in enumerate(specs)
+    ]
 
 
 def multi_worker_failure() -> tuple[str, str] | None:

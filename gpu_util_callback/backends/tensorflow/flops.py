@@ -29,12 +29,21 @@ def function_of_a_step(train_function: object) -> tf.types.experimental.Concrete
     Args:
         train_function: the model's own, without our wrapper.
     """
-    for function in _functions_in(train_function, set()):
-        if getattr(function, "__name__", "") == "one_step_on_data":
-            traces = function._list_all_concrete_functions()
-            if traces:
-                return traces[-1]
-    return None
+    step = _step_function(train_function)
+    traces = step._list_all_concrete_functions() if step is not None else ()
+    return traces[-1] if traces else None
+
+
+def traces_of_step(train_function: object) -> Callable[[], int]:
+    """Return what counts the traces of the function that Keras gives a batch; always 0 if it is not compiled."""
+    step = _step_function(train_function)
+    return step.experimental_get_tracing_count if step is not None else int
+
+
+def _step_function(train_function: object) -> Any:
+    """Return the `tf.function` that Keras gives a batch; None if there is none (eager)."""
+    functions = _functions_in(train_function, set())
+    return next((one for one in functions if getattr(one, "__name__", "") == "one_step_on_data"), None)
 
 
 def _functions_in(function: Any, visited: set[int]) -> Iterator[Any]:

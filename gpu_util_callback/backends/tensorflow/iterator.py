@@ -1,8 +1,11 @@
 """Iterators that stamp when a batch was requested and when it came."""
 
+import contextlib
+import functools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,7 @@ import tensorflow as tf
 
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.rows import shape_signature
 
 current = threading.local()  # its `timing`: the active one of this thread, or None
 KEY = "_gpu_util_timed"
@@ -22,16 +26,22 @@ class timing_into:
     """While active, functions traced on this thread write their input times into `rows`.
 
     Args:
-        rows: None where nothing is written.
-        stamps: of batches fetched eagerly, one after the other.
+        rows: None where functions run eagerly.
+        stamps: of batches fetched in Python, one after the other.
     """
 
-    __slots__ = ("hold", "rows", "stamps")
+    __slots__ = ("hold", "rows", "shapes_vary", "stamps")
 
     def __init__(self, rows: RowQueue | None, stamps: list[float] | None = None):
         self.rows = rows
         self.stamps = stamps
         self.hold = False  # whether a batch is handed on once its row is written
+        self.shapes_vary = False  # whether batches may differ in shape
+
+    def read_from(self, iterator) -> None:
+        """Prepare for the batches of an iterator."""
+        self.hold = holds_batches(iterator)
+        self.shapes_vary = bool(_varying(iterator.element_spec))
 
     def __enter__(self):
         current.timing = self
@@ -114,8 +124,7 @@ def _op_threads() -> int:
     threads = tf.config.threading.get_inter_op_parallelism_threads()
     if threads or setting.isdecimal():
         return threads or int(setting)
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @uncounted
@@ -125,7 +134,7 @@ def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional
     if timing is None:
         return fetch()
     if tf.executing_eagerly():
-        return _stamped_eagerly(fetch, timing.stamps, optional)
+        return _stamped_eagerly(fetch, timing, optional)
     rows = timing.rows
     if rows is None:
         return fetch()
@@ -173,7 +182,7 @@ def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -
             has_value = data.has_value()
             delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
             signature = tf.constant(0, tf.int64)
-            if _dynamic(element_spec):
+            if _varying(element_spec):
                 signature = tf.cond(has_value, lambda: _signature(data.get_value()), lambda: tf.constant(0, tf.int64))
         else:
             signature = _signature(data)
@@ -219,18 +228,36 @@ def _after_row(data, written: tf.Operation):
 
 
 @uncounted
-def _stamped_eagerly(fetch: Callable[[], Any], stamps: list[float] | None, optional: bool):
-    if stamps is None:
+def _stamped_eagerly(fetch: Callable[[], Any], timing: timing_into, optional: bool):
+    if timing.stamps is None:
         return fetch()
     requested = time.perf_counter_ns()
     data = fetch()  # OutOfRangeError, StopIteration: no batch, no row
     delivered = time.perf_counter_ns()
-    if not optional or bool(data.has_value()):
-        stamps += (requested, delivered, 0.0, 0)
+    # Keras from 3.16 on asks for one batch before a compiled step, and raises where there is none.
+    if timing.rows is not None or not optional or bool(data.has_value()):
+        timing.stamps += (requested, delivered, 0.0, 0)
+        if timing.rows is not None and timing.shapes_vary and optional:
+            _sign_when_taken(data, timing.stamps)
     return data
 
 
-def _dynamic(structure) -> list:
+@uncounted
+def _sign_when_taken(optional: Any, stamps: list[float]) -> None:
+    """Set the last stamp's signature once the batch is taken out of `optional`, without an op of ours."""
+    itself, kind, at = weakref.ref(optional), type(optional), len(stamps) - 2
+
+    def get_value(*args: object, **kwargs: object) -> object:
+        batch = kind.get_value(itself(), *args, **kwargs)
+        stamps[at] = shape_signature(batch)
+        return batch
+
+    with contextlib.suppress(AttributeError):  # a class without attributes of its own
+        optional.get_value = get_value
+
+
+def _varying(structure) -> list:
+    """Return the parts of a batch, or of its spec, whose shape is not fixed."""
     return [
         part
         for part in tf.nest.flatten(structure, expand_composites=True)
@@ -245,7 +272,7 @@ def _signature(data) -> tf.Tensor:
     The sum is weighted, so that (2, 3) and (3, 2) differ.
     """
     sizes, shapes = [], []
-    tensors = _dynamic(data)
+    tensors = _varying(data)
     if tensors and all(_only_batch(tensor) for tensor in tensors):
         # Keras wants one batch size for all: any tensor tells it.
         return tf.size(tensors[0], out_type=tf.int64)
@@ -273,19 +300,13 @@ def _only_batch(tensor) -> bool:
     return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
 
 
-_probed: dict[bool, str] = {}  # by whether op determinism is on
-
-
 def probe() -> str:
     """Return why batches cannot be timed inside a graph here; "" if they can.
 
     Runs the real thing once per process on a dataset of one number, so that a TensorFlow whose
     internals moved is found out before it meets a training run.
     """
-    way = deterministic()
-    if way not in _probed:
-        _probed[way] = _try_out()
-    return _probed[way]
+    return _try_out(deterministic())
 
 
 def deterministic() -> bool:
@@ -301,7 +322,9 @@ def deterministic() -> bool:
     return bool(is_op_determinism_enabled())
 
 
-def _try_out() -> str:
+@functools.cache
+def _try_out(_determinism: bool) -> str:
+    """Return why a trial fetch cannot be timed; "" if it can."""
     try:
         queue = RowQueue()
         into_queue = timing_into(queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -60,19 +61,16 @@ class TensorFlowProfiler(ProfilerSession):
         except tf.errors.AlreadyExistsError as error:
             # A session that C++ code has started, such as the profiler's server. TensorFlow keeps the
             # session that it has just failed to start, and would refuse each later one: drop it.
-            try:
+            with contextlib.suppress(Exception):  # none is kept
                 self._drop()
-            except Exception:  # none is kept
-                pass
             raise ProfilerBusy("another profiler is running") from error
         except Exception as error:
             raise not_started("TensorFlow", error) from error
 
     def _stop(self, folder: Path) -> None:
         try:
-            tf.profiler.experimental.stop()
-        except tf.errors.UnavailableError:  # other code has stopped it, and the file is there
-            pass
+            with contextlib.suppress(tf.errors.UnavailableError):  # other code has stopped it, and the file is there
+                tf.profiler.experimental.stop()
         except Exception as error:
             raise no_file("TensorFlow", folder, error) from error
 

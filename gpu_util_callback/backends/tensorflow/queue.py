@@ -1,6 +1,7 @@
 """A queue of rows that a compiled TensorFlow function fills and Python empties in blocks."""
 
 import collections
+import contextlib
 import itertools
 import os
 import threading
@@ -111,7 +112,5 @@ _collected: collections.deque[tf.Tensor] = collections.deque()
 def _free_collected() -> None:
     while _collected:
         handle = _collected.popleft()
-        try:
+        with contextlib.suppress(Exception):  # the runtime frees the memory itself in the end
             tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-        except Exception:  # the runtime frees the memory itself in the end
-            pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import weakref
@@ -61,14 +62,10 @@ class TensorFlowRuntime(Runtime):
     def memory(self) -> dict[int, dict[str, float]]:
         if not running():
             return {}
-        memory_by_gpu = {}
-        for index in range(len(tf.config.list_logical_devices("GPU"))):
-            info = tf.config.experimental.get_memory_info(f"GPU:{index}")
-            memory_by_gpu[index] = {
-                "allocator_used_bytes": float(info["current"]),
-                "allocator_peak_bytes": float(info["peak"]),
-            }
-        return memory_by_gpu
+        gpus = range(len(tf.config.list_logical_devices("GPU")))
+        memory = [tf.config.experimental.get_memory_info(f"GPU:{index}") for index in gpus]
+        names = {"allocator_used_bytes": "current", "allocator_peak_bytes": "peak"}
+        return {index: {ours: float(memory[index][theirs]) for ours, theirs in names.items()} for index in gpus}
 
     def watch_graph(self) -> None:
         self._graph = None if tf.executing_eagerly() else weakref.ref(tf.compat.v1.get_default_graph())
@@ -165,10 +162,9 @@ def _device() -> str | None:
 
 
 def _build(key: str) -> str | None:
-    try:
+    with contextlib.suppress(Exception):
         return tf.sysconfig.get_build_info().get(key)
-    except Exception:
-        return None
+    return None
 
 
 def running() -> bool:

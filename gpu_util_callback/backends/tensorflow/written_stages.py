@@ -165,7 +165,7 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
         title,
         frozenset(flags),
         random=any(map(_draws, bodies)) if bodies else _DRAWING.get(kind),
-        py_functions=tuple(_tokens(bodies)),
+        py_functions=tuple(node.attr["token"].s.decode() for body in bodies for node in body if node.op in _PYTHON_OPS),
         buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
         count=next((count for key in _COUNTS if (count := _constant(getattr(dataset, key, None))) is not None), None),
     )
@@ -198,13 +198,6 @@ def _bodies(function: object) -> list[Sequence[tf.compat.v1.NodeDef]]:
         return []
     definition = graph.as_graph_def()
     return [definition.node, *(inner.node_def for inner in definition.library.function)]
-
-
-def _tokens(bodies: list[Sequence[tf.compat.v1.NodeDef]]) -> Iterator[str]:
-    for body in bodies:
-        for node in body:
-            if node.op in _PYTHON_OPS:
-                yield node.attr["token"].s.decode()
 
 
 def _draws(body: Sequence[tf.compat.v1.NodeDef]) -> bool:
@@ -242,10 +235,9 @@ def _stateful(function: tf.types.experimental.ConcreteFunction) -> bool:
 
 
 def _constant(value: tf.Tensor | None) -> int | None:
-    try:
+    with contextlib.suppress(Exception):
         return int(value) if value is not None else None
-    except Exception:
-        return None
+    return None
 
 
 def match(model: model_pb2.ModelProto, stage: WrittenStage | None) -> dict[int, WrittenStage]:
