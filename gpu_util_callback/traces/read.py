@@ -20,6 +20,9 @@ from gpu_util_callback.traces.model import Trace
 Progress = Callable[[int, int], None]
 
 _NAMES = re.compile(r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$")
+_OTHER_TOOLS = re.compile(
+    r"\.(parquet|arrow|qdrep|pftrace|perfetto-trace|pickle|ncu-rep|etdump|prof|speedscope\.json)$"
+)
 _GZIP = b"\x1f\x8b"
 _HEAD = 4096  # bytes that tell a file's format
 
@@ -122,7 +125,10 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
         return [path], 0
     if not path.exists():
         raise UnusableInput(f"{path}: no such file or folder")
-    trace_files = [file for file in path.rglob("*") if _NAMES.search(file.name) and file.is_file()]
+    files = [file for file in path.rglob("*") if file.is_file()]
+    trace_files = [file for file in files if _NAMES.search(file.name)]
+    if not trace_files:  # it is said what these are, by content
+        trace_files = [file for file in files if _OTHER_TOOLS.search(file.name)]
     if not trace_files:
         raise UnusableInput(
             f"{path}: no trace in this folder; looked for *.xplane.pb, *.trace.json[.gz], *.sqlite "
@@ -132,17 +138,11 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
     planes = [file for file in trace_files if ".xplane.pb" in file.name]
     if planes:
         trace_files = planes
-    sessions: dict[Path, list[Path]] = {}
-    for file in trace_files:
-        sessions.setdefault(file.parent, []).append(file)
-    newest = max(sessions, key=lambda s: max(f.stat().st_mtime for f in sessions[s]))
-    files = sorted(sessions[newest])
-    older = len(sessions) - 1
-    if not planes:
-        newest_files = _newest_of_each_worker(files)
-        older += len(files) - len(newest_files)
-        files = newest_files
-    return files, older
+    newest = max(trace_files, key=lambda file: file.stat().st_mtime).parent
+    files = sorted(file for file in trace_files if file.parent == newest)
+    older = len({file.parent for file in trace_files}) - 1
+    newest_files = files if planes else _newest_of_each_worker(files)
+    return newest_files, older + len(files) - len(newest_files)
 
 
 def _newest_of_each_worker(files: list[Path]) -> list[Path]:

@@ -14,6 +14,7 @@ from test_kineto_layouts import event, mark, plain, write
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.imported import analyse
+from gpu_util_callback.traces.read import find_traces
 
 
 class Opened:
@@ -169,3 +170,22 @@ def test_the_host_beside_an_accelerator_is_read_and_the_rest_said(tmp_path):
     events = [event("cpu_op", "aten::mm", 0, 5), plain("MatMul", 2, 3, 9), mark(9, "Ascend Hardware")]
     analysis = analyse(read_trace(write(tmp_path, events)))
     assert any("Ascend NPU, whose work is not read" in problem for problem in analysis.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("CUPTI_ACTIVITY_KIND_KERNEL.parquet", b"PAR1\x15\x00", "nsys export -t sqlite"),
+        ("NVTX_EVENTS.arrow", b"\xff\xff\xff\xff\x10\x00", "nsys export -t sqlite"),
+        ("rank0/trace.pftrace", PERFETTO, "a Perfetto trace"),
+        ("old/snapshot.pickle", b"\x80\x04\x95", "a pickle"),
+    ],
+)
+def test_a_folder_of_another_tool_s_files_is_named(tmp_path, name, content, said):
+    """Nsight Systems exports folders of tables; what is beside a trace hides none."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "notes.txt").write_text("Remember the milk.")
+    assert said in refused(tmp_path)
+    trace = write(tmp_path, [])
+    assert find_traces(tmp_path) == ([trace], 0)
