@@ -90,8 +90,8 @@ class Agent:
         found: dict[str, Any] = {"verdict": run["verdict"]}
         headline = run["headline"]
         findings = {one["id"]: one for one in [*run["findings"], *run["spans"]]}
-        chosen = [findings[headline["ids"][0]]] if headline else list(findings.values())
-        first = next((one for one in chosen if one["advice"]["code"]), None)
+        leads = [findings[headline["ids"][0]]] if headline else []
+        first = next((one for one in [*leads, *findings.values()] if one["advice"]["code"]), None)
         if first is None:
             return {**found, "stop": "no finding with a line to paste"}
         found |= {"cause": first["cause"], "question": first["advice"]["question"], "code": first["advice"]["code"]}

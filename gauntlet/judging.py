@@ -13,6 +13,7 @@ from typing import Any
 
 from gauntlet.registry import ANYWHERE, Program
 from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis.verdict import gain_of
 
 PROMISED_BELOW = 0.65  # of the lower end of a promised range: the promise was wrong
 SLOWER = 1.05
@@ -81,8 +82,7 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     whole = lead if lead and fix and finding["id"] in ids else finding  # a fix of all its spans
     saves_s = whole.get("saves_range_s") or ()
     wall_s = finding.get("of_s") or run["wall_s"] or 0.0  # of all fits of the script, for what holds them all up
-    most_s = [wall_s if saved is None else saved for saved in saves_s]
-    gain = tuple(wall_s / max(1e-3 * wall_s, wall_s - saved) for saved in most_s)
+    gain = [gain_of(wall_s, wall_s if saved is None else saved) or 1.0 for saved in saves_s]
     return First(
         cause=finding["cause"],
         title=finding["title"],
