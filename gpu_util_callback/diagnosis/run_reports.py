@@ -308,12 +308,13 @@ def _headline(judged: DiagnosisFacts, wall_s: float | None, script: Script | Non
     whole = of_script(all_findings(judged), wall_s, script)
     if whole is not None:
         return headline([whole], whole["of_s"])
-    if judged["verdict"].startswith(CLEAR) or is_unknown(judged["verdict"]):
+    verdict, own = judged["verdict"], own_findings(judged)
+    of_unknown_cost = (f"{finding['title']}{end}" for finding in own if finding["lost_s"] is None for end in ";.")
+    if verdict.startswith((*CLEAR, *of_unknown_cost)) or is_unknown(verdict):
         return None
-    lead = headline(own_findings(judged), wall_s)
+    lead = headline(own, wall_s)
     if lead is not None and script is not None and wall_s:
-        saves_s = script.saves(wall_s, lead["all_saves_s"])
-        lead["faster_up_to"] = gain_of(script.wall_s, saves_s)
+        lead["faster_up_to"] = gain_of(script.wall_s, script.saves(wall_s, lead["all_saves_s"]))
     return lead
 
 

@@ -294,12 +294,9 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
         subject, saves_s = "script", script.saves(wall_s, saves_s)
         span_s = [script.saves(wall_s, bound) for bound in span_s]
         wall_s = script.wall_s
-    gains = promise(wall_s, span_s, saves_s, subject)
-    if gains:
-        return gains
     first = next(finding for finding in findings if finding["id"] == lead["ids"][0])
     limit = str(first["evidence"].get("held_up_by") or "")
-    return f" {capitalized(limit)}." if limit else ""
+    return promise(wall_s, span_s, saves_s, subject) or (f" {capitalized(limit)}." if limit else "")
 
 
 def _larger(lost: Mapping[str, float], lead_s: float) -> str:

@@ -279,6 +279,16 @@ def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):
     assert "Input-bound" in text and " 1×" not in text
 
 
+@pytest.mark.parametrize("backend, waits_ms", [("tensorflow", 0.0), ("tensorflow", 5.0), ("jax", 5.0)])
+def test_a_verdict_about_a_cause_of_unknown_cost_has_no_headline_of_another(tmp_path, backend, waits_ms):
+    """Seen: an eager model, and as its first finding a wait of a twelfth of the run that no line saves."""
+    run = some_waits(waits_ms)
+    run.facts |= {"framework": {"backend": backend}, "fit": dict(LOADER) | {"run_eagerly": True, "loop": "keras"}}
+    found = reported(run, tmp_path / "run")
+    assert found["verdict"].startswith("The step runs eagerly") and found["headline"] is None
+    assert {one["cause"] for one in findings_of(found)} == {"launch_bound"} | ({"input_bound"} if waits_ms else set())
+
+
 def test_runs_of_one_program_have_one_headline():
     """Their waits lie about the limit from which they are findings."""
     verdicts = [some_waits(wait_ms, seed).diagnose() for seed, wait_ms in enumerate((3, 3.6, 4.2))]
