@@ -54,17 +54,16 @@ def main() -> int:
     path = Path(options.json)
     rows = json.loads(path.read_text()) if path.exists() else []
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    selected = [name for name in names() if not options.only or any(re.fullmatch(one, name) for one in options.only)]
     for row in rows if options.promises else ():
         command = command_of(row["program"])
-        if len(command) > 1 and row.get("whole"):
+        if len(command) > 1 and row.get("whole") and row["program"] in selected:
             change, promised = planned(row["program"], command)
             print(f"{row['program']}: {change if isinstance(change, str) else change.words}", promised, flush=True)
             row.update(promised)
             path.write_text(json.dumps(rows, indent=1))
-    for name in () if options.promises else names():
-        if any(row["program"] == name for row in rows):
-            continue
-        if not options.only or any(re.fullmatch(pattern, name) for pattern in options.only):
+    for name in () if options.promises else selected:
+        if not any(row["program"] == name for row in rows):
             row = {"program": name, **one(name, options)}
             rows.append(row)
             print(json.dumps(row), flush=True)

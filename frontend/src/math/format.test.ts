@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, clockTick, count, duration, elapsed, energy, gain, ordinal, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
+import { between, bytes, clock, clockTick, count, duration, elapsed, energy, gain, ordinal, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -109,4 +109,8 @@ test('an energy is in the unit that a bill has', () => {
   assert.equal(energy(7.56e6), '2.1 kWh');
   assert.equal(energy(820), '0.228 Wh');
   assert.equal(energy(300), '300 J');
+});
+
+test('a range of one printed value is that value', () => {
+  assert.deepEqual([between('5 ms', '5 ms', ' – '), between('5 ms', '8 ms', ' – '), between('40', '60', '–')], ['5 ms', '5 ms – 8 ms', '40–60']);
 });

@@ -142,6 +142,9 @@ export function gain(wall: number | null | undefined, saved: Bounds | null | und
   return factorsText([factor(saved[0] ?? 0), saved[1] === null ? null : factor(saved[1])]);
 }
 
+/** Two printed values and what stands between them: "5 ms – 8 ms"; one of them where both print alike. */
+export const between = (low: string, high: string, sign: string): string => (low === high ? low : `${low}${sign}${high}`);
+
 /** A gain between two factors: "1.5 to 3×", "up to 3×", "at least 3×"; empty where that is little. */
 export function factorsText([low, most]: Bounds): string {
   const least = low ?? 1;

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import type { GpuReport as Gpu, WordedReport, Unavailable } from '../api/types.ts';
 import { namedGpus } from '../state/findings.ts';
-import { energy, bytes, count, percent, short } from '../math/format.ts';
+import { between, energy, bytes, count, percent, short } from '../math/format.ts';
 import { median, split } from '../math/odd.ts';
 import { clean, ranges } from '../math/text.ts';
 import { gpuActive } from '../words/accounts.ts';
@@ -137,7 +137,7 @@ const mfuHint = ({ peak, mfu_yardstick: others }: Gpu): string =>
   `Model FLOPs utilization: matrix products and convolutions of the training steps, of the most this GPU does (dense). ${clean(peak?.derived ?? peak?.source ?? '', 200)}${others ? ` Others: ${clean(others.source, 120)}.` : ''}`;
 
 const spread = ({ utilization_pct: use }: Gpu): string =>
-  typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? ` (${short(Math.round(use.p5))}–${short(Math.round(use.p95))})` : '';
+  typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? ` (${between(short(Math.round(use.p5)), short(Math.round(use.p95)), '–')})` : '';
 
 export const aboutGpus = (item: Unavailable): boolean => /gpu|nvml|driver|cuda/i.test(item.source);
 

@@ -1,7 +1,7 @@
 /** What is under the pointer, in words and numbers. */
 import { colourOf } from '../lanes/colours.ts';
 import { phaseTitle } from '../lanes/spans.ts';
-import { duration, nanoseconds, percent, plural, seconds, withUnit } from '../math/format.ts';
+import { between, duration, nanoseconds, percent, plural, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { phaseAt, waitAt, waitColour } from '../timeline/head.ts';
 import { windowUnder } from '../timeline/input.ts';
@@ -131,13 +131,13 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
       if (lane.kind === 'stack' && found.max === 0) return;
       lines.push({ colour: colourOf(row.whole, name), title: row.whole.series.length > 1 ? clean(title, 60) : 'avg', value: withUnit(found.mean, lane.unit) });
       if (found.max > found.min && (lane.kind !== 'stack' || found.max > found.mean * 1.5))
-        lines.push({ title: 'min–max', value: `${withUnit(found.min, lane.unit)} – ${withUnit(found.max, lane.unit)}` });
+        lines.push({ title: 'min–max', value: between(withUnit(found.min, lane.unit), withUnit(found.max, lane.unit), ' – ') });
     });
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const others = frame.sources
       .filter(({ id, on }) => on === row.source && id !== on)
       .flatMap((other) => readLane(lane, (series) => valueAt(other.tiles, frame.axis, frame.level, lane.id, series, at - other.shift, reach)).heads.slice(0, 1));
-    if (others.length > 0) lines.push({ title: plural(others.length, 'other worker'), value: `${withUnit(Math.min(...others), lane.unit)} – ${withUnit(Math.max(...others), lane.unit)}` });
+    if (others.length > 0) lines.push({ title: plural(others.length, 'other worker'), value: between(withUnit(Math.min(...others), lane.unit), withUnit(Math.max(...others), lane.unit), ' – ') });
     return { title: [frame.sources.length > 1 && source.label, laneTitle(lane), placeText(frame, at)].filter(Boolean).join(' · '), lines };
   }
   return null;
