@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -161,57 +162,57 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
 
 def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Line]:
     """Return one line per variable that is wrong or slow, and one for all the others."""
-    section = Section("environment")
-    _check_visible(section, environ, nvml)
-    _check_settings(section, environ, bool(nvml.get("gpus")))
-    reported = {line.check for line in section.lines}
+    lines = [*_check_visible(environ, nvml), *_check_settings(environ, bool(nvml.get("gpus")))]
+    reported = {line.check for line in lines}
     harmless = {
         name: value for name, value in relevant(environ).items() if name not in reported and name != "LD_LIBRARY_PATH"
     }
-    if harmless or not section.lines:
+    if harmless or not lines:
         text = ", ".join(f"{name}={value}" for name, value in harmless.items()) or "none that matter is set"
-        section.add("variables", OK, text)
+        lines.append(Line("environment", "variables", OK, text))
     if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
-        section.add("MPS", OK, "a CUDA MPS server is configured: processes share GPUs")
-    return section.lines
+        lines.append(Line("environment", "MPS", OK, "a CUDA MPS server is configured: processes share GPUs"))
+    return lines
 
 
-def _check_visible(section: Section, environ: Mapping[str, str], nvml: ProbeAnswer) -> None:
+def _check_visible(environ: Mapping[str, str], nvml: ProbeAnswer) -> Iterator[Line]:
+    line = partial(Line, "environment")
     name, gpus = "CUDA_VISIBLE_DEVICES", nvml.get("gpus") or []
     value, visible = environ.get(name), sum(gpu["visible"] for gpu in gpus)
     if nvml.get("visible_problem"):
-        section.add(name, PROBLEM, nvml["visible_problem"], "name GPUs that exist, or unset it")
+        yield line(name, PROBLEM, nvml["visible_problem"], "name GPUs that exist, or unset it")
     elif value is not None and gpus and visible == 0:
         hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
-        section.add(name, PROBLEM, f"{name}={value} hides {hidden}", f"unset {name}, or set it to the GPUs you want")
+        yield line(name, PROBLEM, f"{name}={value} hides {hidden}", f"unset {name}, or set it to the GPUs you want")
     elif value is not None and gpus:
-        section.add(name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs")
+        yield line(name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs")
     if not nvml.get("order_certain", True) and visible > 1:
         text = "these GPUs differ, and CUDA numbers them by speed while nvidia-smi goes by bus"
-        section.add("CUDA_DEVICE_ORDER", WARNING, text, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        yield line("CUDA_DEVICE_ORDER", WARNING, text, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
 
 
-def _check_settings(section: Section, environ: Mapping[str, str], has_gpus: bool) -> None:
+def _check_settings(environ: Mapping[str, str], has_gpus: bool) -> Iterator[Line]:
+    line = partial(Line, "environment")
     if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         cure = "unset CUDA_LAUNCH_BLOCKING (it is for debugging)"
-        section.add("CUDA_LAUNCH_BLOCKING", WARNING, "the host waits for every single kernel", cure)
+        yield line("CUDA_LAUNCH_BLOCKING", WARNING, "the host waits for every single kernel", cure)
     for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
         value = environ.get(name, "").lower()
         if has_gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
-            section.add(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
+            yield line(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
     old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     if environ.get(old) and environ.get(new):
         status = PROBLEM if has_gpus else WARNING
-        section.add(new, status, f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")
+        yield line(new, status, f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")
     capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
     if has_gpus and not {"all", "compute"} & set(capabilities):
         text = "this container may query GPUs but not compute on them"
         cure = "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        section.add("NVIDIA_DRIVER_CAPABILITIES", PROBLEM, text, cure)
+        yield line("NVIDIA_DRIVER_CAPABILITIES", PROBLEM, text, cure)
     percentage = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     if percentage and percentage != "100":
         text = f"MPS gives this process {percentage} % of each GPU"
-        section.add("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", WARNING, text, "unset it")
+        yield line("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", WARNING, text, "unset it")
 
 
 def check_tensorboard() -> list[Line]:
@@ -290,22 +291,21 @@ _CUDA_CODES = {
 }
 
 
-def check_driver(nvml: ProbeAnswer, cuda: ProbeAnswer) -> list[Line]:
+def check_driver(nvml: ProbeAnswer, cuda: ProbeAnswer) -> Iterator[Line]:
     """Check that there is a driver and that both of its libraries work."""
-    section = Section("driver")
+    line = partial(Line, "driver")
     if "error" in nvml:
         cure = "see `dmesg`; `nvidia-smi` probably hangs as well" if nvml.get("timeout") else ""
-        section.add("NVML", PROBLEM, nvml["error"], cure)
+        yield line("NVML", PROBLEM, nvml["error"], cure)
     elif problem := nvml.get("problem"):
         # A machine without a GPU has no library at all.
         missing = "no NVIDIA driver library" in problem["reason"]
         none = problem["reason"] == _gate.NO_GPU[0]
-        section.add("NVML", OK if none else WARNING if missing else PROBLEM, problem["reason"], problem["cure"])
+        yield line("NVML", OK if none else WARNING if missing else PROBLEM, problem["reason"], problem["cure"])
     else:
         text = f"{nvml.get('driver_version')}, supports CUDA {nvml.get('cuda_version') or '?'}"
-        section.add("NVIDIA driver", OK, text)
-        section.add("CUDA driver library", *_cuda_state(cuda, nvml))
-    return section.lines
+        yield line("NVIDIA driver", OK, text)
+        yield line("CUDA driver library", *_cuda_state(cuda, nvml))
 
 
 def _cuda_state(cuda: ProbeAnswer, nvml: ProbeAnswer) -> tuple[str, str, str]:
@@ -325,15 +325,12 @@ def _cuda_state(cuda: ProbeAnswer, nvml: ProbeAnswer) -> tuple[str, str, str]:
     return OK, f"{cuda.get('library')}, {counted(count, 'GPU')}", ""
 
 
-def check_gpus(nvml: ProbeAnswer) -> list[Line]:
+def check_gpus(nvml: ProbeAnswer) -> Iterator[Line]:
     """Report the GPUs NVML sees, equal ones grouped, and the problems of each."""
-    if "gpus" not in nvml:
-        return []
-    gpus = nvml["gpus"]
-    section = Section("GPUs")
-    if not gpus:
+    gpus, line = nvml.get("gpus", ()), partial(Line, "GPUs")
+    if "gpus" in nvml and not gpus:
         cure = "in a container start it with `--gpus all`; else see `lspci | grep -i nvidia`"
-        section.add("NVML", WARNING, "the driver is installed but sees no GPU", cure)
+        yield line("NVML", WARNING, "the driver is installed but sees no GPU", cure)
     kinds: dict[tuple[str, int | None, str], list[ProbeAnswer]] = {}
     for gpu in gpus:
         kinds.setdefault((gpu["name"], gpu.get("memory_total_bytes"), gpu["mode"]), []).append(gpu)
@@ -343,11 +340,10 @@ def check_gpus(nvml: ProbeAnswer) -> list[Line]:
         capability = alike[0].get("compute_capability")
         text = f"{len(alike)} × {name}{size}, compute capability {capability or 'unknown'}"
         text += f", {mode}" if mode else ""
-        section.add(f"nvml {numbers}", OK, text)
+        yield line(f"nvml {numbers}", OK, text)
     for gpu in gpus:
         for status, text, cure in _troubles(gpu, nvml):
-            section.add(f"nvml {gpu['nvml_index']}", status, text, cure)
-    return section.lines
+            yield line(f"nvml {gpu['nvml_index']}", status, text, cure)
 
 
 def _troubles(gpu: ProbeAnswer, nvml: ProbeAnswer) -> Iterator[tuple[str, str, str]]:
@@ -437,6 +433,7 @@ def none_installed(names: list[str]) -> Line:
     return Line("framework", "installed", PROBLEM, f"none of {missing} is installed here", cure)
 
 
+@dataclass
 class FrameworkCheck:
     """Checks of one framework.
 
@@ -448,59 +445,53 @@ class FrameworkCheck:
         used: False where another Keras backend is chosen.
     """
 
-    def __init__(
-        self,
-        name: str,
-        distributions: list[tuple[str, str]],
-        answer: ProbeAnswer,
-        nvml: ProbeAnswer,
-        cuda: ProbeAnswer,
-        environ: Mapping[str, str],
-        libraries: ProbeAnswer,
-        used: bool = True,
-    ):
-        self._name, self._distributions, self._answer = name, distributions, answer
-        self._nvml, self._cuda, self._environ = nvml, cuda, environ
-        self._build: ProbeAnswer = answer.get("build") or {}
-        self._not_looked_for = str(libraries.get("error", ""))
+    name: str
+    distributions: list[tuple[str, str]]
+    answer: ProbeAnswer
+    nvml: ProbeAnswer
+    cuda: ProbeAnswer
+    environ: Mapping[str, str]
+    libraries: ProbeAnswer
+    used: bool = True
+
+    def __post_init__(self) -> None:
+        self._build: ProbeAnswer = self.answer.get("build") or {}
         self._needed = {
             library: facts
-            for library, facts in libraries.items()
+            for library, facts in self.libraries.items()
             if isinstance(facts, dict) and not library.startswith("libcupti")
         }
         self._missing = [library for library, facts in self._needed.items() if not facts.get("loads")]
-        self._visible = [gpu for gpu in nvml.get("gpus", ()) if gpu["visible"]]
-        self._severe = PROBLEM if used else WARNING
-        self._install = INSTALL[name]
-        self._section = Section(name)
+        self._visible = [gpu for gpu in self.nvml.get("gpus", ()) if gpu["visible"]]
+        self._severe = PROBLEM if self.used else WARNING
+        self._install = INSTALL[self.name]
 
-    def check(self) -> list[Line]:
-        """Return all lines about it."""
-        add, (distribution, version) = self._section.add, self._distributions[0]
-        if len(self._distributions) > 1:
-            conflicting = " and ".join(f"{other} {number}" for other, number in self._distributions)
-            names = " ".join(other for other, _ in self._distributions)
+    def check(self) -> Iterator[Line]:
+        """Yield all lines about it."""
+        line, (distribution, version) = partial(Line, self.name), self.distributions[0]
+        if len(self.distributions) > 1:
+            conflicting = " and ".join(f"{other} {number}" for other, number in self.distributions)
+            names = " ".join(other for other, _ in self.distributions)
             cure = f"pip uninstall -y {names}; {self._install}"
-            add("installed", self._severe, f"{conflicting} overwrite each other", cure)
-        if "build" not in self._answer:
-            text = f"{distribution} {version}: {self._answer.get('error')}"
-            add("import", self._severe, text, f"pip install --force-reinstall {distribution}")
-            return self._section.lines
-        add("build", *self._built())
-        if self._not_looked_for:
-            add("CUDA libraries", WARNING, f"could not be looked for: {self._not_looked_for}")
+            yield line("installed", self._severe, f"{conflicting} overwrite each other", cure)
+        if "build" not in self.answer:
+            text = f"{distribution} {version}: {self.answer.get('error')}"
+            yield line("import", self._severe, text, f"pip install --force-reinstall {distribution}")
+            return
+        yield line("build", *self._built())
+        if "error" in self.libraries:
+            yield line("CUDA libraries", WARNING, f"could not be looked for: {self.libraries['error']}")
         elif self._needed:
-            add("CUDA libraries", *self._loaded())
+            yield line("CUDA libraries", *self._loaded())
         if self._build.get("is_cuda_build"):
-            self._check_fit()
-        add("GPUs", *self._gpus())
-        if self._name == "tensorflow" and self._answer["gpus"]:
-            add("memory growth", *self._growth())
-        return self._section.lines
+            yield from self._check_fit()
+        yield line("GPUs", *self._gpus())
+        if self.name == "tensorflow" and self.answer["gpus"]:
+            yield line("memory growth", *self._growth())
 
     def _built(self) -> tuple[str, str, str]:
         """Return the status of the build, in words, and the cure."""
-        build, text = self._build, " ".join(self._distributions[0])
+        build, text = self._build, " ".join(self.distributions[0])
         if build.get("is_rocm_build"):
             return OK, f"{text}, for ROCm", ""
         if build.get("is_cuda_build"):
@@ -511,7 +502,7 @@ class FrameworkCheck:
         if not self._visible:
             return OK, text + ", and there is no GPU for it to use", ""
         cure = self._install
-        if stray := [other for other, _ in self._distributions if other != self._name]:
+        if stray := [other for other, _ in self.distributions if other != self.name]:
             cure = f"pip uninstall -y {' '.join(stray)}; {cure}"
         return self._severe, text + ": training runs on the CPU", cure
 
@@ -532,13 +523,13 @@ class FrameworkCheck:
             cure = f"pip install nvidia-cudnn-cu{major}, or {cure}"
         return self._severe, text, cure
 
-    def _check_fit(self) -> None:
+    def _check_fit(self) -> Iterator[Line]:
         """Check that the driver supports this CUDA and that the build has code for these GPUs."""
-        build_cuda, driver_cuda = self._build.get("cuda_version"), self._nvml.get("cuda_version")
+        build_cuda, driver_cuda = self._build.get("cuda_version"), self.nvml.get("cuda_version")
         if build_cuda and driver_cuda and _numbers(build_cuda)[0] > _numbers(driver_cuda)[0]:
-            driver = f"driver {self._nvml.get('driver_version')} supports {driver_cuda}"
+            driver = f"driver {self.nvml.get('driver_version')} supports {driver_cuda}"
             text = f"this build needs CUDA {build_cuda}; {driver}"
-            self._section.add("driver", self._severe, text, "update the NVIDIA driver")
+            yield Line(self.name, "driver", self._severe, text, "update the NVIDIA driver")
         codes = self._build.get("cuda_compute_capabilities") or []
         for capability in sorted({gpu.get("compute_capability") for gpu in self._visible} - {None}):
             gpu_code = _numbers(capability)
@@ -557,23 +548,23 @@ class FrameworkCheck:
             else:
                 status = self._severe
                 text = f"this build has no code for compute capability {capability} (it has {', '.join(codes)})"
-                cure = f"another version of {self._name}, or another GPU"
-            self._section.add("compute capability", status, text, cure)
+                cure = f"another version of {self.name}, or another GPU"
+            yield Line(self.name, "compute capability", status, text, cure)
 
     def _gpus(self) -> tuple[str, str, str]:
         """Return the status of the GPUs that it sees, in words, and the cure."""
-        used, every = len(self._answer["gpus"]), len(self._nvml.get("gpus", ()))
-        text = f"{self._name} sees {used} of {every}"
+        used, every = len(self.answer["gpus"]), len(self.nvml.get("gpus", ()))
+        text = f"{self.name} sees {used} of {every}"
         if used and used >= len(self._visible):
             return OK, text, ""
         if not every and not used:
-            return OK, f"{self._name} sees none, like the driver", ""
+            return OK, f"{self.name} sees none, like the driver", ""
         why, cure = self._why()
         return self._severe if used == 0 else WARNING, f"{text}: {why}", cure
 
     def _why(self) -> tuple[str, str]:
         """Return the reason why it sees fewer GPUs than there are, and the cure."""
-        answer, cuda = self._answer, self._cuda
+        answer, cuda = self.answer, self.cuda
         if not self._visible:
             return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
         if not self._build.get("is_cuda_build"):
@@ -582,19 +573,19 @@ class FrameworkCheck:
             return f"{', '.join(self._missing)} cannot be loaded", self._install
         if not cuda.get("loads", True) or cuda.get("init", 0) != 0:
             return "the CUDA driver library does not work (above)", "see the driver's line"
-        platforms = self._environ.get("JAX_PLATFORMS") or self._environ.get("JAX_PLATFORM_NAME")
-        if self._name == "jax" and platforms:
+        platforms = self.environ.get("JAX_PLATFORMS") or self.environ.get("JAX_PLATFORM_NAME")
+        if self.name == "jax" and platforms:
             return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
         if answer.get("init_error"):
             return answer["init_error"].splitlines()[0], self._install
         telling_lines = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
         if telling_lines:
             return f"it says: {telling_lines[0].strip()[:200]}", ""
-        return "for an unknown reason", f"see what `python -c 'import {self._name}'` prints"
+        return "for an unknown reason", f"see what `python -c 'import {self.name}'` prints"
 
     def _growth(self) -> tuple[str, str, str]:
         """Return the status of TensorFlow's memory growth, in words, and the cure."""
-        if any(self._answer.get("memory_growth") or []):
+        if any(self.answer.get("memory_growth") or []):
             return OK, "on: memory is taken as it is needed", ""
         text = "off: TensorFlow reserves nearly all GPU memory at startup"
         if any(gpu.get("processes") for gpu in self._visible):
@@ -631,17 +622,6 @@ class Line:
     status: str
     text: str
     cure: str = ""
-
-
-class Section:
-    """The lines of one section, in their order."""
-
-    def __init__(self, name: str):
-        self._name = name
-        self.lines: list[Line] = []
-
-    def add(self, check: str, status: str, text: str, cure: str = "") -> None:
-        self.lines.append(Line(self._name, check, status, text, cure))
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,7 @@ BOARD = {
     ],
 )
 def test_each_trouble_of_a_gpu(change, status, words):
-    report = Report(_checks.check_gpus({"gpus": [{**BOARD, **change}], "host_pids": True}))
+    report = Report([*_checks.check_gpus({"gpus": [{**BOARD, **change}], "host_pids": True})])
     assert report.status == status
     assert words in " ".join(entry.text for entry in report.lines)
     assert all(entry.cure for entry in report.lines if entry.status != "ok")
