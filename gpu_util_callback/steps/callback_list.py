@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from pathlib import Path
 from types import FrameType, MethodType
@@ -338,27 +339,34 @@ class CallbackTimer(Wrappers):
         for hook in BATCH_HOOKS:
             if not _overridden(callback, hook):
                 continue
-            if hook in pooled:
-                self._note_calls(callback, hook, f"{name}.{hook}", kind)
+            if hook in pooled:  # only the wait for it costs the training thread time
+                self._time_hook(callback, hook, partial(self._note_call, f"{name}.{hook}", kind))
             else:
                 self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
         for hook in OTHER_HOOKS:
             if _overridden(callback, hook):
-                self._write_down(callback, hook, f"{name}.{hook}", kind)
+                account = "" if hook.startswith("on_test") else "callbacks"
+                self._time_hook(callback, hook, partial(self._write_down, f"{name}.{hook}", kind, account))
+
+    def _note_call(self, title: str, kind: str, start: int, end: int) -> None:
+        self._pooled.append((title, kind, start, end))
+
+    def _write_down(self, title: str, kind: str, account: str, start: int, end: int) -> None:
+        if end - start >= SHORT_NS:
+            self._timeline.phase(kind, title, start, end, account)
 
     @uncounted
-    def _note_calls(self, callback: object, name: str, title: str, kind: str) -> None:
-        """Note when a hook runs on another thread: only the wait for it costs the training thread time."""
+    def _time_hook(self, callback: object, name: str, done: Callable[[int, int], None]) -> None:
+        """Replace a hook so that `done` gets when each of its calls began and ended, ns."""
         hook = _function(callback, name)
         clock = time.perf_counter_ns
-        append = self._pooled.append
 
         def timed(self: object, *args: object, **kwargs: object) -> object:
             start = clock()
             try:
                 return hook(self, *args, **kwargs)
             finally:
-                append((title, kind, start, clock()))
+                done(start, clock())
 
         self._replace_hook(callback, name, timed)
 
@@ -442,25 +450,6 @@ class CallbackTimer(Wrappers):
                     timeline.own_step_ns += clock() - end
 
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
-
-    @uncounted
-    def _write_down(self, callback: object, name: str, title: str, kind: str) -> None:
-        """Replace a hook outside the batches: calls of `SHORT_NS` and longer become phases."""
-        hook = _function(callback, name)
-        clock = time.perf_counter_ns
-        write = self._timeline.phase
-        account = "" if name.startswith("on_test") else "callbacks"
-
-        def timed(self: object, *args: object, **kwargs: object) -> object:
-            start = clock()
-            try:
-                return hook(self, *args, **kwargs)
-            finally:
-                end = clock()
-                if end - start >= SHORT_NS:
-                    write(kind, title, start, end, account)
-
-        self._replace_hook(callback, name, timed)
 
 
 @uncounted
