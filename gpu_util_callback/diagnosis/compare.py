@@ -45,9 +45,9 @@ def comparison(runs: Sequence[Mapping]) -> Comparison:
 def add_promises(runs: Sequence[RunReport]) -> None:
     """Set each run's `since`: the previous run of the same job, the promised and the actual gain.
 
-    Runs belong to the same job if model size (parameters), framework and script agree, whatever the
-    model is called; if a script is not known, model names must agree (but for the number Keras
-    appends). Jobs with different user-given names, numbers of workers or GPUs are different jobs.
+    Runs belong to the same job if model size (parameters), framework, script and arguments agree, whatever
+    run and model are called; if runs have one name, scripts may be unknown, and model names must agree (but for the
+    number Keras appends). Jobs with different user-given names, numbers of workers or GPUs are different jobs.
     `since` stays None for the first run, where no cause with a known cost went away, and where the
     run is too short to judge. Both numbers are about the whole run, as its verdict is.
 
@@ -84,13 +84,13 @@ def add_promises(runs: Sequence[RunReport]) -> None:
 def _same_program(previous: Mapping, run: Mapping) -> bool:
     """Return whether a run may be a changed version of another, and not its neighbour in a sweep.
 
-    Runs of one name are; those of a script only with the same arguments, as the same fit of it: others are the next
-    seed or learning rate. Of notebooks and older recordings neither is known.
+    Runs of one name are; others only as the same fit of one script with the same arguments: else they may be the next
+    seed or learning rate, as may those of a notebook.
     """
-    if previous["run"] == run["run"] or None in (previous.get("script"), run.get("script")):
+    if previous["run"] == run["run"]:
         return True
-    arguments = {previous.get("arguments"), run.get("arguments")} - {None}
-    return len(arguments) < 2 and (previous.get("fit_index") or 0) == (run.get("fit_index") or 0)
+    known = all(one.get(name) for one in (previous, run) for name in ("script", "arguments"))
+    return known and all(previous.get(name) == run.get(name) for name in ("arguments", "fit_index"))
 
 
 def _after(previous: Mapping, run: Mapping) -> bool:
@@ -116,7 +116,6 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not resolved or not old or not new:
         return None
-    promised = sum(_saves(finding) for finding in resolved)
     # The old run at the new pace: only the parts that were promised to change are replaced.
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
@@ -127,7 +126,7 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
         "estimated": [None if gain is None else round(gain, 2) for gain in gains],
-        "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
+        "promised_up_to": round(whole / max(1e-9, whole - sum(map(_saves, resolved))), 2),
         "got": got,
         "slower": got < 1 - A_TWENTIETH,
     }
@@ -226,11 +225,7 @@ def active_pct(run: Mapping) -> float | None:
 def time_pct(run: Mapping) -> dict[str, float]:
     """Return the host account in percent of the wall time; empty if unknown."""
     wall = run["wall_s"]
-    return (
-        {name: round(100 * seconds / wall, 2) for name, seconds in run["time_s"].items() if seconds is not None}
-        if wall
-        else {}
-    )
+    return {name: round(100 * own_s / wall, 2) for name, own_s in run["time_s"].items() if wall and own_s is not None}
 
 
 def _causes(run: Mapping) -> list[str]:

@@ -42,6 +42,7 @@ def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSum
         "process": [facts.get("pid"), facts.get("process_started")],
         "scheduler": facts.get("scheduler"),
         "script": facts.get("script"),
+        "arguments": facts.get("arguments"),
         "trial": facts.get("trial"),
         "trial_of": facts.get("trial_of"),
         "parameters": model.get("parameters"),

@@ -314,10 +314,13 @@ def _add_speeds(runs: Sequence[TrainingReport], joined: Sequence[Training]) -> N
             bool(row["batch_size"]),
             tuple(run["gpu_models"]),
         )
-        if key in latest:
-            before, earlier = latest[key]
+        arguments = script and row["arguments"]
+        keys = [(*key, run["run"]), *([(*key, None, arguments)] if arguments else ())]
+        alike = max((latest[key] for key in keys if key in latest), key=lambda one: one[0]["start_ns"], default=None)
+        if alike:
+            before, earlier = alike
             run["since"] = {"id": before["id"], "run": before["run"], "speed": round(earlier / pace, 3)}
-        latest[key] = run, pace
+        latest |= dict.fromkeys(keys, (run, pace))
 
 
 def _seconds_per_sample(row: Row) -> float | None:

@@ -14,7 +14,9 @@ import numpy as np
 from made_up_rows import step_table
 from made_up_run import MS, MadeUpRun, findings_of, reported, write
 
-__all__ = ["GPU", "MS", "START_NS", "Generated", "InStep", "findings_of", "reported", "write"]
+from gpu_util_callback.job import hashed_arguments
+
+__all__ = ["GPU", "MS", "STARTED", "START_NS", "Generated", "InStep", "findings_of", "reported", "write"]
 
 START_NS = 1_700_000_000_000_000_000
 
@@ -30,6 +32,10 @@ GPU = {
     "pcie_generation_max": 5,  # 63 GB/s
     "pcie_width_max": 16,
 }
+
+
+# How a run of a script was started: runs of other names are one job where both are known, and the same.
+STARTED = {"script": "train.py", "arguments": hashed_arguments(["train.py"])}
 
 
 class Generated(MadeUpRun):

@@ -43,6 +43,7 @@ class SyntheticRun(MadeUpRun):
         steps: how many steps the whole run is to have; decides where the thirds are.
         epochs: validation follows each of them.
         windows: (first, stop) step of each profiler window; both within an epoch.
+        facts: more of the manifest.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class SyntheticRun(MadeUpRun):
         diagnose=True,
         clock=None,
         windows=(),
+        **facts,
     ):
         super().__init__()
         if scenario not in SCENARIOS:
@@ -88,7 +90,7 @@ class SyntheticRun(MadeUpRun):
             self._scalars = ScalarWriter(log_dir, redact=redact)
             self._scalars.marker(self.start / 1e9)
         self.writer = RecordingWriter(
-            log_dir, self._facts(rank, world_size, job, fit_index, epochs), clock=self.clock, redact=redact
+            log_dir, self._facts(rank, world_size, job, fit_index, epochs) | facts, clock=self.clock, redact=redact
         )
         self.path = Path(self.writer.path)
         self.writer.sums = Evidence(self.start) if diagnose else None

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from generated_runs import STARTED
 from make_recording import SyntheticRun, make_recording
 from tensorboard_server import TensorBoardServer
 from waiting import wait_until
@@ -20,9 +21,7 @@ def fits(tmp_path_factory):
     """Two fits of one job: the first starved, the second not, begun 40 seconds later."""
     root = tmp_path_factory.mktemp("fits")
     for number, (name, scenario) in enumerate((("before", "slow"), ("after", "healthy"))):
-        make_recording(
-            root / name, scenario, steps=600, gpus=1, job="a", fit_index=number, past_s=500 - LATER_S * number
-        )
+        make_recording(root / name, scenario, steps=600, gpus=1, past_s=500 - LATER_S * number, **STARTED)
     with TensorBoardServer(root, load_fast=True) as server:
         yield server
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, STARTED, Generated, write
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
@@ -30,7 +30,7 @@ def run_of(
         at_s=later_s,
         model={"name": name, "parameters": 25_000_000},
         fit={"batch_size": batch, "input_kind": "tf.data"},
-        **facts,
+        **STARTED | facts,
     )
     run.steps(steps, step_ms=step_ms, wait_ms=wait_ms)
     if wait_ms:
@@ -67,6 +67,7 @@ def test_a_gain_without_an_upper_end_has_none_in_json(tmp_path):
             at_s=100 * place,
             model={"name": "resnet", "parameters": 25_000_000},
             fit={"batch_size": 32, "input_kind": "numpy", "run_eagerly": bool(lost)},
+            **STARTED,
         )
         run.steps(300, step_ms=step_ms, gpu_share=0.9 - 0.8 * bool(lost))
         run.trace(8, step_ms, kernels=500, idle_launch=lost)

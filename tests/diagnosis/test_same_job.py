@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, STARTED, Generated, write
 from programs import ran
 
 from gpu_util_callback.diagnosis import logdir_report
@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[2]
 def run_of(place: int, **facts) -> Generated:
     """The first run (place 0) waits for its input, later ones do not."""
     model = {"name": f"functional_{place}", "parameters": 25_000_000}
-    run = Generated(seed=1, **{"gpus": [GPU], "at_s": 100 * place, "model": model} | facts)
+    run = Generated(seed=1, **STARTED | {"gpus": [GPU], "at_s": 100 * place, "model": model} | facts)
     run.steps(600, step_ms=10, wait_ms=0 if place else 10)
     run.slow_map(600, 10 if place else 20)
     return run
@@ -63,8 +63,9 @@ def jobs(source: str, *names: str) -> tuple[dict, ...]:
         (scripts("train.py", "finetune.py"), False),
         (scripts("train.py", HASHED), True),  # one of them was recorded with redact=True
         (scripts(HASHED, OTHER), False),
-        (scripts(None, "train.py"), True),  # a recording of before scripts were recorded
-        (scripts(None, None), True),  # notebooks
+        # Of a notebook, or where only one script is known, they may be neighbours in a sweep.
+        (scripts(None, "train.py"), False),
+        (scripts(None, None), False),
         # A model of another name is the same in one script only.
         (models("train.py"), True),
         (models(None), False),
@@ -77,10 +78,11 @@ def jobs(source: str, *names: str) -> tuple[dict, ...]:
         (given("", "--learning-rate 3e-4"), False),
         (given("model=resnet", "model=resnet optimizer=sgd"), False),  # Hydra's
         (given("--epochs 3", "--epochs 3"), True),
-        (given(None, "--epochs 3"), True),  # a recording of before they were recorded
+        (given(None, "--epochs 3"), False),
+        (given(None, None), False),
         (({"script": "sweep.py", "fit_index": 0}, {"script": "sweep.py", "fit_index": 1}), False),
         (({"script": "sweep.py", "fit_index": 1}, {"script": "sweep.py", "fit_index": 1}), True),
-        (({"fit_index": 0}, {"fit_index": 1}), True),  # of a notebook
+        (({"script": None, "fit_index": 0}, {"script": None, "fit_index": 1}), False),  # in a notebook
         # Members of a sweep, or runs at once, are no before and after.
         ((SWEPT | {"trial": "a"}, SWEPT), False),
         (({}, SWEPT), False),
@@ -105,9 +107,10 @@ def test_it_is_found_across_differently_named_log_directories(tmp_path):
     assert third is None, "nothing went away since the run before it"
 
 
-def test_a_run_of_the_same_name_is_compared_whatever_its_arguments(tmp_path):
-    for place, more in enumerate(given("--workers 0", "--workers 8")):
-        write(run_of(place, **more), tmp_path / "resnet50")
+@pytest.mark.parametrize("facts", [given("--workers 0", "--workers 8"), scripts(None, None)])
+def test_a_run_of_the_same_name_is_compared_whatever_its_arguments(tmp_path, facts):
+    for place, more in enumerate(facts):
+        write(run_of(place, **({"model": {"name": "m", "parameters": 25_000_000}} | more)), tmp_path / "resnet50")
     assert logdir_report(read_recordings(tmp_path))["runs"][1]["since"]["gone"] == ["input_bound"]
 
 
@@ -192,7 +195,7 @@ def test_however_python_is_started(tmp_path, way, name):
 )
 def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(tmp_path, steps, status, seen):
     write(run_of(0), tmp_path / "before")  # lost 6 s in 600 steps
-    after = Generated(seed=1, gpus=[GPU], at_s=100, model=run_of(1).facts["model"])
+    after = Generated(seed=1, gpus=[GPU], at_s=100, model=run_of(1).facts["model"], **STARTED)
     after.steps(steps, step_ms=10)
     write(after, tmp_path / "since", status=status)
     _, second = logdir_report(read_recordings(tmp_path))["runs"]
@@ -212,7 +215,7 @@ def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(tmp_path
 def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, status, seen):
     """Four epochs of 200 steps with a validation of 2 s each, then epochs without any."""
     for place in range(2):
-        run = Generated(seed=1, gpus=[GPU], at_s=100 * place, model={"name": "m", "parameters": 1_000})
+        run = Generated(seed=1, gpus=[GPU], at_s=100 * place, model={"name": "m", "parameters": 1_000}, **STARTED)
         run.facts["fit"] |= {"epochs": epochs if place else 4}
         if place:
             run.steps(steps if status != "ended" else epochs * steps, step_ms=10)
@@ -230,7 +233,7 @@ def test_what_is_just_below_its_limit_is_not_gone(tmp_path, after_s, gone):
     """Folds of one training: the validation of one takes 21 % of its time, of another 19 %."""
     for place, seconds in enumerate((1.1, after_s)):
         model = {"name": "m", "parameters": 100}
-        run = Generated(seed=1, at_s=100 * place, model=model, script="train.py", fit={"epochs": 6})
+        run = Generated(seed=1, at_s=100 * place, model=model, fit={"epochs": 6}, **STARTED)
         for _ in range(6):
             with run.epoch():
                 run.steps(200, step_ms=20)

@@ -1,7 +1,7 @@
 """What the tab is told about a recording among its like: workers of a job, the fit before."""
 
 import pytest
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, STARTED, Generated, write
 from make_recording import make_recording
 from plugin_app import PluginApp
 
@@ -16,8 +16,8 @@ from tensorboard_plugin.jobs import job_reply
 def logdir(tmp_path_factory):
     """Two fits of one model, the first starved; three workers, one of them starved."""
     root = tmp_path_factory.mktemp("jobs")
-    make_recording(root / "before", "slow", steps=300, gpus=1, job="a", past_s=3000)
-    make_recording(root / "after", "healthy", steps=300, gpus=1, job="a", past_s=2000, fit_index=1)
+    make_recording(root / "before", "slow", steps=300, gpus=1, past_s=3000, **STARTED)
+    make_recording(root / "after", "healthy", steps=300, gpus=1, past_s=2000, **STARTED)
     for rank in range(3):
         # In step: what one waits for its input, the others wait for it in the step.
         run = Generated(seed=1, gpus=[GPU], rank=rank, world_size=3, job="b", host=f"node-{rank}")
