@@ -35,6 +35,7 @@ STEP_COLUMNS = ("duration_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wa
 CELLS = 4096
 # Two refreshes of the driver: over less, steps of 34 ms would alias with its readings.
 WINDOW_NS = 400_000_000
+FEW = 6  # steps: of the thread's time, buckets are never about as long as one
 # A reading holds for no longer: beyond, nothing is known, and no slope joins what is.
 HOLD_NS = 2_000_000_000
 # The sampler begins a little later than training, and ends a little earlier: so long, a GPU's mean stands for it.
@@ -192,18 +193,20 @@ class Split:
     def nbytes(self) -> int:
         return self.ns.nbytes + self.edges.nbytes + self.known_ns.nbytes
 
-    def shares(self, edges: np.ndarray) -> np.ndarray:
-        """Return float32[len(PARTS), n], percent of what is known of buckets; NaN where that is nothing."""
-        places = np.clip(edges, self.edges[0], self.edges[-1])
-        known = np.diff(self._until(self.known_ns[np.newaxis], places))[0]
-        ns = np.diff(self._until(self.ns, places), axis=1)
-        shares = np.full(ns.shape, np.nan, np.float32)
-        is_known = known > 1e-6 * np.maximum(np.diff(edges), 1)
-        shares[:, is_known] = 100 * ns[:, is_known] / known[is_known]
-        return shares
+    def shares(self, edges: np.ndarray, least_ns: float = 0.0) -> np.ndarray:
+        """Return float32[len(PARTS), n], percent of what is known of buckets; NaN where that is nothing.
 
-    def _until(self, ns: np.ndarray, places: np.ndarray) -> np.ndarray:
-        return np.stack([np.interp(places, self.edges, np.append(0.0, np.cumsum(row))) for row in ns])
+        Args:
+            least_ns: of buckets that are shorter, the mean over so long around them.
+        """
+        middle, half = (edges[:-1] + edges[1:]) / 2, np.maximum(np.diff(edges), least_ns) / 2
+        places = np.clip([middle - half, middle + half], self.edges[0], self.edges[-1])
+        known, *ns = (self._between(row, places) for row in (self.known_ns, *self.ns))
+        is_known = known > 1e-6 * np.maximum(np.diff(edges), 1)
+        return np.where(is_known, 100 * np.stack(ns) / np.where(is_known, known, 1), np.nan).astype(np.float32)
+
+    def _between(self, ns: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return np.diff(np.interp(places, self.edges, np.append(0.0, np.cumsum(ns))), axis=0)[0]
 
 
 def split(
@@ -289,9 +292,8 @@ def is_traced(recording: Recording) -> bool:
 
 def group_of(recording: Recording, gpu: int) -> str:
     """Return the group of samples with a GPU's utilization, the finest one; "" where there is none."""
-    summary = recording.summary
     groups = (f"gpu{gpu}/utilization", f"gpu{gpu}")
-    return next((g for g in groups if summary.get(g, {}).get("utilization_pct", {}).get("count")), "")
+    return next((g for g in groups if recording.summary.get(g, {}).get("utilization_pct", {}).get("count")), "")
 
 
 def launch_share(recording: Recording, gpus: Iterable[int]) -> float:
@@ -305,9 +307,8 @@ def launch_share(recording: Recording, gpus: Iterable[int]) -> float:
         return 0.0
     rows = recording.traced_steps
     own = np.isin(rows["gpu"], list(gpus))
-    return sum(int(rows[f"{name}_ns"][own].clip(0).sum()) for name in TRACED["launch"]) / max(
-        1, int(rows["duration_ns"][own].clip(0).sum())
-    )
+    idle = sum(int(rows[f"{name}_ns"][own].clip(0).sum()) for name in TRACED["launch"])
+    return idle / max(1, int(rows["duration_ns"][own].clip(0).sum()))
 
 
 def which(recording: Recording) -> list[str]:
@@ -338,6 +339,8 @@ def split_of(recording: Recording, whose: str, steps: Totals, samples: Sequence[
     if is_traced(recording) and whose != THREAD:
         return traced_split(recording.traced_steps, int(whose.removeprefix("gpu")), recording.top.origin_ns, end_ns)
     thread = thread_of(steps, recording.top.longest, recording.top.origin_ns)
+    if recording.step_count and not len(steps.since_ns):  # damaged: what the thread did is not known
+        return Split(edges[[0, -1]], np.zeros((len(PARTS), 1)), np.zeros(1))
     gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
     curves = [busy_curves(rows, end_ns) for rows in samples]
     return split(thread, curves, launch_share(recording, gpus), edges, end_ns)

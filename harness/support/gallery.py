@@ -91,8 +91,7 @@ def waiting(root: Path) -> None:
             run.steps(400, step_ms=9.8, wait_ms=29)
             run.reading(("map(decode)", "Map", 28.5, 1, "sequential"), batches=400)
     run.facts["throughput"] = {"training_s": (run.now - START_NS) / 1e9, "samples": 1200 * 32}
-    write(run, root / "resnet50", "ended")
-    _mark(root / "resnet50", START_NS)
+    _end(run, root / "resnet50")
 
 
 def many_gpus(root: Path) -> None:
@@ -138,6 +137,52 @@ def long(root: Path) -> None:
     make_long_recording(root / "pretraining", steps=200_000, gpus=2, metrics=16)
 
 
+def healthy(root: Path) -> None:
+    """A run with nothing to fix, that computes at two fifths of its GPU's peak."""
+    run = Generated(seed=3, gpus=[GPU])
+    run.steps(3000, step_ms=9.8, wait_ms=0.2)
+    run.gpu_value("mfu_pct", 30, 41)
+    _end(run, root / "vit")
+
+
+def no_gpu(root: Path) -> None:
+    """A laptop's run that waits for its input, and then for its validation."""
+    run = Generated(seed=4)
+    for _ in range(2):
+        with run.epoch():
+            run.steps(300, step_ms=12, wait_ms=9)
+            run.reading(("map(decode)", "Map", 20.0, 1, "sequential"), batches=300)
+        run.phase("validation", seconds=3)
+    _end(run, root / "laptop")
+
+
+def unsampled(root: Path) -> None:
+    """The driver did not answer for six seconds."""
+    run = Generated(seed=6, gpus=[GPU])
+    for wait_ms, seconds in ((8, 0), (8, 6), (8, 0)):
+        run.steps(350, step_ms=10, wait_ms=wait_ms)
+        run.gpu_value("utilization_pct", seconds, np.nan)
+    _end(run, root / "hung-driver")
+
+
+def damaged(root: Path) -> None:
+    """Its manifest can be read, and nothing else."""
+    path = make_recording(root / "cut-off", "thirds", steps=600, gpus=1)
+    for file in path.glob("*.npz"):
+        file.write_bytes(file.read_bytes()[:-22])
+
+
+def live(root: Path) -> None:
+    """A run that still trains: it stays so for half a minute."""
+    run = SyntheticRun(root / "today", "thirds", steps=1500, gpus=1, past_s=30)
+    run.advance(700).flush()
+
+
+def _end(run: Generated, folder: Path) -> None:
+    write(run, folder, "ended")
+    _mark(folder, START_NS)
+
+
 def _write(job: Job, run: Path) -> None:
     job.write(run)
     _mark(run, job.facts["started_ns"])
@@ -153,4 +198,9 @@ SCENES: dict[str, Callable[[Path], None]] = {
     "traces": traces,
     "runs": many_runs,
     "long": long,
+    "healthy": healthy,
+    "no-gpu": no_gpu,
+    "unsampled": unsampled,
+    "damaged": damaged,
+    "live": live,
 }

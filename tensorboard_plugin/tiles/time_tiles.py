@@ -52,9 +52,11 @@ def time_shares(
     if view.axis == "step":
         edges = np.append(other, source.top.start_of(view.edges[-1:]))
         edges = np.fmax.accumulate(np.nan_to_num(edges, nan=last))
-    cell_ns = last / gpu_time.CELLS
-    if cell_ns <= gpu_time.WINDOW_NS or np.median(np.diff(edges)) >= cell_ns / 2:
-        return list(zip(gpu_time.PARTS, whole.shares(edges), strict=True)), False
+    cell_ns, bucket_ns, step_ns = last / gpu_time.CELLS, np.median(np.diff(edges)), last / max(1, recording.step_count)
+    # About as long as steps, buckets of the thread's exact time would alias with them.
+    least_ns = gpu_time.FEW * step_ns if whose == gpu_time.THREAD and gpu_time.FEW * bucket_ns > step_ns else 0.0
+    if cell_ns <= gpu_time.WINDOW_NS or bucket_ns >= cell_ns / 2:
+        return list(zip(gpu_time.PARTS, whole.shares(edges, least_ns), strict=True)), False
     requested: dict[str, tuple[str, ...]] = {"steps": gpu_time.STEP_COLUMNS}
     requested |= dict.fromkeys(gpu_time.groups_of(recording, whose), UTILIZATION)
 
@@ -64,7 +66,7 @@ def time_shares(
         return gpu_time.split_of(recording, whose, _rows(cells["steps"]), samples, inside)
 
     fine = tiles.rows(revision, lane, requested, view, make)
-    return list(zip(gpu_time.PARTS, (fine or whole).shares(edges), strict=True)), fine is None
+    return list(zip(gpu_time.PARTS, (fine or whole).shares(edges, least_ns), strict=True)), fine is None
 
 
 def budgets(recording: Recording) -> list[TimeBudget]:

@@ -1,6 +1,7 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
 import type { TimeBudget, Extent, LaneInfo, WordedFinding, RecordingReply, Waits } from '../api/types.ts';
 import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
+import { plural } from '../math/format.ts';
 import { namedGpus, type Group } from '../state/findings.ts';
 import type { LaneSource } from '../lanes/layout.ts';
 import type { Palette } from '../theme/palette.ts';
@@ -74,6 +75,36 @@ export function timeLane(recording: RecordingReply, chosen?: string): LaneInfo |
 }
 
 export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined): TimeBudget | undefined => budgets.find((one) => one.lane === lane);
+
+const scales = new WeakMap<TimeBudget, ReadonlyMap<string, number>>();
+
+/**
+ * Part of the time -> what its findings lost, as a share of what its lane sums up, where both are the same time within a twentieth:
+ * spans and the driver's readings have other edges, but one loss has one number. Of other parts the panel says why they differ.
+ */
+export function lossScales({ report }: RecordingReply, budget: TimeBudget): ReadonlyMap<string, number> {
+  const known = scales.get(budget) ?? new Map(
+    budget.parts.flatMap(({ name, seconds }): [string, number][] => {
+      const scale = lostIn(report, name) / seconds;
+      return Math.abs(scale - 1) <= 0.05 ? [[name, scale]] : [];
+    }),
+  );
+  scales.set(budget, known);
+  return known;
+}
+
+/** Seconds that all findings of a part lost together. */
+export const lostIn = ({ spans, findings }: RecordingReply['report'], part: string): number => [...spans, ...findings].reduce((sum, item) => sum + (item.part === part ? (item.lost_s ?? 0) : 0), 0);
+
+/** Whether a problem is one of a file of rows. */
+export const isOfRows = ({ message }: RecordingReply['problems'][number]): boolean => /steps not readable|rows are not shown/.test(message);
+
+/** "step data damaged: 240 steps not readable"; "" where all rows could be read that somebody asked for. */
+export function damageOf({ problems, report }: RecordingReply, budget: TimeBudget | undefined): string {
+  const problem = problems.find(isOfRows);
+  const lost = /[\d,]+ steps/.exec(problem?.message ?? '')?.[0] ?? (budget?.known_s ? 'some steps' : plural(report.steps, 'step'));
+  return problem ? `step data damaged: ${lost} not readable` : '';
+}
 
 /** What the layout needs to know of a recording. */
 export const lanesOf = ({ lanes, report }: RecordingReply): Omit<LaneSource, 'id' | 'label'> => ({ lanes, groupTitles: groupTitles(report), named: namedGpus(report) });

@@ -1,6 +1,7 @@
 /** The fixed part above the lanes: where the view lies, the axis, the GPU's time, ranks or GPUs, phases, windows. */
 import type { LaneInfo, PhaseReply, Waits, WindowInfo } from '../api/types.ts';
 import { drawBand, type Rect } from '../lanes/draw.ts';
+import type { Palette } from '../theme/palette.ts';
 import { joinLimit, Points, resample } from '../lanes/resample.ts';
 import { epochRanges, phaseRange, PHASE_COLOURS, phaseKind, place, spanPieces, type Box, type PixelBox } from '../lanes/spans.ts';
 import { columnsOf, drawLabels, drawTime, holesOf, isDark, isEstimate, labelsOf, type Columns, type Hole } from '../lanes/time.ts';
@@ -11,7 +12,7 @@ import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { windowBoxes } from '../lanes/windows.ts';
 import { stepsText } from '../words/labels.ts';
-import { budgetOf, timeLane, type Frame, type Source } from './frame.ts';
+import { budgetOf, damageOf, lossScales, timeLane, type Frame, type Source } from './frame.ts';
 
 /** The whole run as a thin line over the axis, with the view as its brush. */
 export const BRUSH: Omit<Rect, 'x' | 'width'> = { y: 2, height: 6 };
@@ -175,11 +176,15 @@ function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow):
   const { palette, width, view, axis } = frame;
   const rect: Rect = { x: 0, y: row.top, width, height: row.height };
   drawUnsampled(context, rect, palette.strongLine);
+  const budget = budgetOf(row.source.recording, row.lane.id);
+  const damage = damageOf(row.source.recording, budget);
+  if (damage) drawDamaged(context, rect, palette, damage);
   const columns = columnsIn(frame, row);
-  const holes = holesOf(columns, row.lane.series);
-  const estimate = budgetOf(row.source.recording, row.lane.id)?.is_estimate ?? false;
+  const scales = budget && lossScales(row.source.recording, budget);
+  const holes = holesOf(columns, row.lane.series).map((hole) => ({ ...hole, seconds: hole.seconds * (scales?.get(hole.part) ?? 1) }));
+  const estimate = budget?.is_estimate ?? false;
   drawTime(context, columns, row.lane.series, rect, { palette, lit: frame.lit, estimate });
-  const [from, to] = budgetOf(row.source.recording, row.lane.id)?.sampled_ns ?? [0, 0];
+  const [from, to] = budget?.sampled_ns ?? [0, 0];
   if (axis === 'time' && to > 0) {
     const [left, right] = [from + row.source.shift, to + row.source.shift].map((at) => Math.min(width, Math.max(0, toPixel(view, width, at)))) as [number, number];
     for (const [x, wide] of [[0, left], [right, width - right]] as const) {
@@ -215,6 +220,17 @@ function drawUnsampled(context: CanvasRenderingContext2D, rect: Rect, colour: st
   context.globalAlpha = 0.6;
   for (let y = rect.y + 6; y < rect.y + rect.height; y += 8) for (let x = rect.x + 4; x < rect.x + rect.width; x += 8) context.fillRect(x, y, 1.5, 1.5);
   context.globalAlpha = 1;
+}
+
+/** Where rows are damaged the ground is grey, and says how many steps are lost; what is known is drawn over it. */
+function drawDamaged(context: CanvasRenderingContext2D, rect: Rect, palette: Palette, text: string): void {
+  context.fillStyle = palette.hue('rest');
+  context.fillRect(rect.x, rect.y, rect.width, rect.height);
+  context.font = `12px ${palette.font}`;
+  context.fillStyle = palette.text;
+  context.textAlign = 'center';
+  context.fillText(text, rect.x + rect.width / 2, rect.y + rect.height * 0.375);
+  context.textAlign = 'left';
 }
 
 /** What the run would be shorter by: the end that is promised, and the range of it. */

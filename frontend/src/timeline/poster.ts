@@ -16,6 +16,8 @@ function write(context: Context, text: string, x: number, y: number, width: numb
   context.fillText(shown, x, y);
 }
 
+/** A smaller share of the time is hardly seen in the bar, and not named below it. */
+export const LEAST_NAMED = 0.005;
 const POSTER = { width: 1200, height: 420, margin: 24, lane: 200 };
 
 /** The first glance as a picture of 1200 by 420: number, sentence, bar, lane. */
@@ -45,15 +47,24 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   write(context, rest, margin + 170, 64, room - 170, 14);
   write(context, [source.label, source.recording.report.gpus[0]?.name, 'gpu-util-callback'].filter(Boolean).join(' · '), margin + 170, 86, room - 170, 12);
   let x = margin;
+  let named = margin;
   for (const { name, title, seconds } of budget.parts) {
     const wide = (room * seconds) / budget.known_s;
     context.fillStyle = palette.hue(name);
-    context.fillRect(x, 100, Math.max(1, wide - 1), 28);
-    context.fillStyle = isDark(palette.hue(name)) ? '#ffffff' : '#16191d';
-    const [text, percent] = [`${clean(title, 40)} ${share(seconds, budget.known_s)}`, share(seconds, budget.known_s)];
+    context.fillRect(x, 98, Math.max(1, wide - 1), 28);
+    const said = `${clean(title, 40)} ${share(seconds, budget.known_s)}`;
     context.font = `600 12px ${palette.font}`;
-    const said = [text, percent].find((one) => context.measureText(one).width < wide - 8);
-    if (said) context.fillText(said, x + (wide - context.measureText(said).width) / 2, 114);
+    const long = context.measureText(said).width;
+    if (long < wide - 8) {
+      context.fillStyle = isDark(palette.hue(name)) ? '#ffffff' : '#16191d';
+      context.fillText(said, x + (wide - long) / 2, 112);
+    } else if (seconds > LEAST_NAMED * budget.known_s && named + long + 14 < width - margin) {
+      // Too narrow for its name, which stands below the bar.
+      context.fillRect(named, 131, 10, 10);
+      context.fillStyle = palette.muted;
+      write(context, said, named + 14, 136, long);
+      named += long + 30;
+    }
     x += wide;
   }
   const own: Frame = { ...frame, width: room, sources: [source], selected: null, lit: null, waits: null, measure: null };
@@ -64,7 +75,7 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   const drawing = piece.getContext('2d') as Context;
   drawing.scale(2, 2);
   drawHead(drawing, own, { ...head, times, height: piece.height / 2 });
-  context.drawImage(piece, margin, 138, room, piece.height / 2);
+  context.drawImage(piece, margin, 144, room, piece.height / 2);
   return canvas;
 }
 

@@ -3,17 +3,17 @@ import { isEstimate } from '../lanes/time.ts';
 import type { App } from '../state/app.ts';
 import { remedyOf } from '../state/findings.ts';
 import { duration, gain } from '../math/format.ts';
-import { budgetOf, timeLane, type Without } from './frame.ts';
+import { budgetOf, lossScales, lostIn, timeLane, type Without } from './frame.ts';
 
-/** Why the lane shows another sum than what all findings of a part lost; "" where they agree within a fiftieth of the time. */
-export function besideLane({ recording, rows, state }: App, part: string | undefined): string {
+/** Why the lane shows another sum than what all findings of a part lost; "" where it is the same, or differs by less than can be seen. */
+export function besideLane({ recording, state }: App, part: string | undefined): string {
   const budget = recording && budgetOf(recording, timeLane(recording, state.get().gpus[recording.id])?.id);
   const own = budget?.parts.find(({ name }) => name === part);
   if (!budget || !part) return '';
-  const lost = rows.flatMap(({ list }) => list).reduce((sum, item) => sum + (item.part === part ? (item.lost_s ?? 0) : 0), 0);
-  const more = (own?.seconds ?? 0) - lost;
-  if (Math.abs(more) < 0.02 * budget.known_s) return '';
-  const why = isEstimate(part) ? 'both are estimates from profiler windows' : more > 0 ? `${duration(more)} lie where no finding counts them` : 'the rest of the time the GPU was at work, or another cause had it';
+  const more = (own?.seconds ?? 0) - lostIn(recording.report, part);
+  if (lossScales(recording, budget).has(part) || Math.abs(more) < 0.005 * budget.known_s) return '';
+  const unread = (recording.report.wall_s ?? 0) - budget.known_s;
+  const why = isEstimate(part) ? 'both are estimates from profiler windows' : more > 0 ? `${duration(more)} lie where no finding counts them` : unread > 0.02 * budget.known_s ? `for ${duration(unread)} the GPU was not sampled` : 'the rest of the time the GPU was at work, or another cause had it';
   return `The lane shows ${duration(own?.seconds ?? 0)} of it: ${why}.`;
 }
 

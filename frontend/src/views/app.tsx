@@ -3,6 +3,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { isTable } from '../api/client.ts';
 import type { RecordingReply } from '../api/types.ts';
 import { plural } from '../math/format.ts';
+import { isOfRows } from '../timeline/frame.ts';
 import { clean } from '../math/text.ts';
 import { Compare } from './compare.tsx';
 import { Details } from './details.tsx';
@@ -91,7 +92,8 @@ function Trouble({ message }: { message: string }) {
 }
 
 /** That parts of the recording are missing is said over what is shown of it. */
-function Damaged({ problems: [first, ...others] }: { problems: RecordingReply['problems'] }) {
+function Damaged({ problems }: { problems: RecordingReply['problems'] }) {
+  const [first, ...others] = [...problems].sort((a, b) => Number(isOfRows(b)) - Number(isOfRows(a)));
   if (!first) return null;
   return (
     <p class="trouble" role="alert" title={clean(first.path, 500)}>

@@ -128,7 +128,7 @@ function TimeLabel({ row, many, first }: { row: Head['times'][number]; many: boo
         <b>{clean(row.lane.title, 40)}</b>
       )}
       {many && <bdi class="dim clip">{clean(row.source.label, 60)}</bdi>}
-      {row.height >= 120 && <p class="dim">busy, and what took the rest</p>}
+      {row.height >= 120 && <p class="dim">{row.lane.id.endsWith(':thread') ? 'in steps' : 'busy'}, and what took the rest</p>}
       {row.height >= 150 && (
         <p class="dim tl-howto">
           <span aria-hidden="true">■ </span>

@@ -5,11 +5,11 @@ import { duration, factorsText, gain, plural, share, times } from '../math/forma
 import { shift } from '../math/range.ts';
 import { asDiff, clean, cleanCode, held } from '../math/text.ts';
 import { isEstimate, isLoss } from '../lanes/time.ts';
-import { budgetOf, timeLane } from '../timeline/frame.ts';
+import { budgetOf, lossScales, timeLane } from '../timeline/frame.ts';
+import { LEAST_NAMED } from '../timeline/poster.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
-import { wallOf } from './fix.tsx';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
 export function Verdict({ recording }: { recording: RecordingReply }) {
@@ -37,7 +37,7 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
         </h1>
         <p class="verdict-facts">
           <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
-            {rows.length > 0 ? plural(rows.length, 'finding') : 'About this run'} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
+            {rows.length > 0 ? plural(rows.length, 'finding') : report.calm === 'healthy' ? 'Nothing to fix' : 'About this run'} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
           </button>
           {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
             <span class="facts">
@@ -55,8 +55,7 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
 function Busy({ recording }: { recording: RecordingReply }) {
   const budget = useBudget(recording);
   const busy = budget?.parts.find(({ name }) => name === 'busy');
-  if (!budget) return null;
-
+  if (!budget?.known_s) return null;
   return (
     <p class="busy">
       <b>
@@ -86,7 +85,7 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
   const code = asDiff(cleanCode(advice?.before), cleanCode(advice?.code));
   const words = clean(advice?.text, 300);
   if (!code && !words) return null;
-  const worth = item.saves_s || advice?.question ? gain(item.of_s ?? wallOf(recording.report), range) : '';
+  const worth = item.saves_s || advice?.question ? gain(item.of_s ?? recording.report.wall_s, range) : '';
   return (
     <aside class="fix-first" style={{ '--cause': partColour(item) }} aria-label="Fix first">
       <p>
@@ -108,22 +107,27 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
 /** The colour of the time that a finding takes; neutral where it takes none of its own. */
 export const partColour = (item: Pick<WordedFinding, 'part'>): string => `var(--${/^[a-z]{3,12}$/.test(item.part ?? '') ? item.part : 'slate'})`;
 
-/** Where the GPU's time went, in one bar: each part is its colour in the lane below; of the measured range, if there is one. */
+/** Where the GPU's time went, in one bar, and the names of the parts that are too narrow for theirs: each part is its colour in the lane below; of the measured range, if there is one. */
 export function Budget({ recording }: { recording: RecordingReply }) {
   const { app, timeline } = useTab();
   const measure = useApp((state) => state.measure);
   const lit = useApp((state) => state.lit);
   useSelect(timeline.drawn, ({ count }) => (measure ? count : 0));
   const sums = useBudget(recording);
-  if (!sums) return null;
+  if (!sums?.known_s) return null;
   const parts = (measure && inRange(timeline, sums)) ?? sums.parts;
   const all = parts.reduce((total, { seconds }) => total + seconds, 0) || 1;
+  const scales = lossScales(recording, sums);
+  const words = (name: string, title: string, seconds: number): [string, string, string] => {
+    const about = isEstimate(name) || (sums.is_estimate && isLoss(name)) ? '≈ ' : '';
+    return [clean(title, 40), `${about}${share(seconds, all)}`, about + duration(seconds * (scales.get(name) ?? 1))];
+  };
   return (
     <section class="budget" aria-label="Where the time went">
       <ul>
         {parts.map(({ name, title, seconds }) => {
-          const about = isEstimate(name) || (sums.is_estimate && isLoss(name)) ? '≈ ' : '';
-          const text = `${clean(title, 40)} ${about}${share(seconds, all)}`;
+          const [called, percent, took] = words(name, title, seconds);
+          const light = (lit: boolean) => (): void => app.state.set({ lit: lit && isLoss(name) ? name : null });
           return (
             <li key={name} class={lit !== null && lit !== name ? 'faded' : undefined} style={{ flexGrow: seconds / all }}>
               <button
@@ -131,22 +135,28 @@ export function Budget({ recording }: { recording: RecordingReply }) {
                 class={isEstimate(name) ? 'budget-part hatched' : 'budget-part'}
                 data-part={name}
                 style={{ background: `var(--${name})`, color: `var(--on-${name}, inherit)` }}
-                title={`${text}: ${about}${duration(seconds)}`}
-                aria-label={`${text}, ${duration(seconds)}`}
-                onPointerEnter={() => app.state.set({ lit: isLoss(name) ? name : null })}
-                onPointerLeave={() => app.state.set({ lit: null })}
+                title={`${called} ${percent}: ${took}`}
+                aria-label={`${called} ${percent}, ${took}`}
+                onPointerEnter={light(true)}
+                onPointerLeave={light(false)}
+                onFocus={light(true)}
+                onBlur={light(false)}
                 onClick={() => timeline.choosePart(name, null)}
               >
-                <span class="wide-name">{clean(title, 40)} </span>
-                <b>
-                  {about}
-                  {share(seconds, all)}
-                </b>
+                <span class="wide-name">{called} </span>
+                <b>{percent}</b>
               </button>
             </li>
           );
         })}
       </ul>
+      <p class="budget-names" aria-hidden="true">
+        {parts.filter(({ seconds }) => seconds > LEAST_NAMED * all).map(({ name, title, seconds }) => (
+          <small key={name} class={lit !== null && lit !== name ? 'faded' : undefined} style={{ '--share': seconds / all }}>
+            <i class={isEstimate(name) ? 'swatch hatched' : 'swatch'} style={{ background: `var(--${name})` }} /> {words(name, title, seconds).slice(0, 2).join(' ')}
+          </small>
+        ))}
+      </p>
       {measure && <small class="budget-range">of the measured {duration(all)}</small>}
     </section>
   );
