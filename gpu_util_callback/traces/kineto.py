@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -65,94 +65,63 @@ def _triple(value: object) -> tuple[int, int, int] | None:
 # --- rows of events -------------------------------------------------------------------------------
 
 
-class HostRows:
-    """Host events; `finish` sorts them."""
+class _Rows:
+    """Rows of whole numbers in arrays, one for each column: `codes` has the array's type."""
+
+    codes: ClassVar[dict[str, str]]
 
     def __init__(self) -> None:
-        self._wide = [array("q") for _ in range(5)]  # start, end, correlation, value, external
-        self._thread = array("i")
-        self._kind = array("b")
-        self._name = array("i")
-        self._root = array("b")
+        self._columns = {name: array(code) for name, code in self.codes.items()}
+        self._appends = [column.append for column in self._columns.values()]
 
-    def add(
-        self,
-        start: int,
-        end: int,
-        thread: int,
-        kind: int,
-        name: int,
-        correlation: int,
-        value: int,
-        external: int,
-        root: bool = False,
-    ) -> None:
-        """Append an event of the host, in ps from the trace's zero; -1 stands for an absent id."""
-        start_, end_, correlation_, value_, external_ = self._wide
-        start_.append(start)
-        end_.append(end)
-        correlation_.append(correlation if -_LIMIT < correlation < _LIMIT else -1)
-        value_.append(value if -_LIMIT <= value < _LIMIT else -1)
-        external_.append(external if -_LIMIT < external < _LIMIT else -1)
-        self._thread.append(thread)
-        self._kind.append(kind)
-        self._name.append(name)
-        self._root.append(root)
+    def add(self, *row: int) -> None:
+        """Append a row, in the columns' order."""
+        for append, value in zip(self._appends, row, strict=True):
+            append(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()}
+
+
+class HostRows(_Rows):
+    """Host events, in ps from the trace's zero; -1 stands for an absent id. `finish` sorts them."""
+
+    codes: ClassVar = {
+        **{"start_ps": "q", "end_ps": "q", "thread": "i", "kind": "b", "name": "i"},
+        **{"correlation": "q", "value": "q", "external": "q", "root": "b"},
+    }
 
     def finish(self, window_end: int | None) -> tuple[HostEvents, np.ndarray]:
         """Return the events and their external ids; calls after the recording's end are dropped."""
-        start, end, correlation, value, external = (np.frombuffer(c, np.int64) for c in self._wide)
-        events = HostEvents.build(
-            start_ps=start,
-            end_ps=end,
-            thread=np.frombuffer(self._thread, np.int32),
-            kind=np.frombuffer(self._kind, np.int8),
-            name=np.frombuffer(self._name, np.int32),
-            correlation=correlation,
-            value=value,
-            root=np.frombuffer(self._root, np.int8),
-        )
-        rows = np.lexsort((-end, start))
+        columns = self.arrays()
+        external = columns.pop("external")
+        events = HostEvents.build(**columns)
+        rows = np.lexsort((-events.end_ps, events.start_ps))
         if window_end is not None:
             calls = np.isin(events.kind, (HostKind.LAUNCH, HostKind.CALL, HostKind.SYNC))
-            late = calls & (start > window_end)
+            late = calls & (events.start_ps > window_end)
             rows = rows[~late[rows]]
         return events.take(rows), external[rows]
 
 
-class DeviceRows:
+class DeviceRows(_Rows):
     """GPU events of all devices; `finish` splits them."""
 
+    codes: ClassVar = {
+        **dict.fromkeys(("device", "start_ps", "end_ps", "stream", "correlation", "external", "bytes"), "q"),
+        **{"kind": "b", "name": "i", "op": "i", "shape": "i", "memory": "b", "graph": "q"},
+    }
+
     def __init__(self, names: Names) -> None:
+        super().__init__()
         self.names = names
-        # device, start, end, stream, correlation, external, bytes
-        self._wide = [array("q") for _ in range(7)]
-        self._kind = array("b")
-        self._name = array("i")
-        self._op = array("i")
-        self._shape = array("i")
-        self._memory = array("b")
-        self._graph = array("q")
         self._shapes = Shapes()
         self._kind_and_memory: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
         self.without_device = 0  # events of impossible ones
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
-    def _append(
-        self, wide: tuple[int, ...], kind: int, name: str, op: int, shape: int, memory: int, graph: int
-    ) -> None:
-        """Append an event of a GPU; `wide` are its columns of 64 bits, in their order."""
-        for column, value in zip(self._wide, wide, strict=True):
-            column.append(value)
-        self._kind.append(kind)
-        self._name.append(self.names.id(name))
-        self._op.append(op)
-        self._shape.append(shape)
-        self._memory.append(memory)
-        self._graph.append(graph)
-
-    def add(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+    def add_kineto(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
         """Add a Kineto event of category kernel, gpu_memcpy or gpu_memset."""
         category = event["cat"].lower()
         kind, memory = self._kind_of(category, name)
@@ -164,23 +133,10 @@ class DeviceRows:
         device = integer(arguments.get("device", event.get("pid")))
         stream = arguments.get("stream", event.get("tid"))
         external = arguments.get("External id", arguments.get("external id"))
-        self._append(
-            (
-                0 if device == -1 else device,
-                start,
-                end,
-                integer(stream),
-                integer(arguments.get("correlation")),
-                integer(external),
-                integer(arguments.get("bytes")),
-            ),
-            kind,
-            name,
-            -1,
-            shape,
-            memory,
-            max(integer(arguments.get("graph id")), 0),
-        )
+        place = 0 if device == -1 else device, start, end, integer(stream)
+        ids = integer(arguments.get("correlation")), integer(external)
+        size, graph = integer(arguments.get("bytes")), max(integer(arguments.get("graph id")), 0)
+        self.add(*place, *ids, size, kind, self.names.id(name), -1, shape, memory, graph)
 
     def add_plain(self, device: int, stream: int, name: str, details_by_key: dict, start: int, end: int) -> None:
         """Add an event of the trace viewer: details as in XPlane, as texts."""
@@ -193,15 +149,9 @@ class DeviceRows:
         if isinstance(details, str):
             shape = self._shapes.id(kernel_shape(details))
         op = details_by_key.get("tf_op") or details_by_key.get("hlo_op")
-        self._append(
-            (device, start, end, stream, integer(details_by_key.get("correlation_id")), -1, size),
-            kind,
-            name,
-            self.names.id(op_of(op)) if isinstance(op, str) else -1,
-            shape,
-            memory,
-            0,
-        )
+        correlation, name_id = integer(details_by_key.get("correlation_id")), self.names.id(name)
+        op_id = self.names.id(op_of(op)) if isinstance(op, str) else -1
+        self.add(device, start, end, stream, correlation, -1, size, kind, name_id, op_id, shape, memory, 0)
 
     def _kind_of(self, category: str, name: str) -> tuple[int, int]:
         """Return the `DeviceKind` of a device event, and the kind of memory that a copy touches (else 0)."""
@@ -250,23 +200,12 @@ class DeviceRows:
         Args:
             ops: external id -> name of the framework's op.
         """
-        device, start, end, stream, correlation, external, size = (np.frombuffer(c, np.int64) for c in self._wide)
-        op = np.frombuffer(self._op, np.int32).copy()
+        columns = self.arrays()
+        device, external, correlation = (columns.pop(name) for name in ("device", "external", "correlation"))
+        op = columns.pop("op").copy()
         for row in np.flatnonzero((op < 0) & (external >= 0)).tolist():
             op[row] = ops.get(int(external[row]), -1)
-        events = DeviceEvents.build(
-            start_ps=start,
-            end_ps=end,
-            kind=np.frombuffer(self._kind, np.int8),
-            stream=stream,
-            correlation=np.where(correlation > 0, correlation, -1),
-            name=np.frombuffer(self._name, np.int32),
-            op=op,
-            shape=np.frombuffer(self._shape, np.int32),
-            bytes=size,
-            memory=np.frombuffer(self._memory, np.int8),
-            graph=np.frombuffer(self._graph, np.int64),
-        )
+        events = DeviceEvents.build(**columns, op=op, correlation=np.where(correlation > 0, correlation, -1))
         devices, left_out = by_device(events, device)
         self.without_device += left_out
         return devices, self._shapes.all(), int((correlation <= 0).sum())
@@ -499,7 +438,7 @@ class _TextReader:
             self.plain.add(event, name, arguments, start, end)
             return
         if category in _DEVICE_CATEGORIES:
-            self.device.add(event, name, arguments, start, end)
+            self.device.add_kineto(event, name, arguments, start, end)
             return
         key = (category, name)
         kind = self.kinds.get(key)
@@ -519,9 +458,9 @@ class _TextReader:
             self._thread(event.get("pid"), event.get("tid")),
             kind,
             self.names.id(name),
-            correlation if type(correlation) is int else -1,
+            correlation if type(correlation) is int and abs(correlation) < _LIMIT else -1,
             value,
-            external if type(external) is int else -1,
+            external if type(external) is int and abs(external) < _LIMIT else -1,
             root,
         )
 
@@ -634,7 +573,7 @@ class _TextReader:
                 correlation,
                 integer(arguments.get("step_num" if kind == HostKind.STEP else "id")),
                 -1,
-                root=integer(arguments.get("_r")) > 0,
+                int(integer(arguments.get("_r")) > 0),
             )
 
     def _process(self, members: dict[str, object]) -> Process:
