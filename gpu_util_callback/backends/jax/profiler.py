@@ -106,10 +106,7 @@ class JaxProfiler(ProfilerSession):
 
 
 def _options() -> dict[str, object]:
-    make = getattr(jax.profiler, "ProfileOptions", None)
-    if make is None:
-        return {}
-    options = make()
+    options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     if hasattr(options, "session_id"):  # the folder's name, else the second it was stopped in
         options.session_id = "window"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -161,13 +160,7 @@ class JaxCompileClock(CompileClock):
         if not self._listening:
             return
         self._listening = False
-        unregister: Callable | None = getattr(monitoring, "unregister_event_duration_listener", None)
-        if unregister is None:  # an older JAX: private there
-            from jax._src import monitoring as internals
-
-            unregister = getattr(internals, "_unregister_event_duration_listener_by_callback", None)
-        if unregister is not None:
-            unregister(self._heard)
+        monitoring.unregister_event_duration_listener(self._heard)
 
     def _heard(self, event: str, duration_secs: float, **_: object) -> None:
         if event.startswith(_COMPILING):
