@@ -1,4 +1,4 @@
-"""Measure and record a blind set: `python -m gauntlet.blind first|second|third [--establish N] [--record DIR]`."""
+"""Measure and record a blind set: `python -m gauntlet.blind SET [--establish N] [--record DIR]`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ BURN = "while True: pass"
 
 
 def facts(path: Path) -> dict[str, str]:
-    """Return the constants of a program (BACKEND, CAUSE, USES, BUSY) and its docstring, without importing it."""
+    """Return the constants of a program (BACKEND, CAUSE, USES, BUSY, NOISE, REMEDY) and its docstring, unimported."""
     tree = ast.parse(path.read_text())
-    named = {"USES": "callback", "BUSY": "", "CAUSE": "", "DOC": ast.get_docstring(tree) or ""}
+    named = {
+        "USES": "callback",
+        "BUSY": "",
+        "CAUSE": "",
+        "NOISE": "",
+        "REMEDY": "",
+        "DOC": ast.get_docstring(tree) or "",
+    }
     for node in tree.body:
         if isinstance(node, ast.Assign):
             targets, value = node.targets[0], ast.literal_eval(node.value)
@@ -113,12 +120,17 @@ def report(logs: Path) -> str:
 
 
 def establish(trainer: Trainer, path: Path, result: dict, pairs: int) -> None:
-    """Establish the cause of a program, if it has one, by leaving it out, in turns: the pairs that are missing."""
+    """Train a program as it is, without its cause (or noise) and with another remedy, in turns."""
     program = facts(path)
-    while program["CAUSE"] and len(result.get("pairs", [[]])[0]) < pairs:
-        plain, without = (trainer.seconds(path, program, variant) for variant in ("plain", "without"))
-        for ratios, unit in zip(result.setdefault("pairs", [[], []]), ("wall_s", "cpu_s"), strict=True):
-            ratios.append(round(plain[unit] / without[unit], 2))
+    ratios = {"pairs": "without"} if program["CAUSE"] or program["NOISE"] else {}
+    if program["REMEDY"]:
+        ratios["remedy"] = "remedy"
+    while ratios and len(result.get("pairs", [[]])[0]) < pairs:
+        plain = trainer.seconds(path, program, "plain")
+        for name, variant in ratios.items():
+            changed = trainer.seconds(path, program, variant)
+            for measured, unit in zip(result.setdefault(name, [[], []]), ("wall_s", "cpu_s"), strict=True):
+                measured.append(round(plain[unit] / changed[unit], 2))
 
 
 def record(trainer: Trainer, path: Path, keep: Path) -> None:
@@ -128,11 +140,9 @@ def record(trainer: Trainer, path: Path, keep: Path) -> None:
         report(keep / path.stem)
 
 
-def ratio(result: dict) -> str:
+def ratio(measured: list[list[float]]) -> str:
     """Return the median ratio of wall-clock seconds, and its pairs and the CPU's in brackets."""
-    if "pairs" not in result:
-        return "-"
-    wall, cpu = result["pairs"]
+    wall, cpu = measured
     pairs = ", ".join(f"{one:.1f}" for one in wall)
     return f"{statistics.median(wall):.1f}× [{pairs}; CPU {statistics.median(cpu):.1f}]"
 
@@ -140,21 +150,25 @@ def ratio(result: dict) -> str:
 def table(paths: list[Path], results: dict) -> str:
     """Return the Markdown table of a set; what was judged is written into its JSON file by hand."""
     rows = [
-        "| program | backend | cause | ratio without it [pairs] | first finding | promise | judged | other version |",
-        "|" + " --- |" * 8,
+        "| program | backend | cause | ratio without it [pairs] | right | first finding | promise | judged | other |",
+        "|" + " --- |" * 9,
     ]
     for path in paths:
         program, result = facts(path), results.get(path.stem, {})
+        cause = program["CAUSE"] or "none" + (f" ({program['NOISE']})" if program["NOISE"] else "")
+        gain = ratio(result["pairs"]) if "pairs" in result else "-"
+        if "remedy" in result:
+            gain += f"; {program['REMEDY']}: {ratio(result['remedy'])}"
+        right = " ".join(program["DOC"].partition("Right: ")[2].split())
         read = [result.get(column, "") for column in ("finding", "promise", "judged", "again")]
-        cause = program["CAUSE"] or "none"
-        rows.append("| " + " | ".join([path.stem, program["BACKEND"], cause, ratio(result), *read]) + " |")
+        rows.append("| " + " | ".join([path.stem, program["BACKEND"], cause, gain, right, *read]) + " |")
     return "\n".join(rows) + "\n"
 
 
 def main() -> None:
     """Measure what the command line names, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m gauntlet.blind")
-    parser.add_argument("set", choices=("first", "second", "third"))
+    parser.add_argument("set", choices=("first", "second", "third", "fourth"))
     parser.add_argument("--establish", type=int, default=0, metavar="N", help="run the pairs that are missing, of N")
     parser.add_argument("--record", type=Path, metavar="DIR", help="record the programs that have no recording there")
     parser.add_argument("--only", nargs="+", metavar="NAME")
