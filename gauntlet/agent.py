@@ -3,7 +3,8 @@
 Each program is copied, recorded, read; the finding to fix first is tried, and where the trial proves it, its line is
 pasted by rule (`pasting.py`) and proven by `ab`: at most three rounds, one change in each. A question is answered by
 the trial alone. Programs: `new_trials/*.py`, whose first line says the change that is known to help, and scripts of
-your own. What that change gains by `try` is what is reachable; what the agent reached is the product of its `ab`s.
+your own. What that change gains by `try` is what is reachable, of a program of a blind set (`blind/first/NAME.py`) what
+its set's table has; what the agent reached is the product of its `ab`s.
 
     python -m gauntlet.agent --json gauntlet/agent.json --table gauntlet/agent.md [--only NAME…] [SCRIPT…]
 
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from gauntlet.pasting import pasted
@@ -49,7 +51,7 @@ class Agent:
         for copy in (self.original, self.program):
             shutil.copy(script, copy)
         text = script.read_text()
-        chosen = re.search(r"KERAS_BACKEND\D+(\w+)", text)
+        chosen = re.search(r'BACKEND[^=]*= "(\w+)"', text)
         backend = chosen[1] if chosen else "torch" if "import torch" in text else "tensorflow"
         self.environ = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         root = str(HERE.parent)
@@ -184,9 +186,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="agent-") as folder:
             agent = Agent(script, Path(folder))
             row = {"program": name, **agent.work()}
-            known = re.match(r"# try: (.+)", script.read_text())
+            known, table_of = re.match(r"# try: (.+)", script.read_text()), script.parent.with_suffix(".json")
             if known:
                 row["reachable"] = agent.reachable(known[1])
+            elif table_of.exists():
+                ratios = json.loads(table_of.read_text()).get(name, {}).get("pairs", [[]])[0]
+                row["reachable"] = [median(ratios), min(ratios), max(ratios)] if ratios else None
         row["took_s"] = round(time.monotonic() - began)
         rows.append(row)
         print(json.dumps(row), flush=True)

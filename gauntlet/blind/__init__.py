@@ -1,6 +1,6 @@
 """Four sets of programs of strangers' kinds, written by somebody who had not read the rules.
 
-Each is a program of its own: `python -m gauntlet.blind.first.NAME plain|without|remedy [LOGS]`; `without` leaves the
+Each is a program of its own: `python -m gauntlet.blind.first.NAME [plain|without|remedy [LOGS]]`; `without` leaves the
 cause out (of a healthy one the noise that may mislead), `remedy` applies what a user could, where that is another.
 """
 
@@ -43,7 +43,7 @@ class Stranger(Run):
 
 def main(train: Callable[[Stranger], object]) -> None:
     """Train as the command line asks, and print the wall-clock and CPU seconds as JSON."""
-    run = Stranger(sys.argv[1], log_dir=sys.argv[2] if len(sys.argv) > 2 else None)
+    run = Stranger(*(sys.argv[1:2] or ["plain"]), log_dir=sys.argv[2] if len(sys.argv) > 2 else None)
     train(run)
     assert run.began_s is not None, "the program never started the clock"
     if os.environ.get("RANK", "0") == "0":
