@@ -209,7 +209,8 @@ def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, object]:
         "cores": ask("nvmlDeviceGetNumGpuCores"),
         "persistence_mode": _flag(ask("nvmlDeviceGetPersistenceMode")),
     }
-    return {name: valid(Gpu, name, value) for name, value in facts.items()}
+    # A limit, clock, link or count of 0 is how drivers say that a virtual GPU has none.
+    return {name: valid(Gpu, name, value) if value or value is False else None for name, value in facts.items()}
 
 
 def _flag(value: object) -> bool | None:

@@ -387,6 +387,7 @@ SOURCES = {
     "nvmlDeviceGetPowerUsage": "power",
     "nvmlDeviceGetEnforcedPowerLimit": "power limit",
     "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetTemperatureV": "temperature",
     "nvmlDeviceGetClockInfo": "SM clock",
     "nvmlDeviceGetMaxClockInfo": "maximum SM clock",
     "nvmlDeviceGetCurrentClocksEventReasons": "clock event reasons",
@@ -398,13 +399,11 @@ SOURCES = {
     "nvmlDeviceGetCurrPcieLinkWidth": "PCIe width",
     "nvmlDeviceGetMaxPcieLinkWidth": "maximum PCIe width",
     "nvmlDeviceGetTotalEccErrors": "ECC errors",
-    "nvmlDeviceRegisterEvents": "Xid errors",
-    "nvmlEventSetCreate": "Xid errors",
-    "nvmlEventSetWait_v2": "Xid errors",
-    "nvmlGpmQueryDeviceSupport": "GPM (SM active, occupancy, tensor cores)",
-    "nvmlGpmSampleGet": "GPM (SM active, occupancy, tensor cores)",
-    "nvmlGpmMigSampleGet": "GPM (SM active, occupancy, tensor cores)",
-    "nvmlGpmMetricsGet": "GPM (SM active, occupancy, tensor cores)",
+    **dict.fromkeys(("nvmlDeviceRegisterEvents", "nvmlEventSetCreate", "nvmlEventSetWait_v2"), "Xid errors"),
+    **dict.fromkeys(
+        ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet"),
+        "GPM (SM active, occupancy, tensor cores)",
+    ),
     "psutil": "host",
 }
 
@@ -414,7 +413,8 @@ OLD_BINDING_CURE = "pip install --upgrade nvidia-ml-py"
 LOST_CURE = "see `dmesg | grep -i xid`; a reset or reboot brings a lost GPU back"
 
 NO_GPU = ("no NVIDIA GPU in this machine", "")
-NO_GPM = ("this GPU has no GPM: it came with Hopper", "")
+NO_GPM = ("this GPU has no GPM, or its driver does not report it: GPUs from Hopper on have one", "")
+IMPOSSIBLE = ("the driver's answer is impossible, and left out", "")
 HOST_PIDS = (
     "the driver reports the host's process ids, which are not this container's",
     "start the container with `--pid=host` to separate this process's memory from that of others",

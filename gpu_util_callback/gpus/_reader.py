@@ -10,6 +10,7 @@
 """
 
 import functools
+import math
 import os
 import statistics
 import time
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_util_callback.gpus import _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, find_again, memory_of
@@ -40,6 +42,13 @@ class _Source:
         self._gate = gate
         self._gpu = gpu
         self._key = key
+
+    def _possible(self, answer: Answer, column: str, symbol: str) -> float:
+        """Return an answer as a reading; NaN without one, or where it is impossible, which is noted."""
+        reading = NAN if answer is None else _sane(float(answer), column)
+        if answer is not None and reading != reading:
+            self._gate.memory.note(symbol, self._key, *_gate.IMPOSSIBLE)
+        return reading
 
 
 class Refreshes:
@@ -564,11 +573,15 @@ class Gpm(_Source):
         return values if any(value == value for value in values) else None
 
 
+# By unit: the smallest and largest value of a GPU that runs. Drivers answer 0 or -1 for what a virtual GPU lacks.
+_POSSIBLE = {"pct": (0.0, 101.0), "mw": (1.0, 1e8), "c": (1.0, 200.0), "mhz": (1.0, 1e5)}
+
+
 def _sane(value: float, column: str) -> float:
     """Return a reading, or NaN where the value is impossible."""
-    if not value >= 0 or (column.endswith("_pct") and value > 101):
-        return NAN
-    return min(value, 100.0) if column.endswith("_pct") else value
+    unit = column.rpartition("_")[2]
+    lowest, highest = _POSSIBLE.get(unit, (0.0, math.inf))
+    return min(value, 100.0 if unit == "pct" else value) if lowest <= value <= highest else NAN
 
 
 _SM_CLOCK = 1
@@ -579,29 +592,24 @@ _XID = 0x8
 class Health(_Source):
     """One row of `columns`, NaN where the driver has no answer."""
 
-    columns = (
-        "power_limit_mw",
-        "sm_clock_max_mhz",
-        "pcie_generation",
-        "pcie_width",
-        "ecc_corrected",
-        "ecc_uncorrected",
-    )
+    # An idle link that saves power shows a low generation.
+    _CALLS: Mapping[str, tuple[Any, ...]] = {
+        "power_limit_mw": ("nvmlDeviceGetEnforcedPowerLimit",),
+        "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
+        "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+        "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+        "ecc_corrected": ("nvmlDeviceGetTotalEccErrors", 0, _VOLATILE),
+        "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors", 1, _VOLATILE),
+    }
+    columns = tuple(_CALLS)
 
     def read(self) -> list[float]:
-        """Return [float] * len(columns). An idle link that saves power shows a low generation."""
-        return [
-            self._value("nvmlDeviceGetEnforcedPowerLimit"),
-            self._value("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
-            self._value("nvmlDeviceGetCurrPcieLinkGeneration"),
-            self._value("nvmlDeviceGetCurrPcieLinkWidth"),
-            self._value("nvmlDeviceGetTotalEccErrors", 0, _VOLATILE),
-            self._value("nvmlDeviceGetTotalEccErrors", 1, _VOLATILE, name="uncorrected"),
-        ]
+        """Return [float] * len(columns)."""
+        return [self._value(column, *call) for column, call in self._CALLS.items()]
 
-    def _value(self, symbol: str, *args: object, name: str = "") -> float:
-        value = self._gate.ask(symbol, self._gpu.board, *args, gpu=self._key, name=f"{symbol}/{name}" if name else "")
-        return NAN if value is None else float(value)
+    def _value(self, column: str, symbol: str, *args: object) -> float:
+        name = f"{symbol}/{column}"
+        return self._possible(self._gate.ask(symbol, self._gpu.board, *args, gpu=self._key, name=name), column, name)
 
 
 class XidWatch:
@@ -845,9 +853,9 @@ class GpuGauges(_Source):
             NAN if rates is None else _sane(float(rates.memory), "memory_utilization_pct"),
             used,
             reserved,
-            self._power(),
-            self._temperature(),
-            NAN if clock is None else float(clock),
+            self._possible(self._power(), "power_mw", "nvmlDeviceGetPowerUsage"),
+            self._possible(self._temperature(), "temperature_c", "nvmlDeviceGetTemperature"),
+            self._possible(clock, "sm_clock_mhz", "nvmlDeviceGetClockInfo"),
         ]
 
     def _memory(self) -> tuple[float, float]:
@@ -856,53 +864,51 @@ class GpuGauges(_Source):
             self._gate.memory.note("nvmlDeviceGetMemoryInfo", self._key, *_gate.UNIFIED)
             return NAN, NAN
         memory = memory_of(self._gate, self._gpu.handle, self._key)
-        if memory is None or 0 < memory.total < memory.used:  # bogus answers have been seen
+        if memory is None:
             return NAN, NAN
-        return float(memory.used), float(getattr(memory, "reserved", NAN))
+        reserved = float(getattr(memory, "reserved", NAN))
+        used = memory.used if memory.used <= memory.total > 0 else NAN  # bogus answers have been seen
+        return self._possible(used, "memory_used_bytes", "nvmlDeviceGetMemoryInfo"), reserved
 
-    def _power(self) -> float:
-        """Return milliwatts."""
+    def _power(self) -> Answer:
+        """Return milliwatts; None without an answer."""
         if self.instant is not False:
             power = self._instant_power()
             if self.instant:
                 return power
-        mean = self._gate.ask("nvmlDeviceGetPowerUsage", self._gpu.board, gpu=self._key)
-        return NAN if mean is None else float(mean)
+        return self._gate.ask("nvmlDeviceGetPowerUsage", self._gpu.board, gpu=self._key)
 
-    def _instant_power(self) -> float:
-        """Return the power at this moment in mW, where the GPU reports more than a mean; else NaN."""
+    def _instant_power(self) -> Answer:
+        """Return the power at this moment in mW, where the GPU reports more than a mean; else None."""
         name = f"{_BATCH}/power"
         answer = self._gate.ask(_BATCH, self._gpu.board, [_POWER_INSTANT], gpu=self._key, name=name)
         if answer is None:
             if self._gate.lacks(name, self._key):
                 self.instant = False
             self._gate.memory.forget(name, self._key)  # nothing is missing
-            return NAN
+            return None
         code = answer[0].nvmlReturn
         if code == 0:
             self.instant = True
             return float(getattr(answer[0].value, VALUE_MEMBERS.get(answer[0].valueType, "uiVal")))
         if code in OFF and code not in NO_NEW_VALUE:
             self.instant = False
-        return NAN
+        return None
 
-    def _temperature(self) -> float:
-        """Return the core's temperature in °C, NaN if unknown."""
-        value = self._gate.first_of(
+    def _temperature(self) -> Answer:
+        """Return the core's temperature in °C, None if unknown."""
+        return self._gate.first_of(
             ("nvmlDeviceGetTemperatureV", self._gpu.board, _CORE_SENSOR),
             ("nvmlDeviceGetTemperature", self._gpu.board, _CORE_SENSOR),  # drivers before 570
             gpu=self._key,
         )
-        return NAN if value is None else float(value)
 
 
 # Seconds between reads of values that are slow to query or to change; the rest: every tick. On an
 # H200 the batch of counters takes 5 ms of CPU, the buffer's two queries 4 ms, the processes 2, GPM and
 # the event reasons 0.1.
 BUFFER_S, GPM_S, REASONS_S, BATCH_S, PROCESSES_S, HEALTH_S = 1.0, 0.18, 0.18, 1.0, 1.0, 10.0
-_NO_COUNTERS = [NAN] * len(Counters.columns)
-_NO_PROCESSES = [NAN] * len(Processes.columns)
-_NO_HEALTH = [NAN] * len(Health.columns)
+_NO_COUNTERS, _NO_PROCESSES, _NO_HEALTH = ([NAN] * len(kind.columns) for kind in (Counters, Processes, Health))
 
 
 class GpuReader:
