@@ -148,16 +148,12 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
         if str(getattr(getattr(wrapper, "_func", None), "__module__", "")).startswith(_LIBRARIES):
             flags.add("library")
     if name in ("map", "interleave", "map + batch"):
-        calls = _constant(getattr(dataset, "_num_parallel_calls", None))
-        if kind.startswith("Parallel"):
-            if calls is not None and calls != _AUTOTUNE:
-                flags.add("fixed_parallelism")
-        else:
+        if not kind.startswith("Parallel"):
             flags.add("sequential")
-    if kind == "Prefetch":
-        size = _constant(getattr(dataset, "_buffer_size", None))
-        if size is not None and size != _AUTOTUNE:
-            flags.add("fixed_buffer")
+        elif _is_fixed(dataset, "_num_parallel_calls"):
+            flags.add("fixed_parallelism")
+    if kind == "Prefetch" and _is_fixed(dataset, "_buffer_size"):
+        flags.add("fixed_buffer")
     if kind == "FlatMap" and function is not None and "GeneratorDataset" in operations:
         title = "from_generator"  # the generator itself is a node of its own below
     return WrittenStage(
@@ -169,6 +165,11 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
         buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
         count=next((count for key in _COUNTS if (count := _constant(getattr(dataset, key, None))) is not None), None),
     )
+
+
+def _is_fixed(dataset: tf.data.Dataset, attribute: str) -> bool:
+    """Return whether a number is known and is not left to autotuning."""
+    return _constant(getattr(dataset, attribute, None)) not in (None, _AUTOTUNE)
 
 
 def _buffer_bytes(dataset: tf.data.Dataset) -> int | None:
