@@ -2,15 +2,17 @@
 
 Photographs made-up log directories of every kind (harness/support/gallery.py), or LOGDIR, through a real TensorBoard:
 the run that opens first, in frames from a desktop's to a phone's, light and dark, and once with its panel open. Prints
-which part of each picture the lane of time has, and puts all of them on one sheet, OUTDIR/sheet.png.
+which part of each picture the lane of time has, and puts all of them on one sheet, OUTDIR/sheet.png. With the
+environment variable CHECKOUT=DIR the tab and the scenes are those of another checkout, such as one of before a change.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(os.environ.get("CHECKOUT") or Path(__file__).parents[1]).resolve()
 sys.path[:0] = [str(ROOT / "harness" / "support"), str(ROOT)]
 
 import chromium  # noqa: E402
@@ -24,12 +26,12 @@ FRAMES = {"1440x836": (1440, 836), "1920x1080": (1920, 1080), "1024x640": (1024,
 PANEL = "1440x836"
 THUMBNAIL = 300  # pixels, the height of a picture on the sheet
 
-# The part of the frame that the lane of time has, with its name beside it.
+# The part of the frame that the lane of time has, with its name beside it; before there was one, the first lane.
 LANE = """(() => {
   const { clientWidth, clientHeight } = document.documentElement;
   const lane = document.querySelector('.tl-head canvas').getBoundingClientRect();
-  const label = document.querySelector('.tl-time').getBoundingClientRect();
-  const high = Number(document.querySelector('.tl-time').style.height.replace('px', ''));
+  const row = document.querySelector('.tl-time') ?? document.querySelector('.tl-label');
+  const label = row.getBoundingClientRect(), high = parseFloat(row.style.height);
   return high * (lane.right - (label.width ? label.left : lane.left)) / clientWidth / clientHeight;
 })()"""
 
@@ -38,7 +40,8 @@ def shoot(browser: Browser, url: str, folder: Path, frame: str, dark: bool) -> f
     """Photograph what opens first, as `<frame>[-dark].png`, and with its panel; return what `LANE` is."""
     width, height = FRAMES[frame]
     options = {"viewport": {"width": width, "height": height}, "color_scheme": "dark" if dark else "light"}
-    tab = Tab(new_page(browser, **options), url, host=False).open()
+    tab = Tab(new_page(browser, **options), url, host=False).open(wait=False)
+    tab.wait_for("h1", 45)
     tab.settle()
     path = folder / f"{frame}{'-dark' if dark else ''}.png"
     tab.page.screenshot(path=path)
