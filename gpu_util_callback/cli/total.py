@@ -65,14 +65,9 @@ def run(args: argparse.Namespace) -> int:
             _remote.wait_for_answer(logdir, args.timeout, " --timeout S waits longer.")
     logdirs = expanded(args.logdir)
     line = options.StatusLine()
+    show = partial(_progress, line)
     try:
-        surveyed = survey(
-            logdirs,
-            thresholds=thresholds,
-            recompute=args.rejudge,
-            engine=args.engine,
-            progress=partial(_progress, line),
-        )
+        surveyed = survey(logdirs, thresholds=thresholds, recompute=args.rejudge, engine=args.engine, progress=show)
     finally:
         line.clear()
     for problem in surveyed.problems[:_SHOWN_PROBLEMS]:
@@ -94,23 +89,27 @@ def run(args: argparse.Namespace) -> int:
 
         print(f"wrote {args.parquet}: {write_runs(surveyed.rows, args.parquet):,} recordings", file=sys.stderr)
     if args.json:
-        print(_lines({"logdirs": cleaned(logdirs), **report}))
+        _print_json({"logdirs": cleaned(logdirs), **report})
     else:
         color, unicode = options.color(args.color), options.unicode()
         print(render(report, width, color, unicode, max(0, args.top)), end="")
     return 0
 
 
-def _lines(report: dict) -> str:
-    """Return JSON with a line for each field and for each run: indenting all takes seconds."""
-    fields = []
+def _print_json(report: dict) -> None:
+    """Print JSON with a line for each field and for each run: all of a large fleet at once takes gigabytes."""
+    *_, last = report
+    print("{")
     for name, value in report.items():
+        comma = "," * (name != last)
         if name == "runs":
-            text = "[\n" + ",\n".join(json.dumps(run, allow_nan=False) for run in value) + "\n]"
+            print(f"{json.dumps(name)}: [")
+            for number, run in enumerate(value, 1):
+                print(json.dumps(run, allow_nan=False) + "," * (number < len(value)))
+            print(f"]{comma}")
         else:
-            text = json.dumps(value, allow_nan=False)
-        fields.append(f"{json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(fields) + "\n}"
+            print(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}{comma}")
+    print("}")
 
 
 def _progress(line: options.StatusLine, activity: str, count: int, of: int | None) -> None:

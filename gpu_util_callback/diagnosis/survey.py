@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
@@ -207,10 +207,13 @@ def row_of_open(recording: Recording, recompute: bool = False) -> Row:
     return row | {"id": recording.id, "judged": row["judged"] and recompute}
 
 
+_shown = lru_cache(16)(without_secrets)  # the address of a log directory, of thousands of runs
+
+
 def _row(place: Found, summary: RunSummary, *, diagnosed: bool) -> Row:
     home, _, folder = place.path.rstrip("/").rpartition("/")
     return {
-        "logdir": without_secrets(place.logdir),
+        "logdir": _shown(place.logdir),
         "run": place.run,
         "id": recording_id(place.run, folder),
         "home": home,

@@ -114,7 +114,7 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
     """
     sums = Sums()
     wall = row["wall_s"] or 0.0
-    idle = Counter(row["idle_gpus"].values())
+    idle = Counter(row["idle_gpus"].values()) if row["idle_gpus"] else {}
     working = len(row["gpus"]) - sum(idle.values())
     lost = {
         cause: (loss["lost_s"], loss["saves_s"]) for cause, loss in row["lost"].items() if loss["lost_s"] is not None

@@ -8,6 +8,7 @@ are left out.
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -939,10 +940,7 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
 
 def valid(kind: Any, name: str, value: Any) -> Any:
     """Return a value for this field of a declared object, None where the field cannot hold it."""
-    try:
-        return _value(_fields(kind)[name], value, "", [])
-    except _Invalid:
-        return None
+    return dict(_valid_items([(name, _fields(kind)[name], value)], "", [])).get(name)
 
 
 def as_declared(kind: Any, value: Any) -> Any:
@@ -1044,26 +1042,22 @@ def _fields(kind: Any) -> dict[str, _Kinds]:
 
 
 def _value(kinds: _Kinds, value: Any, at: str, problems: list[str]) -> Any:
-    """Return a value without the parts that are not as declared. Raises: _Invalid.
+    """Return a list or an object without the parts that are not as declared. Raises: _Invalid for any other value.
 
     Args:
         at: its place in the manifest.
         problems: a line for each part that is left out is appended.
     """
     kind = kinds.get(type(value))
-    if kind is None or not kind.takes(value):
+    if kind is None or not isinstance(value, (dict, list)) or not kind.takes(value):
         names = " or ".join(dict.fromkeys(each.name for each in kinds.values() if each.name))
         raise _Invalid(f"is {_shown(value)}, not {names}")
-    if isinstance(value, str):
-        return encodable(value)
     if isinstance(value, list):
         entries = ((number, kind.items, item) for number, item in enumerate(value))
         return [item for _, item in _valid_items(entries, at, problems)]
-    if not isinstance(value, dict):
-        return value
     reported = len(problems)
     if kind.fields is None:
-        named = ((encodable(name), kind.items, item) for name, item in value.items())
+        named = ((sys.intern(encodable(name)), kind.items, item) for name, item in value.items())
         return dict(_valid_items(named, at, problems))
     good_fields = _object(kind.fields, value, at, problems)
     if kind.whole and len(problems) > reported:
@@ -1075,7 +1069,7 @@ def _value(kinds: _Kinds, value: Any, at: str, problems: list[str]) -> Any:
 def _object(kind: Any, value: dict[str, Any], at: str, problems: list[str]) -> dict[str, Any]:
     """Return the fields of an object that are as declared. Raises: _Invalid where a required one is not."""
     fields = _fields(kind)
-    items = ((name, fields[name], item) for name, item in value.items() if name in fields)
+    items = ((sys.intern(name), fields[name], item) for name, item in value.items() if name in fields)
     good_fields = dict(_valid_items(items, at, problems))
     missing = kind.__required_keys__ - good_fields.keys()
     if missing:
@@ -1086,8 +1080,12 @@ def _object(kind: Any, value: dict[str, Any], at: str, problems: list[str]) -> d
 def _valid_items(
     items: Iterable[tuple[str | int, _Kinds, Any]], at: str, problems: list[str]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield key and value of each item that is as declared; name the others."""
+    """Yield key and value of each item that is as declared; name the others. Equal texts are held once."""
     for key, kinds, item in items:
+        kind = kinds.get(type(item))
+        if type(item) not in (dict, list) and kind is not None and kind.takes(item):  # nearly all of them
+            yield key, sys.intern(encodable(item)) if type(item) is str else item
+            continue
         place = f"{at}[{key}]" if isinstance(key, int) else f"{at}.{key[:40]}"
         try:
             valid_item = _value(kinds, item, place, problems)
