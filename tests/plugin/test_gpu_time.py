@@ -165,3 +165,16 @@ def test_findings_say_which_part_of_the_time_they_take(replies):
     assert parts["host_stall:WandbMetricsLogger"] == "callbacks"
     assert parts["input_bound"] == "input" and parts["recompilation"] == "compile"
     assert parts["throttled:thermal"] == "" and parts["no_tensor_cores:gpu0"] == ""
+
+
+def test_buckets_about_as_long_as_a_step_do_not_alias():
+    """Steps of 20 ms, the first half of each a wait, in buckets of 16 ms: the mean of several steps, at most."""
+    cells = 2000
+    ns = np.zeros((len(gpu_time.PARTS), cells))
+    parts = list(gpu_time.PARTS)
+    ns[parts.index("input"), ::2] = ns[parts.index("busy"), 1::2] = 10e6
+    exact = gpu_time.Split(np.arange(cells + 1) * 10e6, ns, np.full(cells, 10e6))
+    buckets = np.arange(0, cells * 10e6, 16e6)
+    waits = [exact.shares(buckets, least_ns)[parts.index("input")] for least_ns in (0.0, 120e6)]
+    assert np.ptp(waits[0]) > 20 and np.ptp(waits[1][10:-10]) < 8
+    assert waits[1].mean() == pytest.approx(50, abs=1)
