@@ -196,7 +196,7 @@ def _active_pct(run: Run) -> dict[str, float]:
     return {str(index): round(mean.value, 4) for index, mean in means.items() if mean is not None}
 
 
-_VOID = Advice("First let the data begin again, then measure again: other batches may take other times.", "", 0.0)
+_VOID = Advice("First let the data begin again, then measure again: other batches may take other times.")
 
 
 def _part(finding: Finding) -> str:
@@ -217,9 +217,7 @@ def _permitted(finding: Finding, run: Run) -> Advice:
         return advice
     return advice.otherwise or Advice(
         "What helps here is a change of the training itself, of its batch size or precision, "
-        f"and gains less than {100 * (NOTICEABLY - 1):.0f} %: leave it as it is.",
-        "",
-        0.0,
+        f"and gains less than {100 * (NOTICEABLY - 1):.0f} %: leave it as it is."
     )
 
 

@@ -39,7 +39,7 @@ class Advice:
         code: to copy, and to run: no part of the change hides in a comment; `...` stands for
             arguments and statements that are there already.
         saves: share of the lost time (0-1) that it saves: `cache()` still reads everything once, a
-            callback every hundredth batch still runs a hundredth of the time.
+            callback every hundredth batch still runs a hundredth of the time. 0 = nothing is promised.
         most: the most that it may save, a share likewise.
         wholly: it may save that much: what is made once may be all that was waited for, or be made before the run.
         alters_training: it changes the computation (batch size, precision), not only its speed.
@@ -54,12 +54,13 @@ class Advice:
         compiles: it replaces Python code that starts each operation. A run does not show how much faster
             the steps can get then: their gain has no upper end.
         untried: why `gpu-util try` cannot measure it; "" = it can where `trying.changes` reads its code.
+        proof: what measured that it helps: a program of `gauntlet/`, or a test. Only a question promises without one.
         otherwise: the advice if this one is not worth altering the training for.
     """
 
     text: str
     code: str = ""
-    saves: float = 1.0
+    saves: float = 0.0
     most: float = 1.0
     wholly: bool = False
     alters_training: bool = False
@@ -73,6 +74,7 @@ class Advice:
     frees_cores: bool = False
     compiles: bool = False
     untried: str = ""
+    proof: str = ""
 
 
 @dataclass(slots=True)

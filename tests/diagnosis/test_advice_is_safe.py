@@ -100,20 +100,6 @@ def test_jax_on_a_gpu_without_a_driver_library_is_seen():
     assert "use_multiprocessing" not in found(run, "input_bound", COMPUTING)["advice"]["code"]
 
 
-@pytest.mark.parametrize("wait_ms, said", [(0.6, False), (2.5, True)])
-def test_the_batch_size_is_not_changed_for_less_than_a_tenth(wait_ms, said):
-    """Half of the wait is promised of a batch twice as large: here 3 % of the time, and 12 %."""
-    facts = DATALOADER | {
-        "input_workers": 2,
-        "input_pin_memory": True,
-        "input_ready_pct": 98.0,
-        "input_handover_ms": wait_ms,
-    }
-    run = waits(framework=JAX, wait_ms=wait_ms, step_ms=7, **facts)
-    finding = found(run, "input_bound")
-    assert ("batch_size=64" in finding["advice"]["code"]) == said
-
-
 def test_what_alters_the_training_says_so(monkeypatch):
     made: list[Advice] = []
     plain = Advice.__init__

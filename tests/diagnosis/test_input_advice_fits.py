@@ -277,8 +277,7 @@ SAID = [
     (shared(43.0, 2.0, wait_ms=5, step_ms=4.4), busy(125, 64), "", "private_threadpool_size"),
     (parsed(1.8), busy(100, 55), "outside the pipeline", "map(parse)"),  # less than a sixth of the wait
     (parsed(2.0), busy(100, 55), "map(parse)", "outside the pipeline"),
-    (handed(2.3), None, "batch_size=64", "too few"),
-    (handed(2.3), None, "98 % of the batches were finished", "num_workers"),
+    (handed(2.3), None, "98 % of the batches were finished", "too few"),
     (handed(2.3, input_pin_memory=False), None, "pin_memory=True", "batch_size"),
     (handed(0.4), None, "num_workers=4", "handing"),  # less than half of the wait
     (handed(0.4), None, "", "of the batches were finished"),
@@ -341,9 +340,8 @@ GAINS = [
     # A batch each 45 ms; behind the map's threads a generator makes one after the other.
     (waits((*SERIAL[:2], 0.1, *SERIAL[3:]), MAPPED, PREFETCH, wait_ms=34, machine={"cpus": 2}), WAITING, 4.4),
     (waits(SERIAL, MAPPED, PREFETCH, wait_ms=35, machine={"cpus": 2}), WAITING, 3.0),
-    # 30 ms of one core for a batch each 40 ms: of two cores none is free, of sixteen enough.
+    # 30 ms of one core for a batch each 40 ms: of two cores none is free.
     (dataset(machine={"cpus": 2}, gpus=[]), busy(90, 50), 1.0),
-    (dataset(machine={"cpus": 16}, gpus=[]), busy(90, 50), 4.0),
     (waits(**TWO_CORES, **DATALOADER, **LOOP), busy(75, 77.5), 1.0),  # of two cores another program has 0.8
     (dataset(wait_ms=40), busy(48, 10), 50 / 14),  # of 30 ms a batch 14 compute under Python's one lock
 ]
@@ -392,10 +390,6 @@ TABLES = [
     *callbacks.STEP_WORK,
 ]
 LIMITS = [*tf_data.LIMITS, *loaders.LIMITS, *inputs.LOOP_LIMITS, *host.VALIDATION_LIMITS]
-
-
-def test_each_remedy_says_when_it_would_do_harm():
-    assert [entry.name for entry in TABLES if entry.code and not entry.wrong_if] == []
 
 
 def test_a_limit_has_no_code_and_promises_nothing():

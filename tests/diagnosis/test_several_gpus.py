@@ -42,7 +42,7 @@ def test_gpus_that_are_hot_together_lose_their_time_once(count):
     one, all_of_them = lost(1), lost(count)
     assert all_of_them["lost_s"] == pytest.approx(one["lost_s"], rel=0.02)
     assert all_of_them["gpus"] == list(range(count))
-    assert all_of_them["verdict"].split("make")[1] == one["verdict"].split("make")[1]
+    assert "faster" not in all_of_them["verdict"]  # a lower power limit or colder air: nobody measured what they save
     numbers = ",".join(map(str, range(count)))
     assert f"nvidia-smi -i {numbers} -q" in all_of_them["advice"]["code"]
 

@@ -138,7 +138,7 @@ class Work:
 
     @property
     def as_now(self) -> str:
-        """The code that `_at_every` replaces."""
+        """The line that stands in the program now, in place of which `_at_every` gives another."""
         if self.from_library:
             return f"callbacks = [{self.who}(...)]"
         return f"...  # in {self.name or 'the callback'}"
@@ -161,7 +161,7 @@ class EpochWork(Work):
 
     @property
     def saved(self) -> float:
-        """Share of the work that the interval saves."""
+        """Share (0-1) of the work that is left out at the wanted interval."""
         return 1 - math.ceil(self.times / self.every_epochs) / self.times
 
     @functools.cached_property
@@ -170,8 +170,8 @@ class EpochWork(Work):
         return _argument(self, "epoch", 1.0, min(self.every_epochs, self.total))
 
     @property
-    def slim(self) -> str:
-        """A way to make a checkpoint smaller."""
+    def weights_alone(self) -> str:
+        """The remedy of saving no optimizer state, as a further sentence; "" where that saves little."""
         adam = "adam" in str(self.run.fit.get("optimizer")).lower()
         if self.who != "ModelCheckpoint" or not adam:
             return ""
@@ -220,8 +220,8 @@ class StepWork(Work):
         return f"{self.who} takes {brief(self.each_ms)} a step, and {waits}."
 
     @property
-    def or_aside(self) -> str:
-        """The other way to keep the work out of the steps, where it is not in a thread already."""
+    def or_in_background(self) -> str:
+        """The remedy of a background thread, as the end of a sentence; "" where Keras runs the hook on one already."""
         return "" if self.pooled else ", or do it in a background thread"
 
     @property
@@ -231,7 +231,7 @@ class StepWork(Work):
 
     @property
     def per_epoch(self) -> float:
-        """Steps counted from 0; Keras restarts the count in each epoch."""
+        """Steps of an epoch; of the whole loop where no fit restarts the count."""
         return self.steps / (1 if self.run.custom_loop else max(1, self.epochs))
 
     @property
@@ -244,13 +244,13 @@ class StepWork(Work):
 
     @property
     def once_an_epoch(self) -> bool:
-        """True if that interval is longer than an epoch."""
+        """True if `every` batches are more than an epoch has, so that the work belongs at its end."""
         several = self.per_epoch > self.period
         return self.every >= self.per_epoch and several and self.every > EVERY_BATCH
 
     @property
     def saved(self) -> float:
-        """Share of the work that the interval saves."""
+        """Share (0-1) of the work that is left out at the wanted interval."""
         often = max(1.0, self.per_epoch / self.period)
         return 1 - min(1.0, math.ceil(self.per_epoch / self.every) / often)
 
@@ -262,14 +262,13 @@ class StepWork(Work):
 
 ARGUMENT = Entry(
     "argument",
-    tried="class",
     when=lambda w: w.argument is not None,
     says="{says}",
     remedy="Its argument {argument.name} sets how often it works",
     code="{who}(..., {argument.name}={argument.wanted})",
     before="{who}(..., {argument.name}={argument.now})",
     saves=lambda w: w.saved,
-    wrong_if="the argument counts something else: its value is not the interval that was seen",
+    proof="callback_argument",
 )
 _SWAPS = Entry(
     "swapped weights",
@@ -279,17 +278,15 @@ _SWAPS = Entry(
 _SAVE_AFTER = '\nmodel.save("model.keras")  # after fit, which ends between two saves'
 _SAVE_ONCE = Entry(
     "save once",
-    tried="without",
     when=lambda w: w.saver and w.once,
     says="{says}",
     remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
     code='model.save("model.keras")  # after fit, instead of {who}',
     saves=lambda w: 1 - 1 / max(w.total, w.times),
-    wrong_if="the training may be interrupted and is to go on",
+    proof="checkpoints",
 )
 _LESS_OFTEN = Entry(
     "less often",
-    tried="every",
     when=lambda w: True,
     says="{says}",
     asks=_AS_BEFORE,
@@ -297,11 +294,9 @@ _LESS_OFTEN = Entry(
     code=lambda w: _at_every(w, w.every_epochs),
     before=lambda w: w.as_now,
     saves=lambda w: w.saved,
-    wrong_if="later steps rest on what it does",
 )
 _ONCE = Entry(
     "once, at the end",
-    tried="no: it moves work to another hook",
     when=lambda w: w.once and w.hook,
     says="{says}",
     asks=_AS_BEFORE,
@@ -309,16 +304,16 @@ _ONCE = Entry(
     code=lambda w: _in_later_hook(w, "on_train_end"),
     before=lambda w: w.as_now,
     saves=lambda w: 1 - 1 / w.total,
-    wrong_if="later epochs rest on what it does",
+    proof="epoch_callback",
 )
 _SAVE_LESS_OFTEN = replace(
     _LESS_OFTEN,
     name="a loop's checkpoints",
-    tried="class",
     when=lambda w: w.is_checkpoint,
     asks="",
     changes="how much of the training a crash loses",
     before="",
+    proof="loop_checkpoints",
 )
 EPOCH_WORK = (
     _SWAPS,
@@ -330,42 +325,40 @@ EPOCH_WORK = (
     _SAVE_ONCE,
     Entry(
         "no histograms",
-        tried="class",
         when=lambda w: "histogram_freq" in (w.facts.get("every") or {}),
         says="{says}",
         remedy="Histograms and images of all weights take most of that: write none",
         code="keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         saves=lambda w: 1.0,
-        wrong_if="somebody reads the histograms",
+        proof="blind/third/weight_histograms",
     ),
     ARGUMENT,
     _ONCE,
     Entry(
         "save less often",
-        tried="class",
         when=lambda w: w.saver,
         says="{says}",
-        remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch{w.slim}",
+        remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch{w.weights_alone}",
         code=lambda w: _save_every(w) + (_SAVE_AFTER if w.total % w.every_epochs else ""),
         saves=lambda w: 1 - (w.times // w.every_epochs) / w.times,
-        wrong_if="an epoch is too long to lose",
+        proof="saves_less_often",
     ),
     replace(
         _ONCE,
         name="a loop's phase once",
-        tried="no: it is the loop's own code",
         when=lambda w: not w.hook and w.once and w.run.ended,
         remedy="Do it once, at the end of this short training, or in a background thread",
         code=lambda w: in_loop(w.run, w.name, w.total, last=True),
         before="",
+        proof="loop_phase_once",
     ),
     replace(
         _LESS_OFTEN,
         name="a loop's phase less often",
-        tried="no: it is the loop's own code",
         when=lambda w: not w.hook,
         code=lambda w: in_loop(w.run, w.name, w.times, w.every_epochs),
         before="",
+        proof="loop_phase_less_often",
     ),
     _LESS_OFTEN,
 )
@@ -375,61 +368,60 @@ STEP_WORK = (
         _SAVE_LESS_OFTEN,
         remedy=lambda w: f"Save every {ordinal(w.every)} step",
         code=lambda w: at_steps(w.run, w.name, w.every),
+        proof="loop_checkpoints_in_steps",
     ),
     _SAVE_ONCE,
     Entry(
         "save at epochs",
-        tried="class",
         when=lambda w: w.saver,
         says="{says}",
         remedy=lambda w: "Save once an epoch" if w.every_epochs == 1 else f"Save every {ordinal(w.every_epochs)} epoch",
         code=lambda w: _save_every(w),
         saves=lambda w: max(0.0, 1 - w.saves_left / max(1, w.times)),
-        wrong_if="an epoch is too long to lose",
+        proof="blind/first/saved_each_batches",
     ),
     Entry(
         "no metrics of batches",
-        tried="every",
         when=lambda w: w.who == "TensorBoard",
         says="{says} It makes a summary of every metric after every batch, even of those that "
         "update_freq does not let it write.",
         remedy="Write once an epoch, and give it no metrics in between",
         code=lambda w: _ONCE_PER_EPOCH,
         saves=lambda w: 1.0,
-        wrong_if="somebody reads the metrics of batches",
+        proof="tests/cures/test_advice.py::test_tensorboard_makes_no_summaries_between_epochs",
     ),
     Entry(
         "no progress bar",
-        tried="fit",
         when=lambda w: w.who == "ProgbarLogger",
         says=lambda w: f"Keras' progress bar takes {brief(w.each_ms)} of every step, and these steps are short.",
         remedy="Print one line an epoch instead",
         code="model.fit(..., verbose=2)",
         saves=lambda w: 1.0,
-        wrong_if="somebody watches the progress within an epoch",
+        proof="progress_bar",
     ),
     replace(
         _LESS_OFTEN,
         name="a loop's phase less often",
-        tried="no: it is the loop's own code",
         when=lambda w: w.run.custom_loop,
         remedy=lambda w: f"Do it every {ordinal(w.every)} step, or do it in a background thread",
         code=lambda w: at_steps(w.run, w.name, w.every),
         before="",
+        proof="loop_phase_in_steps",
     ),
     ARGUMENT,
     replace(
         _LESS_OFTEN,
         name="once an epoch",
-        tried="no: it moves work to another hook",
         when=lambda w: w.once_an_epoch,
-        remedy="Do it once an epoch{or_aside}",
+        remedy="Do it once an epoch{or_in_background}",
         code=lambda w: _in_later_hook(w, "on_epoch_end"),
+        proof="callback_once_an_epoch",
     ),
     replace(
         _LESS_OFTEN,
-        remedy=lambda w: f"Do it every {ordinal(w.every)} batch{w.or_aside}",
+        remedy=lambda w: f"Do it every {ordinal(w.every)} batch{w.or_in_background}",
         code=lambda w: _at_every(w, w.every),
+        proof="reading_callback_jax",
     ),
 )
 
@@ -558,7 +550,8 @@ def call_seldom(call: str, place: str, share: float, at_line: float) -> Advice:
     if spared is not None:
         remedy, code, changes = spared
         saves = at_line * (1 - 1 / EVERY_BATCH)
-        return Advice(f"{says} {remedy}. This changes {changes}.", code, saves, changes=changes, leaves_out=True)
+        text = f"{says} {remedy}. This changes {changes}."
+        return Advice(text, code, saves, changes=changes, leaves_out=True, proof="logs_in_steps")
     slow = "" if calls else " Python runs there, element by element: compute it of whole arrays."
     return Advice(
         f"{says}{slow} Does training go on the same where it is left out of most steps? If so, do it every "

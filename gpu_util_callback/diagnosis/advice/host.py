@@ -4,8 +4,8 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.input_wait import InputWait, fork_safe, starts_fresh
-from gpu_util_callback.diagnosis.advice.loaders import with_workers
+from gpu_util_callback.diagnosis.advice.input_wait import fork_safe, starts_fresh
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, ITEM_WAITS, with_workers
 from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -92,12 +92,6 @@ class Validations:
     def workers_save(self) -> float:
         """Share of the validations that more workers save, where cores are free."""
         return self.waiting * (1 - max(1, self.workers) / self.more_workers)
-
-    @property
-    def cores_free(self) -> bool:
-        """True if cores are free for worker processes."""
-        wait = InputWait(self.run, self.run.whole, 1.0, 1.0)
-        return wait.own_cpus is not None and wait.has_room
 
     @property
     def cached(self) -> bool | None:
@@ -224,7 +218,7 @@ VALIDATION_AGAIN = (
         code="model.fit(..., validation_steps={set_batches})",
         saves=lambda v: v.per_batch * (1 - 1 / v.passes),
         changes="validation metrics only as far as the passes differ",
-        wrong_if="the pipeline draws random numbers, and their mean over several passes is wanted",
+        proof="validation_one_pass",
     ),
     Entry(
         "skip before",
@@ -234,14 +228,13 @@ VALIDATION_AGAIN = (
         remedy="Skip them before they are made: the same samples follow",
         code="val_ds = val_ds.skip({dropped_samples})  # before {dropped[behind]}, in place of skip({dropped[count]})",
         saves=lambda v: v.waiting * v.dropped_share,
-        wrong_if="a stage between reorders, drops or joins samples",
+        proof="validation_skip",
     ),
 )
 # For validations that wait for their data: a cache gained 2 times where validating half as often gained 1.4.
 VALIDATION_DATA = (
     Entry(
         "cache, asked",
-        tried="no: it is about the validation data, whose pipeline is not timed by steps",
         when=lambda v: v.kind == "tf.data" and v.total > 1 and not v.cached and v.random is not True,
         says="{waits}.",
         asks="Is it the same data every time, all of it (no shuffle, repeat or validation_steps), and does it "
@@ -250,11 +243,10 @@ VALIDATION_DATA = (
         code="val_ds = val_ds.cache()  # as its last step",
         saves=lambda v: v.waiting * (1 - 1 / v.total),
         frees_cores=True,
-        wrong_if="a map is random, it is shuffled, repeated or cut, does not fit into memory, or a cache is there",
+        proof="validation_decoding",
     ),
     Entry(
         "cut before the cache",
-        tried="no: it is about the validation data",
         # Of 19 batches of images in a cache ten were decoded again in each validation, measured.
         when=lambda v: v.total > 1 and v.cached is True and v.batches == v.run.fit.get("validation_steps"),
         says="{waits}, although the data have a cache: validation_steps may end them before it is full, and what is "
@@ -264,32 +256,31 @@ VALIDATION_DATA = (
         code="val_ds = val_ds.take({batches}).cache()  # behind batch, in place of the cache before",
         saves=lambda v: v.waiting * (1 - 1 / v.total),
         frees_cores=True,
-        wrong_if="validation_steps are all batches there are, or they are shuffled",
+        proof="validation_cut",
     ),
     Entry(
         "workers",
-        tried="no: it is about the validation data",
-        when=lambda v: "dataloader" in v.kind and v.cores_free and fork_safe(v.run) and not starts_fresh(v.run),
+        untried="it is about the validation data",
+        when=lambda v: "dataloader" in v.kind and fork_safe(v.run) and not starts_fresh(v.run),
         says="{waits}.",
+        asks=CORE_FREE,
         remedy="Let worker processes prepare it ahead of time",
         code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",
         saves=lambda v: v.workers_save,
-        wrong_if="no core is free, or JAX holds a GPU and workers are forked",
     ),
     Entry(
         "threads, asked",
-        tried="no: it is about the validation data",
+        untried="it is about the validation data",
         when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
         says="{waits}.",
-        asks="Does its __getitem__ mostly wait, for files or a network?",
+        asks=ITEM_WAITS,
         remedy="Let several threads prepare it ahead of time",
         code=lambda v: with_workers(v.run, "val_dataset", v.more_workers, processes=False),
         saves=lambda v: v.workers_save,
-        wrong_if="__getitem__ computes: threads share Python's one lock",
+        proof="validation_threads",
     ),
     Entry(
         "kept batches",
-        tried="no: it is about the validation data",
         when=lambda v: (
             v.total > 1
             and v.kind not in ("tf.data", "numpy")
@@ -307,61 +298,57 @@ VALIDATION_DATA = (
             else ""
         ),
         saves=lambda v: v.waiting * (1 - 1 / v.total),
-        wrong_if="batches are random or too many",
+        proof="validation_kept",
     ),
 )
 # Four times 625 batches of 32 took 4.9 to 32 s, of 256 samples 2.3 to 8.8 s: a small model, TensorFlow and PyTorch.
 VALIDATION_BATCHES = (
     Entry(
         "larger batches",
-        tried="fit",
         when=lambda v: v.kind == "numpy" and not v.run.custom_loop and v.larger >= DOUBLE,
         says="{takes}, in {batches} batches.",
         asks="Is it faster in batches {larger} times as large?",
         remedy="Validate in those",
         code="model.fit(..., validation_batch_size={larger_batch})",
         saves=lambda v: v.per_batch * MOSTLY,
-        wrong_if="they do not fit into the GPU's memory, or the model is so large that batches do not matter",
+        proof="validation_small_batches",
     ),
 )
 VALIDATION_LESS = (
     Entry(
         "a loop's validation less often",
-        tried="no: it is the loop's own code",
+        untried="it is the loop's own code",
         when=lambda v: v.run.custom_loop and v.total >= LEFT,
         says="{takes}.",
         remedy="Validate {every}",
         code=lambda v: in_loop(v.run, "validation", v.count, v.factor),
         saves=lambda v: 1 - math.ceil(v.count / v.factor) / v.count,
         changes="how often validation metrics are known",
-        wrong_if="each validation decides something",
+        proof="blind/second/hf_evaluations",
     ),
     Entry(
         "less often",
-        tried="fit",
         when=lambda v: not v.run.custom_loop and v.total >= LEFT,
         says="{takes}.",
         remedy="Validate {every}",
         code="model.fit(..., validation_freq={factor})",
         saves=lambda v: 1 - (v.total // v.factor) / v.total,
         changes="what callbacks see: {known_less_often}",
-        wrong_if="each validation decides something; the line names the callbacks",
+        proof="validation_cached",
     ),
     Entry(
         "fewer batches",
-        tried="fit",
         when=lambda v: not v.run.custom_loop and v.batches >= 2 and v.cached is False and not v.monitors,
         says="{takes}.",
         remedy="Validate on {steps} of its {batches} batches, and on all of them at the end",
         code=_fewer_steps,
         saves=lambda v: v.per_batch * (1 - v.steps / v.batches),
         changes="validation metrics: they are those of a part of the data",
-        wrong_if="a cache of the data would never fill, or a callback monitors a metric",
+        proof="validation_fewer",
     ),
 )
 VALIDATION_LIMITS = (
-    Entry("data", when=lambda v: v.waiting > A_QUARTER, says="{takes}. {waits}."),
-    Entry("time", when=lambda v: True, says="{takes}."),
+    Entry("time", when=lambda v: True, says=lambda v: f"{v.takes}.{f' {v.waits}.' if v.waiting > A_QUARTER else ''}"),
 )
 
 
@@ -383,6 +370,8 @@ PREDICT_ADVICE = Advice(
     "for data sets. For one batch at a time call predict_on_batch, which computes the same, or the "
     "model itself inside a compiled function.",
     "predictions = model.predict_on_batch(batch)  # in place of model.predict(batch)",
+    saves=1.0,
+    proof="dqn",
 )
 
 # Calls of compiled functions, and their internals in the frameworks.
@@ -409,7 +398,6 @@ def traced_too_early(run: Run, name: str, took_ns: int) -> Advice:
         f"{name} takes {duration(took_ns / 1e9)}, once. Record after the warm-up, some steps "
         "later: this part of the trace does not show what holds the other steps back.",
         _RECORD_LATER.get(run.framework, ""),
-        0.0,
     )
 
 
@@ -431,7 +419,6 @@ def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
             f"{says}It is one copy, however small. Is it needed in each step? If not, leave it out"
             f"{'; else copy from pinned memory, without waiting' * pageable}.",
             "batch = batch.pin_memory().to(device, non_blocking=True)" if torch and pageable else "",
-            saves=0.0,
             question=True,
         )
     if _MEMORY.search(name):
@@ -441,17 +428,15 @@ def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
             f"{command(run, 'PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True')}  # without torch.cuda.empty_cache()"
             if torch
             else "",
-            saves=0.0,
             question=True,
         )
     if _LOADS.search(name):
         return Advice(
             f"{says}A first launch loads its code into the GPU, others return in microseconds. Do steps go on to "
             "launch new code (shapes that change, a compiler that tunes)? If so, keep shapes alike, and warm up first.",
-            saves=0.0,
             question=True,
         )
-    return Advice(f"{says}Move it out of the step.", saves=0.0)
+    return Advice(f"{says}Move it out of the step.")
 
 
 def host_activity(name: str) -> Advice:
@@ -466,9 +451,8 @@ def host_activity(name: str) -> Advice:
         return Advice(
             f"Most of that time the host is in {name}: the framework itself prepares and starts "
             "the work of a step. Give each call more to do: a larger batch, or several steps in "
-            "one call.",
-            saves=0.0,  # how much less it then prepares is not known
+            "one call."
         )
     if name:
         return Advice(f"Most of that time the host is in {name}: move it out of the step or make it faster.")
-    return Advice("Look at what the host does between the launches: Python, logging, callbacks.", saves=0.0)
+    return Advice("Look at what the host does between the launches: Python, logging, callbacks.")

@@ -82,7 +82,7 @@ def advise_cores(wait: InputWait) -> Advice:
         f"for {percent(100 * (wait.queued_share or 0))} of the time: more workers would slow the steps further."
     )
     if kept is None:
-        return Advice(f"{says} Make a sample cheaper, or once before training.", saves=0.0, name="cores")
+        return Advice(f"{says} Make a sample cheaper, or once before training.", name="cores")
     return replace(kept, text=f"{says} {kept.remedy}")
 
 
@@ -177,7 +177,7 @@ def _on_torch(wait: InputWait) -> bool:
 LOOP = (
     Entry(
         "DataLoader",
-        tried="no: it replaces the loop's own batches",
+        untried="it replaces the loop's own batches",
         when=lambda wait: _on_torch(wait) and wait.workers_may_help,
         says="{loop_paces}.",
         asks="Is there a torch Dataset behind them, not read by worker processes yet?",
@@ -185,11 +185,10 @@ LOOP = (
         "itself: enumerate(monitor.batches(loader))",
         code=_loader,
         saves=lambda wait: _workers(wait).saves,
-        wrong_if="a DataLoader with workers makes them already, or no core is free",
+        proof="loop_loader",
     ),
     Entry(
         "a thread",
-        tried="no: it replaces the loop's own batches",
         when=lambda wait: (
             not _ahead_already(wait)
             and _beside_the_step(wait)
@@ -201,11 +200,10 @@ LOOP = (
         remedy="Let a thread make the next one during the step; each batch must be arrays of its own",
         code=lambda wait: ahead_code(wait.kind == "generator", wait.input_class or "generate"),
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.needed_ms)),
-        wrong_if="a thread makes them already, or batch and step compete for Python's lock",
+        proof="loop_thread",
     ),
     Entry(
         "threads or processes",
-        tried="no: it replaces the loop's own batches",
         when=lambda wait: not _on_torch(wait) and wait.kind != "pooled" and wait.workers_may_help,
         says="{loop_paces}.",
         asks=lambda wait: (
@@ -218,7 +216,7 @@ LOOP = (
         remedy="Let several be made at a time",
         code=_pooled,
         saves=lambda wait: _workers(wait).saves,
-        wrong_if="batches depend on those before, or compute where no core is free",
+        proof="loop_pool",
     ),
 )
 
@@ -350,18 +348,15 @@ CHEAPER = "Elements that cost less shorten that, as does a smaller buffer, which
 SET_UP = (
     Entry(
         "one fit",
-        tried="no: it replaces fit by a loop",
         when=lambda epoch: epoch.each_fit,
         says="{fact} Every call of fit begins with that.",
         asks="Can one call train on more batches, or a loop of your own train on each?",
         remedy="Do that",
         code=_TRAIN_ON_BATCH,
         saves=lambda epoch: epoch.saves,
-        wrong_if="callbacks or the model need a fit of their own each time",
     ),
     Entry(
         "persistent workers",
-        tried="DataLoader",
         when=lambda epoch: epoch.starts_workers is not False,
         says=lambda epoch: (
             f"{epoch.fact} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.fact
@@ -378,7 +373,7 @@ SET_UP = (
             else "loader = DataLoader(dataset, ..., persistent_workers=True)"
         ),
         saves=lambda epoch: epoch.saves,
-        wrong_if="the workers are kept already, or the program changes the dataset, which kept workers do not see",
+        proof="blind/second/kfold_workers",
     ),
     Entry(
         "shuffle",
@@ -387,7 +382,6 @@ SET_UP = (
     ),
     Entry(
         "several passes an epoch",
-        tried="repeat",
         when=lambda epoch: (
             epoch.share >= MOSTLY
             and epoch.passes >= AGAIN
@@ -403,11 +397,10 @@ SET_UP = (
         code=_several_passes,
         # 400 epochs of two steps took 48 to 56 s, 20 of as many passes each 3 to 6 s, measured.
         saves=lambda epoch: epoch.saves * (1 - 1 / epoch.passes),
-        wrong_if="something has to be done after each pass: a schedule by epochs, a metric of each",
+        proof="tiny_epochs",
     ),
     Entry(
         "no autotuning",
-        tried="options",
         # With it an iterator of short epochs took up to 300 ms to end, and 14 ms without it, measured.
         when=lambda epoch: epoch.kind == "tf.data" and epoch.run.fit.get("input_autotune") is not False,
         says="{fact} That is also the end of the last epoch's iterator, which tf.data's autotuning holds up at times.",
@@ -415,18 +408,16 @@ SET_UP = (
         remedy="Switch it off",
         code="options = tf.data.Options()\noptions.autotune.enabled = False\nds = ds.with_options(options)",
         saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
-        wrong_if="the pipeline needs autotuning to keep up, or the set-up is its own first batch",
     ),
     Entry(
         "processes of a PyDataset",
-        tried="PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
         says="{fact} Keras starts the worker processes for every epoch.",
         asks=ITEM_WAITS,
         remedy="Use threads, which start at once",
         code="dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
         saves=lambda epoch: epoch.saves,
-        wrong_if="__getitem__ computes: threads share Python's one lock",
+        proof="pydataset_processes_again",
     ),
     Entry(
         "PyDataset",
@@ -436,7 +427,6 @@ SET_UP = (
     ),
     Entry(
         "arrays without autotuning",
-        tried="no: it builds another pipeline",
         # 30 epochs of 32 steps took 6.9 to 7.7 s, so 4.7 to 7.2 s; the first batch of each 64 and 4 ms, measured.
         when=lambda epoch: epoch.of_two_arrays,
         says="{fact} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "
@@ -446,12 +436,7 @@ SET_UP = (
         code=_GATHERED,
         changes="the order of the samples, and so the weights",
         saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
-        wrong_if="fit splits the arrays for validation, or weighs their samples",
-    ),
-    Entry(
-        "arrays",
-        when=lambda epoch: epoch.kind == "numpy",
-        says="{fact} Keras sets up the input of arrays for every epoch. Longer epochs need it less often.",
+        proof="digits",
     ),
     Entry("anything", when=lambda epoch: True, says="{fact} Longer epochs need it less often."),
 )

@@ -115,11 +115,6 @@ class InputWait:
         return (None if repeats else self.run.fit.get("input_batches")) or steps_an_epoch(self.run)
 
     @property
-    def pass_s(self) -> float:
-        """Duration of a pass over the input in seconds; 0 = not known."""
-        return (self.steps_a_pass or 0) * self.arrives_ms / 1e3
-
-    @property
     def batches_a_pass(self) -> int:
         """Batches of a pass over the input or, where that is not known, of these steps."""
         return self.steps_a_pass or max(1, self.where.steps)

@@ -12,22 +12,13 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
     fork_safe,
     starts_fresh,
 )
-from gpu_util_callback.diagnosis.advice.snippets import (
-    ALL_BYTES,
-    AS_FLOATS,
-    LARGER_STEPS,
-    TO_BYTES,
-    WRAPPED,
-    images_as_floats,
-    larger_batch,
-)
+from gpu_util_callback.diagnosis.advice.snippets import ALL_BYTES, AS_FLOATS, TO_BYTES, WRAPPED, images_as_floats
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
 from gpu_util_callback.recording.manifest_facts import InputFile
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
-GRAIN_EPOCH_S = Constant(60.0, "Grain's workers import script and framework in each epoch, some 5 s: a tenth at most")
 INDEXING_MS = Constant(0.02, "indexing two tensors computes for 3 µs, converting one of a few values for 10, measured")
 KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
 
@@ -328,7 +319,7 @@ OF_CALLS = (
         remedy="Read the array into memory once: its values stay the same",
         code=_read_whole,
         saves=lambda wait: wait.in_library(*_ARRAY_FILES),
-        wrong_if="it does not fit into memory, or another process changes the file",
+        proof="blind/first/hdf5_gzip_rows",
     ),
     Entry(
         "arrays on the host",
@@ -341,7 +332,6 @@ OF_CALLS = (
         remedy="Convert them to NumPy once, before the first batch: an index is then a view",
         code="x, y = np.asarray(x), np.asarray(y)  # once, before the generator or the dataset is made",
         saves=lambda wait: wait.in_library(*_ON_DEVICE) * (1 - LITTLE),
-        wrong_if="the operations are those of a model, or the arrays are on a GPU and should stay there",
     ),
 )
 # Where neither helps: a file too large for the memory.
@@ -387,7 +377,6 @@ def _makes_items(wait: InputWait) -> bool:
 DATA_LOADER = (
     Entry(
         "whole batches",
-        tried="DataLoader",
         when=lambda wait: (
             _whole_batches(wait) and (_of_tensors(wait) or (_only_indexes(wait) and not wait.items_there))
         ),
@@ -400,21 +389,19 @@ DATA_LOADER = (
         remedy="Index whole batches; the order of the samples stays the same",
         code=_indexed_at_once,
         saves=lambda wait: wait.saves(wait.needed_ms + KEPT_MS),
-        wrong_if="samples are joined by a function of the program's own, or it does more for a sample",
+        proof="loader_whole_batches",
     ),
     Entry(
         "pin memory",
-        tried="DataLoader",
         when=lambda wait: _hands_over(wait) and wait.run.used_gpus and not wait.run.fit.get("input_pin_memory"),
         says=_handing_over,
-        remedy="Pin the memory: a thread then takes the next ones over during the step",
+        asks="Is an epoch shorter with pinned memory, from which a thread takes the next ones over during the step?",
+        remedy="Pin it",
         code=lambda wait: f"loader = DataLoader(dataset, ..., num_workers={wait.workers}, pin_memory=True)",
         saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(_handing_ms(wait)),
-        wrong_if="there is no GPU, or the memory is pinned already",
     ),
     Entry(
         "workers",
-        tried="DataLoader",
         when=_more_help,
         says=_slow_loader,
         asks=lambda wait: "" if _making_waits(wait) or wait.has_room else CORE_FREE,
@@ -422,11 +409,10 @@ DATA_LOADER = (
         changes=IN_WORKERS,
         code=lambda wait: loader_line(wait, _loader_workers(wait).count),
         saves=lambda wait: _loader_workers(wait).saves,
-        wrong_if="they compute, and no core is free",
+        proof="loader_sleeping",
     ),
     Entry(
         "worker threads",
-        tried="no: it is a function of the program",
         when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores_full,
         says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores}.",
         asks="Do NumPy, SciPy or OpenCV operations in the dataset run on several threads?",
@@ -435,11 +421,9 @@ DATA_LOADER = (
         code="import threadpoolctl  # pip install threadpoolctl\n"
         "loader = DataLoader(dataset, ..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits(1))",
         saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
-        wrong_if="there are few workers, and each needs its threads",
     ),
     Entry(
         "samples prepared once",
-        tried="no: it is a function of the program",
         when=lambda wait: wait.later_passes > 0 and wait.collates and not _hands_over(wait),
         says="{part_takes}: {pace}.",
         asks="Does {collate} do to each sample the same in every epoch (tokenizing, decoding), without random numbers?",
@@ -448,22 +432,20 @@ DATA_LOADER = (
         saves=lambda wait: wait.kept((wait.part_share or 1.0) * wait.saves(wait.needed_ms + KEPT_MS)),
         most=lambda wait: wait.part_share or 1.0,
         frees_cores=_beside_steps,
-        wrong_if="what it does to a sample depends on the others of its batch, or on chance",
+        proof="loader_prepared",
     ),
     Entry(
         "in the workers",
-        tried="no: it is a function of the program",
         when=lambda wait: wait.beside_workers and wait.part["part"] == "wrapper" and wait.workers_may_help,
         says="{part_takes}, in the training process: {pace}.",
         asks="Can the loader's collate_fn do that?",
         remedy="Let it, in worker processes",
         code=lambda wait: loader_line(wait, Workers(wait, wait.lost_ms, wait.waits is True).count, ", collate_fn=..."),
         saves=lambda wait: wait.part_share * Workers(wait, wait.lost_ms, wait.waits is True).saves,
-        wrong_if="it needs the model, or no core is free",
+        proof="loader_wrapper",
     ),
     Entry(
         "items made once",
-        tried="no: it stores data",
         when=lambda wait: _may_be_kept(wait) and _makes_items(wait),
         says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Items of {wait.input_class}')}",
         asks=lambda wait: _asked_again(wait, f"Does {wait.items_class} return the same item"),
@@ -472,20 +454,7 @@ DATA_LOADER = (
         saves=_made_once,
         most=_made_before,
         frees_cores=_beside_steps,
-        wrong_if="items are random, or too large to keep",
-    ),
-    Entry(
-        "larger batch",
-        tried="no: a larger batch is another training, and its steps do more",
-        when=_hands_over,
-        says=_handing_over,
-        asks="May the batch be larger?",
-        remedy="Use a larger one: handing it over takes about as long; this trains differently",
-        code=lambda wait: larger_batch(wait.run, 2),
-        saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) / 2,
-        changes=LARGER_STEPS,
-        alters_training=True,
-        wrong_if="the training must not change",
+        proof="loader_full",
     ),
 )
 
@@ -526,7 +495,6 @@ def _dataset_line(workers: Workers) -> str:
 PY_DATASET = (
     Entry(
         "threads",
-        tried="PyDataset",
         when=lambda wait: wait.workers <= 1 and wait.waits is not False,
         says=lambda wait: (
             f"{wait.dataset_class} makes one batch at a time"
@@ -537,25 +505,23 @@ PY_DATASET = (
         code=lambda wait: _dataset_line(_threads(wait)),
         saves=lambda wait: _threads(wait).saves,
         changes=_first_batch,
-        wrong_if="__getitem__ computes: threads share Python's one lock",
+        proof="pydataset_sleeping",
     ),
     Entry(
         "processes",
-        tried="PyDataset",
         when=lambda wait: wait.waits is False and wait.has_room and (wait.workers <= 1 or _on_threads(wait)),
         says=lambda wait: (
             f"{wait.dataset_class} computes in Python, which runs one thread at a "
             f"time: {wait.pace}.{spawned_text(wait)}"
         ),
-        remedy="Let processes make its batches; what __getitem__ changes stays in its own process",
+        asks="May processes make its batches, where what __getitem__ changes stays in each?",
+        remedy="Let them",
         code=lambda wait: _dataset_line(_processes(wait)),
         saves=lambda wait: _processes(wait).saves,
         changes=_first_batch,
-        wrong_if="no core is free, or an epoch is shorter than the start of the processes",
     ),
     Entry(
         "more workers",
-        tried="PyDataset",
         when=lambda wait: (
             1 < wait.workers < MOST_WORKERS
             and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.has_room)
@@ -569,11 +535,10 @@ PY_DATASET = (
         remedy="Use more",
         code=lambda wait: _dataset_line(_more(wait)),
         saves=lambda wait: _more(wait).saves,
-        wrong_if="they compute, and all cores are busy, or wait for each other",
+        proof="pydataset_more",
     ),
     Entry(
         "samples made once",
-        tried="no: it keeps all samples",
         when=lambda wait: (
             wait.later_passes > 0 and wait.fits_memory is not False and wait.run.fit.get("input_reorders") is True
         ),
@@ -588,11 +553,10 @@ PY_DATASET = (
         saves=_made_once,
         most=_made_before,
         frees_cores=_beside_steps,
-        wrong_if="samples are random, or too large to keep",
+        proof="pydataset_samples_once",
     ),
     Entry(
         "batches made once",
-        tried="no: it keeps all batches",
         when=lambda wait: _may_be_kept(wait) and not wait.run.fit.get("input_reorders"),
         says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Batches of {wait.dataset_class}')}",
         asks=lambda wait: _asked_again(wait, f"Does {wait.dataset_class} return the same batches"),
@@ -607,7 +571,7 @@ PY_DATASET = (
         saves=_made_once,
         most=_made_before,
         frees_cores=_beside_steps,
-        wrong_if="batches are random, or too large to keep",
+        proof="blind/third/sqlite_scans",
     ),
 )
 
@@ -625,7 +589,6 @@ def _generator_processes(wait: InputWait) -> str:
 GENERATOR = (
     Entry(
         "several batches at a time",
-        tried="no: it replaces the generator",
         when=lambda wait: wait.workers_may_help,
         says=lambda wait: (
             f"{wait.generator_name} makes one batch at a time, and mostly waits, for files or a network: {wait.pace}."
@@ -641,7 +604,7 @@ GENERATOR = (
         ),
         saves=lambda wait: (_threads(wait) if wait.waits else _processes(wait)).saves,
         changes="who makes the batches: state that the generator keeps is gone",
-        wrong_if="batches depend on those before, or no core is free",
+        proof="generator_sleeping_jax",
     ),
 )
 
@@ -649,7 +612,6 @@ GENERATOR = (
 ARRAYS = (
     Entry(
         "bytes",
-        tried="no: it changes the arrays and the model",
         when=lambda wait: (
             wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
         ),
@@ -660,7 +622,6 @@ ARRAYS = (
         code=f"{TO_BYTES}\n{AS_FLOATS}",
         changes=WRAPPED,
         saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
-        wrong_if="values are not whole numbers from 0 to 255, or are no images",
     ),
 )
 
@@ -684,22 +645,18 @@ def _grain_before(wait: InputWait) -> str:
     return _grain_line(wait, wait.workers) if shown else ""
 
 
-def _grain_asks(wait: InputWait) -> str:
-    if not (_making_waits(wait) or wait.has_room):
-        return CORE_FREE
-    a_pass = "They start again with each pass over the data: does a pass take a minute or more?"
-    return "" if wait.pass_s >= GRAIN_EPOCH_S else a_pass
-
-
 GRAIN = (
     Entry(
         "workers",
-        tried="no: Grain's workers import the script",
         when=lambda wait: (
             (_making_waits(wait) or wait.has_room or wait.room_unknown) and _grain(wait).count > wait.workers
         ),
         says="{grain_workers}: {pace}. Worker processes import the script.",
-        asks=_grain_asks,
+        asks=lambda wait: (
+            "They start again with each pass over the data: does a pass take a minute or more?"
+            if _making_waits(wait) or wait.has_room
+            else CORE_FREE
+        ),
         remedy="Let more of them make the batches",
         code=lambda wait: (
             f"{_grain_line(wait, _grain(wait).count)}{GUARD}\n"
@@ -708,7 +665,6 @@ GRAIN = (
         ),
         before=_grain_before,
         saves=lambda wait: _grain(wait).saves,
-        wrong_if="the transformations compute, and no core is free",
     ),
 )
 

@@ -171,7 +171,7 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
             f"Each batch made ahead hides {brief(wait.needed_ms)} of it. "
             f"Look for what is special about {'it' if long.largest.count == 1 else 'them'}."
         )
-    return Advice(f"{says} {rest}", saves=0.0, name="long fetches")
+    return Advice(f"{says} {rest}", name="long fetches")
 
 
 def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
@@ -208,7 +208,8 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     else:
         name = wait.input_class or "generate"
         code = ahead_code(kind == "generator", name, ready, fit=not wait.run.custom_loop)
-    return Advice(says, code, saves, name="long fetches, ready", most=max(saves, wait.rare_ms / whole_ms))
+    most = max(saves, wait.rare_ms / whole_ms)
+    return Advice(says, code, saves, name="long fetches, ready", most=most, proof="long_fetch_ready")
 
 
 def _kept_workers(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
@@ -229,4 +230,5 @@ def _kept_workers(wait: InputWait, long: LongFetches, says: str) -> Advice | Non
         saves,
         question=True,
         name="persistent workers",
+        proof="blind/second/kfold_workers",
     )

@@ -32,11 +32,8 @@ def _models(run: Run, observed: str) -> Advice:
 
 
 def _programs(run: Run, observed: str) -> Advice:
-    return Advice(
-        f"{capitalized(observed)}: what was compiled for a model stays longer than the model. Let one model serve all "
-        "fits, with its weights set back before each.",
-        _ONE_MODEL,
-    )
+    text = "what was compiled for a model stays longer than the model. Let one model serve all fits, with its weights "
+    return Advice(f"{capitalized(observed)}: {text}set back before each.", _ONE_MODEL)
 
 
 def _traces(run: Run, observed: str) -> Advice:
@@ -75,16 +72,10 @@ def _buffer(run: Run, observed: str) -> Advice:
 
 
 def _workers(run: Run, observed: str) -> Advice:
-    if run.framework == "torch":
-        return Advice(
-            f"{observed} each have a copy of what the dataset holds, and Python copies more of it with "
-            "every object they touch. Keep the samples in one array (numpy, torch, pyarrow) "
-            "instead of lists of Python objects, or use fewer workers.",
-            "loader = DataLoader(dataset, ..., num_workers=2)",
-        )
     return Advice(
-        f"{observed} each have a copy of what the dataset holds. Keep the samples in one array instead "
-        "of lists of Python objects, or use fewer workers."
+        f"{observed} each have a copy of what the dataset holds, and Python copies more of it with every object they "
+        "touch. Keep the samples in one array instead of lists of Python objects, or use fewer workers.",
+        "loader = DataLoader(dataset, ..., num_workers=2)" if run.framework == "torch" else "",
     )
 
 

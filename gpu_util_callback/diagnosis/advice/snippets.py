@@ -132,18 +132,9 @@ def enlarge_batch(run: Run, says: str, do: str) -> Advice:
             1 - 1 / factor,
             alters_training=True,
             changes=LARGER_STEPS,
+            proof="small_batches_torch",
         )
-    for gpu in run.working_gpus:
-        line = mixed_precision(run, gpu)
-        if line is not None:
-            return Advice(
-                f"{says}A larger batch would help, but does not fit into the GPU's memory. Mixed "
-                "precision makes room for it.",
-                line,
-                1 - 1 / 2,  # with room for one twice as large
-                alters_training=True,
-            )
-    return Advice(f"{says}A larger batch would help, but does not fit into the GPU's memory.", "", 0.0)
+    return Advice(f"{says}A larger batch would help, but does not fit into the GPU's memory.")
 
 
 def mixed_precision(run: Run, gpu: int) -> str | None:

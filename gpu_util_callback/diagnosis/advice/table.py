@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, MODELLED, Advice
 
-NOT = "no: "  # begins the reason why a remedy cannot be tried
 Words = str | Callable[[Any], str]
 
 
@@ -37,9 +36,8 @@ class Entry:
         alters_training: it changes the computation, not only its speed.
         changes: what else it changes: the order of samples, weights, a metric, memory.
         frees_cores: the input computes next to nothing afterwards, so that steps on a CPU have the cores.
-        tried: how `gpu-util try` measures it: a target of `trying.changes.TARGETS`, where the code as it is printed
-            can be applied; else "no: " and the reason.
-        wrong_if: when it would do harm. `when` excludes that, or `asks` asks for it.
+        untried: why `gpu-util try` cannot measure it, where the code reads as if it could.
+        proof: what measured its gain: a program of `gauntlet/`, or a test; "" = nothing has yet.
     """
 
     name: str
@@ -54,8 +52,8 @@ class Entry:
     alters_training: bool = False
     before: Words = ""
     frees_cores: bool | Callable[[Any], bool] = False
-    tried: str = ""
-    wrong_if: str = ""
+    untried: str = ""
+    proof: str = ""
 
     def question(self, measure: Any) -> str:
         """Return what a measure leaves open of the conditions; "" where all of them were observed."""
@@ -82,9 +80,10 @@ class Entry:
             remedy=remedy,
             name=self.name,
             alters_training=self.alters_training,
-            otherwise=Advice(sentences[0], saves=0.0) if self.alters_training else None,
+            otherwise=Advice(sentences[0]) if self.alters_training else None,
             changes=changes,
-            untried=self.tried.removeprefix(NOT) if self.tried.startswith(NOT) else "",
+            untried=self.untried,
+            proof=self.proof,
             frees_cores=self.frees_cores(measure) if callable(self.frees_cores) else self.frees_cores,
         )
 

@@ -446,7 +446,6 @@ ds = tf.data.Dataset.zip(tuple(parts)).map(
 
 _CACHE = Entry(
     "cache",
-    tried="cache",
     when=lambda wait: _may_cache(wait, of_helper=False, random=False),
     says=_of_kept(lambda kept: f"{kept.takes}, again in every pass.{_seen_to_keep(kept)}"),
     asks=_of_kept(lambda kept: "" if _seen_to_keep(kept) else _cache_question(kept)),
@@ -456,7 +455,7 @@ _CACHE = Entry(
     most=_of_kept(lambda kept: min(1.0, kept.kept(1.0))),
     changes=_of_kept(_order_kept),
     frees_cores=True,
-    wrong_if="a stage is random, the order is shuffled or repeated before, or the data does not fit",
+    proof="image_files",
 )
 _BEFORE_RANDOM = replace(
     _CACHE,
@@ -467,6 +466,7 @@ _BEFORE_RANDOM = replace(
     saves=_of_kept(_keeping_before_random),
     most=None,
     frees_cores=False,
+    proof="",
 )
 
 KEPT = (_CACHE, _BEFORE_RANDOM)
@@ -490,11 +490,11 @@ _OF_A_HELPER = replace(
         lambda kept: f"ds = ds.cache().shuffle({kept.batches})  # {_before_random(kept) or 'as the last step'}"
     ),
     changes="which samples share a batch",
+    proof="image_directory",
 )
 
 _WAITING_CALLS = Entry(
     "waiting calls",
-    tried="map",
     when=_calls_can_wait_together,
     says="{takes}. It mostly waits, for files or a network.",
     asks=lambda wait: f"May several threads call {wait.function} at the same time?" if _is_python(wait) else "",
@@ -503,7 +503,7 @@ _WAITING_CALLS = Entry(
     before=_written,
     saves=lambda wait: _with_calls(wait, _calls(wait)),
     changes=lambda wait: f"{_RANDOM_NUMBERS}, if it draws any" if _is_python(wait) else _random_numbers(wait),
-    wrong_if="the calls compute, or share a file handle, a connection or a buffer",
+    proof="numpy_sleeping",
 )
 
 
@@ -525,7 +525,7 @@ IN_VAIN = (
         code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
         saves=_after_shard,
         frees_cores=True,
-        wrong_if="a stage between reorders, drops or joins samples",
+        proof="shard_first",
     ),
     Entry(
         "take before the cache",
@@ -538,13 +538,12 @@ IN_VAIN = (
         code=lambda wait: f"ds = ds.take({_TAKE(wait)['count']}).cache()  # in place of cache() and take()",
         saves=_keeping,
         frees_cores=True,
-        wrong_if="a random stage or a shuffle lies between the two",
+        proof="take_before_cache",
     ),
 )
 REMEDIES = (
     Entry(
         "autotune",
-        tried="options",
         when=lambda wait: wait.run.fit.get("input_autotune") is False,
         says="{paces}. tf.data's autotuning is switched off for this dataset: TensorFlow adds no "
         "threads to its stages and makes no batch ahead of time.",
@@ -553,11 +552,10 @@ REMEDIES = (
         code="options = tf.data.Options()\noptions.autotune.enabled = True\nds = ds.with_options(options)",
         # At least the next batch is made ahead.
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
-        wrong_if="autotuning is on, or was switched off because it holds up the end of short epochs",
+        proof="tests/cures/test_advice.py::test_autotuning_is_switched_on_again",
     ),
     Entry(
         "prefetch",
-        tried="prefetch",
         when=lambda wait: (
             wait.stage is not None
             and not wait.works_ahead
@@ -568,12 +566,11 @@ REMEDIES = (
         remedy="Let it make the next one during the step",
         code="ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step",
         saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
-        wrong_if="a stage works ahead already, or batch and step compete for Python's lock",
+        proof="prefetch",
     ),
     _WAITING_CALLS,
     Entry(
         "parallel calls",
-        tried="map",
         when=lambda wait: (
             _is_map(wait)
             and not _is_python(wait)
@@ -588,12 +585,10 @@ REMEDIES = (
         before=_written,
         saves=lambda wait: _with_calls(wait, wait.cpus),
         changes=_random_numbers,
-        wrong_if="the calls run in parallel already, are shorter than their overhead, compute in "
-        "Python, or all cores are busy",
+        proof="text_rows",
     ),
     Entry(
         "several files",
-        tried="interleave",
         when=_opens_files,
         says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
         asks=lambda wait: "" if _reads_inside(wait) else "Does each element name a file, and are there several?",
@@ -602,13 +597,12 @@ REMEDIES = (
         before=_opened_now,
         saves=_reading_files,
         changes="the order of samples",
-        wrong_if="the elements are no files, or all cores are busy with what comes behind",
+        proof="tests/cures/test_advice.py::test_files_are_read_several_at_a_time",
     ),
     *KEPT,
     _OF_A_HELPER,
     Entry(
         "before the cache",
-        tried="no: it moves a stage of the pipeline",
         when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_passes > 0,
         says="{takes}. It comes after the cache, so that every pass does it again.",
         asks="Does {function} return the same in every epoch, without random numbers, and do its "
@@ -618,11 +612,10 @@ REMEDIES = (
         before=lambda wait: f"ds = ds.cache(){_written(wait).removeprefix('ds = ds')}",
         saves=_keeping,
         frees_cores=True,
-        wrong_if="the function draws random numbers, or its results are larger than what is cached now",
+        proof="map_before_cache",
     ),
     Entry(
         "sampled batches",
-        tried="no: it builds another pipeline",
         when=lambda wait: _samples(wait) and _short_calls(wait),
         says=lambda wait: (
             f"{wait.paces}. sample_from_datasets picks {wait.stage.elements_per_batch:,.0f} elements "
@@ -635,11 +628,9 @@ REMEDIES = (
             wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
         ),
         changes="how many samples of each dataset a batch has, and ends with the shortest dataset",
-        wrong_if="what is sampled is dear, not the sampling",
     ),
     Entry(
         "whole batches",
-        tried="no: the function has to take whole batches",
         when=lambda wait: _is_map(wait) and not _is_python(wait) and _short_calls(wait) and not _samples(wait),
         says=lambda wait: (
             f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
@@ -654,11 +645,9 @@ REMEDIES = (
         saves=lambda wait: (
             wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
         ),
-        wrong_if="the function needs single elements",
     ),
     Entry(
         "parallel reads",
-        tried="reader",
         when=lambda wait: (
             wait.stage is not None
             and bool(_reader(wait) or ((opener := _opener(wait)) is not None and "(" not in opener.name))
@@ -670,11 +659,10 @@ REMEDIES = (
         before=_reading,
         saves=_reading_files,
         changes="the order of samples",
-        wrong_if="there is one file, or all cores are busy",
     ),
     Entry(
         "split generator",
-        tried="no: the generator has to be split",
+        untried="the generator has to be split",
         when=lambda wait: _op(wait).startswith("Generator") and _calls_wait(wait),
         says="The generator makes one element at a time, and mostly waits, for files or a network: {pace}.",
         asks="Can what it reads be split into parts, each with a generator of its own?",
@@ -682,7 +670,7 @@ REMEDIES = (
         code=_split_generator,
         saves=lambda wait: wait.saves(wait.after(wait.stage, max(wait.arrives_ms / _calls(wait), wait.python_ms))),
         changes="the order of samples",
-        wrong_if="the generator computes: several share Python's one lock",
+        proof="split_generator",
     ),
 )
 
@@ -730,13 +718,12 @@ LIMITS = (
         "augmentation can be layers of the model, on the GPU; do the rest before the cache.",
     ),
     Entry(
-        "cores",
-        when=lambda wait: wait.cores_full,
-        says="{takes}, and {cores}. Do less in {slowest.name} (smaller images, fewer bytes), or do it once and store "
-        "the result.",
-    ),
-    Entry(
-        "stage", when=lambda wait: True, says="{takes}. Do less in {slowest.name}, or do it once and store the result."
+        "stage",
+        when=lambda wait: True,
+        says=lambda wait: (
+            f"{wait.takes}{f', and {wait.cores}' if wait.cores_full else ''}. Do less in {wait.slowest.name} (smaller "
+            "images, fewer bytes), or do it once and store the result."
+        ),
     ),
 )
 
@@ -754,8 +741,7 @@ def advise_traced_stage(name: str) -> Advice:
     if name.startswith("Generator"):
         return Advice(
             f"{says}A Python generator or a PyDataset makes one element at a time. Stages of "
-            "tf.data run in parallel, and so do a PyDataset's workers while its __getitem__ waits.",
-            saves=0.0,
+            "tf.data run in parallel, and so do a PyDataset's workers while its __getitem__ waits."
         )
     if name.startswith(READERS):
         return Advice(
@@ -765,4 +751,4 @@ def advise_traced_stage(name: str) -> Advice:
             else "",
             question=True,
         )
-    return Advice(f"{says}Do less in it, or do it once and store the result.", saves=0.0)
+    return Advice(f"{says}Do less in it, or do it once and store the result.")

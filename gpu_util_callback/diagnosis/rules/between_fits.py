@@ -82,7 +82,7 @@ def _advice(run: Run, script: Script) -> tuple[str, Advice]:
         (OTHER, _ahead(script)),
     ]
     helps = [(part, advice) for part, advice in remedies if _gain(script, advice) >= LEAST_GAIN]
-    limit = script.longest, Advice(_LIMITS.get(script.longest, _OTHER), "", 0.0)
+    limit = script.longest, Advice(_LIMITS.get(script.longest, _OTHER))
     return max(helps, key=lambda remedy: remedy[1].saves, default=limit)
 
 
@@ -101,6 +101,7 @@ def _one_fit(run: Run, script: Script) -> Advice | None:
         # 40 fits of 47 steps took 17 and 16 s, one of 40 epochs 9 and 11 s, measured.
         saves=outside / script.between,
         question=True,
+        proof="fits_and_evaluates",
     )
     return advice if seen and _gain(script, advice) >= LEAST_GAIN else None
 

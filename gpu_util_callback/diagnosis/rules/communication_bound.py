@@ -57,8 +57,7 @@ class CommunicationBound(Rule):
 def _of_late_rank(late: SourceLateRank) -> Advice:
     return Advice(
         f"Collectives take that long because {late['name']} comes last to them: see what it does "
-        "before, its input, its share of the batch, its GPU's clock. A faster link does not help.",
-        saves=late["waited_pct"] / 100,
+        "before, its input, its share of the batch, its GPU's clock. A faster link does not help."
     )
 
 
@@ -69,22 +68,19 @@ def _in_trace_advice(run: Run, source: SourceFacts) -> Advice:
             "Each GPU sends every other one its part of the batch (all-to-all, of sharded "
             "embeddings or experts), and each step needs it. Compute what does not need it "
             "meanwhile, send 16 bits instead of 32, and let each GPU own an equal share of the "
-            "rows.",
-            saves=0.0,
+            "rows."
         )
     if not source["trains"]:
         return Advice(
             "The GPUs exchange the results of their parts of each layer; no gradients are seen. "
             "Divide the model among fewer GPUs if it fits, use those with the fastest link between "
-            "them, or serve larger batches, for which computing grows faster than waiting.",
-            saves=0.0,
+            "them, or serve larger batches, for which computing grows faster than waiting."
         )
     if source["collectives"] == "gather":
         return Advice(
             "The GPUs gather parameters that are divided among them, for longer than the "
             "computation hides. Keep them after the forward pass, or divide them within a machine "
-            "only (FSDP: SHARD_GRAD_OP, HYBRID_SHARD), and gather the next layer's ahead of time.",
-            saves=0.0,
+            "only (FSDP: SHARD_GRAD_OP, HYBRID_SHARD), and gather the next layer's ahead of time."
         )
     return _advice(run)
 
@@ -101,7 +97,6 @@ def _advice(run: Run) -> Advice:
             "if last:\n"
             "    optimizer.step()\n"
             "    optimizer.zero_grad()",
-            1 - 1 / LESS_OFTEN,
         )
     # Keras' gradient_accumulation_steps is no remedy: it fails under tf.distribute, and on JAX the
     # gradients of each step are exchanged before they are added up.

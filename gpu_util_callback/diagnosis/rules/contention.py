@@ -101,6 +101,8 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
         return Advice(
             f"{says}{capitalized(idle)} {are} idle: train there{' instead' if own_gpus else ''}.",
             command(run, f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={numbers}"),
+            saves=1.0,
+            proof="tests/cures/test_advice_gpus.py::test_a_training_moves_to_the_gpu_that_is_free",
         )
     numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(shared))
     other, which = ("another GPU", "this one") if len(shared) == 1 else ("other GPUs", "these")

@@ -72,7 +72,11 @@ class CpuFallback(Rule):
         yield self.finding(
             title=f"{capitalized(who)} does not use the {names[0]}",
             evidence=evidence,
-            advice=Advice(_sentence(why, who), why.code),
+            advice=Advice(
+                _sentence(why, who),
+                why.code,
+                proof="tests/cures/test_advice_gpus.py::test_a_build_without_cuda_is_replaced",
+            ),
             gpus=[gpu["index"] for gpu in run.gpus],
         )
 
@@ -104,6 +108,7 @@ class CpuFallback(Rule):
                 "memory holds no model, and it was idle throughout. Put the model and every batch "
                 "on the GPU.",
                 idioms(run).on_gpu,
+                proof="forgotten_cpu",
             ),
             gpus=idle.gpus,
         )

@@ -105,7 +105,7 @@ class DataWaste(Rule):
             evidence={"set_samples": samples, "set_batches": batches, "set_read_times": round(steps / batches, 1)},
             threshold=chosen(limits, "set_read_times"),
             advice=Advice(
-                "Is an epoch meant to be one pass?", f"model.fit(..., steps_per_epoch={batches})", 0.0, question=True
+                "Is an epoch meant to be one pass?", f"model.fit(..., steps_per_epoch={batches})", question=True
             ),
             detail="again",
         )
@@ -152,13 +152,14 @@ def _skip_before(run: Run, drop: InputDrop, samples: int) -> Advice:
     code = f"ds = ds.skip({samples})  # before {behind}, in place of skip({drop['count']})"
     says = f"All of these samples are made before the first step, and dropped.{counts}{beyond}"
     if drop["exact"]:
-        return Advice(f"{says} Skip them before they are made: the same samples follow.", code, leaves_out=True)
+        says += " Skip them before they are made: the same samples follow."
+        return Advice(says, code, saves=1.0, leaves_out=True, proof="skip_first")
     asks = f"May other samples be left out? (Stages between {behind} and skip reorder, drop or join them.)"
-    return Advice(f"{says} {asks} If so, skip them before they are made.", code, question=True, leaves_out=True)
+    return Advice(f"{says} {asks} If so, skip them before they are made.", code, 1.0, question=True, leaves_out=True)
 
 
 def _whole_epochs(run: Run) -> Advice:
     says = "Without steps_per_epoch an epoch is one pass, whatever its length."
     if run.input_kind != "tf.data":
-        return Advice(says, saves=0.0)
-    return Advice(f"{says} Repeated data go on in the next pass.", "ds = ds.repeat()  # as its last step", 0.0)
+        return Advice(says)
+    return Advice(f"{says} Repeated data go on in the next pass.", "ds = ds.repeat()  # as its last step")

@@ -47,5 +47,6 @@ class HalfPrecisionCpu(Rule):
                 "each operation converts to float32 and back. Half precision pays on a GPU. Here, "
                 "train in float32, which also changes the numbers: losses will differ a little.",
                 'keras.mixed_precision.set_global_policy("float32")  # before the model is built',
+                proof="half_precision",
             ),
         )

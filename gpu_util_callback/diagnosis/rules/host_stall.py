@@ -127,12 +127,12 @@ def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: b
     time = which.format(duration(took / (times or max(1, rows)) / 1e9))
     if times is None and not run.trainer and not run.steps.total("wait_known"):
         asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
-        return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, 0.0, question=True)
+        return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, question=True)
     text = f"{time} is unaccounted for."
     if run.trainer:  # it marks what it does by itself
-        return times, place, Advice(text, "", 0.0)
+        return times, place, Advice(text)
     text += says or MARK
-    return times, place, Advice(text, code, 0.0)
+    return times, place, Advice(text, code)
 
 
 def _outside(run: Run, epochs: Occurrences) -> float:
@@ -156,9 +156,9 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
         return "predict is called between the steps", "predict", advice, evidence
     if count >= least and fetching >= MOSTLY:
         text = f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of a dataset."
-        advice = Advice(text, "", 0.0)
+        advice = Advice(text)
         if not run.trainer:
-            advice = Advice(f"{text} The monitor sees why only where it is given the dataset.", _SEEN, 0.0)
+            advice = Advice(f"{text} The monitor sees why only where it is given the dataset.", _SEEN)
         evidence = {"between_input_pct": round(100 * fetching, 1)}
         return "Training waits for its input between the steps", "fetching", advice, evidence
     function, in_function = dispatch.get("between_function"), (dispatch.get("between_in_function") or 0) / max(1, count)
@@ -174,7 +174,7 @@ def _less_often(function: str, often: str, place: str) -> Advice:
     text = f"{function} runs{often or ' between the steps'}, and the monitor does not see what it does there."
     marked = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
     if place != "after each epoch":
-        return Advice(f"{text} Marked, it is judged as what it is.", marked, 0.0)
+        return Advice(f"{text} Marked, it is judged as what it is.", marked)
     every = f"if epoch % 2 == 0:\n    {function}(...)"
     return Advice(f"{text} Is every second epoch enough?", every, saves=1 / DOUBLE, question=True, leaves_out=True)
 
@@ -478,8 +478,7 @@ class HostStall(Rule):
         advice = Advice(
             f"{percent(100 * of_loop.own)} of a step the training thread is in Python of the program's "
             f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
-            "workers prepare a batch during steps.",
-            saves=0.0,  # what it would take elsewhere is not known
+            "workers prepare a batch during steps."
         )
         title = "The program's own Python in each step keeps the GPU waiting"
         samples = of_loop.count, of_loop.own, of_loop.own_at
@@ -616,13 +615,13 @@ class HostStall(Rule):
         ratio = occurrences.self_ns / occurrences.count / max(1.0, usual)
         as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
         text = f"{occurrences.count:,} of {run.steps.total_rows:,} steps take {as_long}."
-        title, advice = "Long steps among short ones", Advice(text, "", 0.0)
+        title, advice = "Long steps among short ones", Advice(text)
         function = _in_long_steps(run, occurrences, limits["min_looks"])
         if function and not run.trainer:
             title, advice = f"{function} makes some steps long", _half_as_often(run, function, text, occurrences)
         elif not run.trainer:
             code = 'with monitor.phase("validation"): ...  # what runs in them, by its name'
-            advice = Advice(text + _NOT_SEEN, code, 0.0)
+            advice = Advice(text + _NOT_SEEN, code)
         yield self._stall(
             run,
             active,

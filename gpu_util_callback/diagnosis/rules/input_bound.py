@@ -116,6 +116,7 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
             question=True,
             name="refill, kept",
             frees_cores=True,
+            proof="blind/second/shuffle_refill",
         )
     saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms))
     if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:
@@ -128,8 +129,9 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
             saves,
             changes="which samples share an epoch, and so the weights",
             name="refill",
+            proof="tabular_columns",
         )
-    return Advice(f"{observation} {input_advice.CHEAPER}", saves=0.0, name="refill")
+    return Advice(f"{observation} {input_advice.CHEAPER}", name="refill")
 
 
 def _first_batches(run: Run, filling: Filling) -> str:
@@ -255,8 +257,7 @@ def _once(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
         advice=Advice(
             f"Seen {how_often} in {epochs.count} epochs, so it may not come again: training waited "
             f"{duration(each_s)} until the input of one epoch was taken down and that of the next "
-            "set up.",
-            saves=0.0,
+            "set up."
         ),
         gpus=run.used_gpus,
         detail="setup",
@@ -426,7 +427,7 @@ class InputBound(Rule):
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
         advice = long_fetch_advice.advise_long(wait, wait.rare or long)
         if long.count < AGAIN:
-            advice = Advice(f"{advice.text} It may not come again.", saves=0.0)
+            advice = Advice(f"{advice.text} It may not come again.")
         batches = "one batch" if long.count == 1 else f"{long.count} batches"
         yield self.finding(
             title=f"Input-bound: {batches} took {duration(long.each_ms / 1e3)}{' each' if long.count > 1 else ''}",
@@ -744,7 +745,6 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
         return Advice(
             f"{_first_batches(run, waiting.filling)}. Check what happens only as a pass begins: a sampler that draws "
             "the order of all samples, a list of files that is read.",
-            saves=0.0,
             name="first batches",
         )
     return input_advice.advise(wait) if wait.rare is None else long_fetch_advice.advise_long(wait, wait.rare)

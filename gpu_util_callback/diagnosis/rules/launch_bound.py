@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice import host as host_advice
-from gpu_util_callback.diagnosis.advice.snippets import command, enlarge_batch, has_keras_fit, idioms
+from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps
@@ -16,14 +16,11 @@ from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY_PCT,
     OP_US,
     SMALL_US,
-    Constant,
     Limits,
     Threshold,
     chosen,
 )
 from gpu_util_callback.recording.manifest_facts import SourceFacts
-
-BUSY_CPU_PCT = Constant(85, "with all cores this busy, the thread that launches kernels has to wait for one")
 
 
 class LaunchBound(Rule):
@@ -239,7 +236,9 @@ def _eager_advice(run: Run) -> Advice:
         f"The model runs eagerly: Python starts every operation by itself{meanwhile}. Let Keras compile the step into "
         "one graph.",
         "model.compile(..., run_eagerly=False)",
+        saves=1.0,
         compiles=True,
+        proof="new_trials/eager_mlp",
     )
 
 
@@ -254,7 +253,9 @@ def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
         f"Python starts {some} of a step by itself, on any device: for a small one that takes longer than computing "
         f"it. {do}; {words.mind}.",
         code,
+        saves=1.0,
         compiles=True,
+        proof="tape_eager",
     )
 
 
@@ -264,12 +265,16 @@ def _undo(by: str) -> Advice:
             "jax.jit is switched off, so that Python starts every operation by itself. Leave out "
             "jax.disable_jit() and JAX_DISABLE_JIT.",
             'jax.config.update("jax_disable_jit", False)',
+            saves=1.0,
             compiles=True,
+            proof="jit_disabled",
         )
     return Advice(
         f"{by} makes every tf.function run as Python, operation by operation. It is meant for debugging: leave it out.",
         "tf.config.run_functions_eagerly(False)",
+        saves=1.0,
         compiles=True,
+        proof="functions_eagerly",
     )
 
 
@@ -289,12 +294,6 @@ def _advice(run: Run, per_step: int) -> Advice:
         return _eager_advice(run)
     runs = "A step runs" if run.source is None or run.source["steps_judged"] else "The trace shows"
     says = f"{runs} {per_step:,} GPU kernels so short that the GPU waits for the next one. "
-    if _threads_compete(run):
-        return Advice(
-            f"{says}The threads of the input pipeline keep the CPU busy that launches them: give "
-            "launching threads of its own.",
-            command(run, "TF_GPU_THREAD_MODE=gpu_private"),
-        )
     if run.source is not None and run.source.get("server"):
         return _server_advice(run.source, says)
     compiled = run.fit.get("jit_compile", False) or (run.framework == "jax" and run.source is None)
@@ -308,7 +307,6 @@ def _advice(run: Run, per_step: int) -> Advice:
             f"{says}Does every layer support XLA (layer.supports_jit)? If so, compile the step, which fuses many of "
             "them into few.",
             "model.compile(..., jit_compile=True)",
-            saves=0.0,  # nobody measured a gain on a GPU
             question=True,
         )
     if run.source is not None and (run.source.get("compiled_by") or _replays(run.source)):
@@ -316,8 +314,7 @@ def _advice(run: Run, per_step: int) -> Advice:
     compile_step = idioms(run).compiled
     if not compile_step and run.other_program:
         return Advice(
-            f"{says}Give each more to do, fuse several of them, or launch them as one graph (cudaGraphLaunch).",
-            saves=0.0,
+            f"{says}Give each more to do, fuse several of them, or launch them as one graph (cudaGraphLaunch)."
         )
     if not compile_step:
         return enlarge_batch(run, says, "Give each more to do with a larger batch.")
@@ -326,7 +323,6 @@ def _advice(run: Run, per_step: int) -> Advice:
         f"{says}Do steps get faster when many of them are fused into few? If so, compile the step; the first steps "
         "take long while it compiles.",
         compile_step,
-        saves=0.0,
         question=True,
     )
 
@@ -352,14 +348,12 @@ def _server_advice(source: SourceFacts, says: str) -> Advice:
     if _replays(source):
         return Advice(
             f"{says}{name} replays CUDA graphs already, and between them prepares the next step. More requests at a "
-            f"time give each step more to do ({requests} limits them).",
-            saves=0.0,
+            f"time give each step more to do ({requests} limits them)."
         )
     return Advice(
         f"{says}{name} launches them one by one. Was it started with {eager}? If so, leave that out: it then replays "
         "whole steps as CUDA graphs.",
         f"{command_line}  # without {eager}",
-        saves=0.0,
         question=True,
     )
 
@@ -383,7 +377,6 @@ def _compiled_advice(run: Run, source: SourceFacts, says: str) -> Advice:
             f"{says}The model is compiled already, but {100 - source['compiled_kernels_pct']:.0f} % of them are "
             "launched outside of it. Is the optimizer's step among them? If so, take its fused form, of a few kernels.",
             "optimizer = torch.optim.AdamW(..., fused=True)" if source["trains"] and run.framework else "",
-            saves=0.0,
             question=True,
         )
     elif source["compiled_by"] in ("torch", "exported") and run.framework in ("torch", ""):
@@ -392,16 +385,8 @@ def _compiled_advice(run: Run, source: SourceFacts, says: str) -> Advice:
             f"{says}The model is compiled already, yet each kernel is launched by itself. Do the shapes of its inputs "
             "stay the same? If so, record them as a CUDA graph, which is launched at once.",
             code if run.framework else "",
-            saves=0.0,
             question=True,
         )
     else:
         says += "The step is compiled already. "
-    return Advice(f"{says}Give each more to do with a larger batch, or take several steps in one call.", saves=0.0)
-
-
-def _threads_compete(run: Run) -> bool:
-    """Return whether tf.data's threads fill all cores, and compete with the launching thread."""
-    if run.framework != "tensorflow" or run.input_kind != "tf.data":
-        return False
-    return (run.host_mean("cpu_pct", run.start_ns, run.end_ns) or 0) >= BUSY_CPU_PCT
+    return Advice(f"{says}Give each more to do with a larger batch, or take several steps in one call.")

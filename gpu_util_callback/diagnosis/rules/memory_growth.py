@@ -151,7 +151,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     room = _room(run, group, column, growth)
     room_bytes = None if room is None else max(0.0, room.left)
     taken_pct = 0.0 if room_bytes is None else 100 * growth.grown / (room_bytes + growth.grown)
-    if not _lasting(run, growth, steps, low) and (
+    if not _grows_past_an_epoch(run, growth, steps, low) and (
         taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, room_bytes)
     ):
         return None
@@ -192,16 +192,16 @@ def _planned(run: Run) -> int | None:
     return epochs * per_epoch if epochs and per_epoch else None
 
 
-def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bool:
-    """Return whether growth outlived the end of an epoch and went on after it."""
+def _grows_past_an_epoch(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bool:
+    """Return whether memory stayed allocated at the end of an epoch, and grew on as fast after it."""
     never_below = least_of_later(low)
     for epochs in run.phases.of("epoch").values():
         for end in _steps_at(run, epochs["end_ns"].astype(np.int64)).tolist():
-            went_on = steps[-1] - end
-            if end <= growth.onset or went_on < AFTER * (end - growth.onset) or went_on < 1:
+            steps_after = steps[-1] - end
+            if end <= growth.onset or steps_after < AFTER * (end - growth.onset) or steps_after < 1:
                 continue
             at_end, now = np.interp([end, steps[-1]], steps, never_below)
-            if now - at_end >= MOSTLY * growth.per_step * went_on:
+            if now - at_end >= MOSTLY * growth.per_step * steps_after:
                 return True
     return False
 

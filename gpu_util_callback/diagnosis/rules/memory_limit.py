@@ -65,4 +65,6 @@ def _advice(run: Run, limit: float, total: float) -> Advice:
         f"The framework is limited to {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
         "has used nearly all of it. Raise that limit."
     )
-    return Advice(text, idioms(run).memory_limit)
+    return Advice(
+        text, idioms(run).memory_limit, proof="tests/cures/test_advice_gpus.py::test_a_memory_limit_is_raised"
+    )

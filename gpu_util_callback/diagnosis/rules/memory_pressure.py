@@ -1,9 +1,10 @@
 """Memory pressure: the allocator itself is full, frees its cache and retries, or fails."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.snippets import accumulation, batch_code, mixed_precision
+from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
@@ -83,16 +84,5 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
         text = (
             "The GPU's memory is full: the allocator frees its cache and tries again, which stops the GPU each time. "
         )
-    line = mixed_precision(run, gpu)
-    if line is not None:
-        return Advice(text + "Mixed precision nearly halves what activations take.", line, alters_training=True)
-    half = (run.fit.get("batch_size") or 0) // 2
-    code = batch_code(run, half) if half else "batch_size = batch_size // 2"
-    lines = accumulation(run, 2)
-    if not lines:
-        return Advice(f"{text}Halve the batch, and the learning rate with it.", code, alters_training=True)
-    return Advice(
-        f"{text}Halve the batch, and add up the gradients of two before each update.",
-        f"{code}\n{lines}",
-        alters_training=True,
-    )
+    less = memory_advice.smaller(run, gpu, None)
+    return replace(less, text=text + less.text)

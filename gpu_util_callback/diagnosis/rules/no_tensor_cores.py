@@ -132,5 +132,7 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
         "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
         f"times as fast in 16 bits. Train in mixed precision ({kind}{scaled}).",
         code,
+        saves=1.0,
         alters_training=True,
+        proof="transformer_torch",
     )

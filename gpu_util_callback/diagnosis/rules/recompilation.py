@@ -52,8 +52,7 @@ def _advise_shapes(run: Run, times: int) -> Advice:
             f"same: {'the loop calls jax.jit again, or ' if again else ''}something else that the step gets "
             "changes, a Python number or the size of a slice. "
             f"{'Call jax.jit once, before the loop; pass' if again else 'Pass'} "
-            "the number as a tensor or an array, and slice equal parts.",
-            saves=0.0,  # nothing shows which of them it is
+            "the number as a tensor or an array, and slice equal parts."
         )
     text = (
         f"{times} steps had to be compiled first, because the shape of their input (or a Python number in it) was new. "
@@ -77,8 +76,7 @@ def _advise_unseen(run: Run, times: int, text: str, share_saved: float) -> Advic
         return Advice(
             f"{times} steps had to be compiled first: the loop calls jax.jit again, or what was compiled gets a new "
             "shape or static argument. Call jax.jit once, before the loop; pad what varies to one length, leave out a "
-            "smaller last batch, and pass numbers as arrays, not as static_argnums or static_argnames.",
-            saves=0.0,  # nothing shows which of them it is
+            "smaller last batch, and pass numbers as arrays, not as static_argnums or static_argnames."
         )
     return Advice(
         f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
@@ -102,6 +100,7 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
             "Make each of them once, before the loop.",
             "",
             share_saved,
+            proof="function_made_in_steps",
         )
     retraced = run.memory_facts.get("retraced")
     if retraced is None or retraced["traces"] < MOSTLY * times:
@@ -113,11 +112,13 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
             "Python number or another object among its arguments is new each time: pass it as a tensor.",
             f"{function}(..., tf.constant(number))",
             share_saved,
+            proof="tape_retraced",
         )
     if _dims(run) is not None:
         return None  # the shapes themselves are known
     remedy = f"{capitalized(SAME_SHAPES)}; this changes {PADDED}."
-    return Advice(f"{text}{function} gets tensors of new shapes. {remedy}", "", share_saved, changes=PADDED)
+    says = f"{text}{function} gets tensors of new shapes. {remedy}"
+    return Advice(says, "", share_saved, changes=PADDED, proof="loop_lengths")
 
 
 def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
@@ -127,6 +128,8 @@ def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
             f"{text}Batches differ in their number of samples: batch again with one number, "
             "and without what is left over.",
             f"ds = ds.unbatch().batch({size}, drop_remainder=True)",
+            saves=1.0,
+            proof="odd_batches",
         )
     longest = max((-(-size // MULTIPLE) * MULTIPLE for size in _varying_sizes(dims) if size), default=512)
     shapes = ", ".join(str([longest if _varies(size) else size for size in sizes[1:]]) for sizes in dims)
@@ -170,10 +173,10 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
         )
         lines.append(f"{name} = np.pad({name}, [{pads}])")
     if not _varying_sizes(dims):
-        return Advice(f"{text}{says[0]}.", "\n".join(lines))
+        return Advice(f"{text}{says[0]}.", "\n".join(lines), saves=1.0, proof="odd_batches_jax")
     says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
     remedy = f"{text}{', and '.join(says)}; this changes {FILLED}."
-    return Advice(remedy, "\n".join(lines), share_saved, changes=FILLED)
+    return Advice(remedy, "\n".join(lines), share_saved, changes=FILLED, proof="varying_shapes")
 
 
 def _dims(run: Run) -> Dims | None:
@@ -217,14 +220,11 @@ def _advise_fits(run: Run) -> Advice:
         return Advice(
             f"{text}JAX can keep what it has compiled on the disk, for models that are alike.",
             'jax.config.update("jax_compilation_cache_dir", "jax-cache")  # before the first fit',
-            0.0,
         )
     if run.fit.get("jit_compile"):
         text += "Do its few steps win back what XLA takes to compile them (jit_compile=False)? "
     return Advice(
-        f"{text}Can one model serve all fits, with its weights and its optimizer's variables set back before each?",
-        "",
-        0.0,
+        f"{text}Can one model serve all fits, with its weights and its optimizer's variables set back before each?"
     )
 
 

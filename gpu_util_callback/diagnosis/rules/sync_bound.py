@@ -143,7 +143,9 @@ def _advice(run: Run) -> Advice:
             "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
             "it. Let Keras compile the step into one graph.",
             "model.compile(..., run_eagerly=False)",
+            saves=1.0,
             compiles=True,
+            proof="new_trials/eager_mlp",
         )
     steps = run.source is None or run.source["steps_judged"]
     if not run.framework or not steps:
@@ -158,6 +160,7 @@ def _advice(run: Run) -> Advice:
             f"GPU idles meanwhile. Read it every {EVERY}th step.",
             f"if step % {EVERY} == 0: print({words.read})",
             1 - 1 / EVERY,
+            proof="loop_reads_loss",
         )
     if executed >= 8:
         return Advice(
@@ -175,4 +178,5 @@ def _advice(run: Run) -> Advice:
         f"model.compile(..., steps_per_execution={PER_CALL})",
         1 - max(1, executed) / PER_CALL,
         changes=BY_CALL,
+        proof="new_trials/steps_in_one_call",
     )

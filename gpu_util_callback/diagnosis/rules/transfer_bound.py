@@ -233,8 +233,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
     if run.other_program:
         return Advice(
             "Data is copied to the GPU while it computes nothing. Keep there what is used again, "
-            "and copy the rest from pinned memory, on a stream of its own, while kernels run.",
-            saves=0.0,  # overlapped copies hide no more than the kernels take
+            "and copy the rest from pinned memory, on a stream of its own, while kernels run."
         )
     says = "Batches are made ready and copied to the GPU while it has nothing else to do. "
     kind = run.input_kind
@@ -261,7 +260,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))  # as its last step',
         )
     if not images_as_floats(run):
-        return Advice(f"{says}Send fewer bytes: smaller types, converted on the GPU.", saves=0.0)
+        return Advice(f"{says}Send fewer bytes: smaller types, converted on the GPU.")
     changes = WRAPPED if has_keras_fit(run) else ""
     return Advice(
         f"{says}The first images hold whole numbers from 0 to 255 as floats. {ALL_BYTES} If so, send them as "
@@ -270,6 +269,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
         0.75,  # the images are nearly all of the bytes
         question=True,
         changes=changes,
+        proof="float_images_jax",
     )
 
 
