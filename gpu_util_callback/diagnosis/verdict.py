@@ -33,7 +33,7 @@ _HALTS = frozenset(rule.cause for rule in RULES if rule.halts)
 # The rest of the sentence is about one recording: of all fits of a script, or of a single fit.
 IN_FITS, IN_THIS = "In the fits", "In this one"
 UNKNOWN = "No bottleneck found"  # how such a verdict begins, or in its midst:
-UNEXPLAINED = "no single cause explains it"
+UNEXPLAINED = "no single cause"
 NOTHING = "Nothing held up training"
 NOTHING_IN_TRACE = "Nothing held up the GPU"
 NOTHING_LARGE = "Nothing large held up training"  # ... if small findings are listed
@@ -432,7 +432,7 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     if not all(source["idle_judged"] for source in _sources(runs)):
         return f"{TOO_LITTLE}, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
-        return f"Kernels ran only {percent(pct)} {of}; {UNEXPLAINED}{_idle_parts(runs)}."
+        return f"Kernels ran only {percent(pct)} {of}, {UNEXPLAINED}{_idle_parts(runs)}."
     return f"{NOTHING_IN_TRACE}: kernels ran {percent(pct)} {of}."
 
 
@@ -442,8 +442,8 @@ _NOT_KERNELS = {
     "copy_d2h": "copies to the host",
     "collective": "collectives",
     "idle_input": "waiting for input",
-    "idle_launch": "launching",
-    "idle_sync": "synchronization",
+    "idle_launch": "idle between launches",
+    "idle_sync": "at syncs",
     "idle_host": "other work of the host",
     "other": "reasons that the trace does not show",
 }
@@ -502,21 +502,21 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         return f"{others or (nothing if mostly else UNKNOWN)}: {clear}. {_unchecked(run)}"
     is_plural = len(idle.gpus) > 1
     gpu = "the GPUs were" if is_plural else "the GPU was"
-    active = f"{percent(idle.active_pct)} of the time{' on average' if is_plural else ''}"
-    if _others_pct(run, idle) >= 1:
-        active += " (not counting other programs)"
+    basis = " on average" * is_plural + " (not counting other programs)" * (_others_pct(run, idle) >= 1)
+    active = f"{percent(idle.active_pct)} of the time{basis}"
     if idle.active_pct < BUSY_PCT.default:
+        otherwise = ""
         if times.get("compile", 0.0) > A_TENTH * wall:
             otherwise_pct = _active_but_for_compiling(run, idle)
             if otherwise_pct >= BUSY_PCT.default:
                 compiled = _largest({"compile": times["compile"]}, wall)
                 return f"{nothing} {COMPILING}: {went}{compiled}, {gpu} active {active}."
-            active += f", {percent(otherwise_pct)} without compiling"
+            otherwise = f", {percent(otherwise_pct)} without compiling"
         if took:
-            return f"{took}, training steps {share}; {gpu} active {active}."
-        parts = _idle_parts_of_run(run, idle)
-        active += f". {others}" if others else ""
-        return f"{capitalized(gpu)} active only {active}; {UNEXPLAINED}{parts}{';' if parts else ':'} {unclear}."
+            return f"{took}, training steps {share}; {gpu} active {active}{otherwise}."
+        gpus_active = f"{'GPUs' if is_plural else 'GPU'} active {percent(idle.active_pct)}{basis}{otherwise}"
+        cores = f" {others}." if others else ""
+        return f"{gpus_active}, {UNEXPLAINED}{_idle_parts_of_run(run, idle)}.{cores} {capitalized(unclear)}."
     kernels = _kernels_at_least(run, idle)
     if kernels is not None and kernels < BUSY_PCT.default:
         ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"

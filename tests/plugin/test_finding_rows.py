@@ -120,7 +120,7 @@ def test_a_verdict_that_names_another_finding_than_it_sums_up_speaks_of_that(tmp
         ("No findings: what a GPU did is not in this trace.", "unjudged"),
         ("No bottleneck found: too little GPU work to judge, kernels ran 2 % of 1 s.", "unjudged"),
         ("No bottleneck found: 3 s of 20 s passed outside steps.", "unexplained"),
-        ("The GPU was active only 30 % of the time; no single cause explains it.", "unexplained"),
+        ("GPU active 30 %, no single cause. 70 % of 12 s in steps.", "unexplained"),
     ],
 )
 def test_a_verdict_without_findings_is_told_apart(verdict, says):

@@ -51,7 +51,7 @@ def test_a_gpu_that_idles_is_never_without_a_verdict(analysis_of):
     assert analysis.findings == []
     assert analysis.verdict == (
         "Kernels ran only 31 % of the time between the first "
-        "and the last GPU work; no single cause explains it: 69 % reasons that the trace does "
+        "and the last GPU work, no single cause: 69 % reasons that the trace does "
         "not show."
     )
 
