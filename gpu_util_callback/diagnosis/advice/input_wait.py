@@ -80,6 +80,13 @@ class InputWait:
         )
 
     @property
+    def one_at_a_time(self) -> str:
+        """The time that a single maker of batches takes for one, beside the model's, in words."""
+        maker = self.generator_name if self.kind == "generator" else self.dataset_class
+        takes = brief(self.arrives_ms) + ", mostly waiting for files or the network" * (self.waits is True)
+        return f"{maker} builds one batch at a time ({takes}); the model needs one every {brief(self.needed_ms)}"
+
+    @property
     def paces(self) -> str:
         """`pace` as a sentence without its full stop."""
         return capitalized(self.pace)

@@ -496,10 +496,7 @@ PY_DATASET = (
     Entry(
         "threads",
         when=lambda wait: wait.workers <= 1 and wait.waits is not False,
-        says=lambda wait: (
-            f"{wait.dataset_class} makes one batch at a time"
-            f"{', and mostly waits, for files or a network' * (wait.waits is True)}: {wait.pace}."
-        ),
+        says=lambda wait: f"{wait.one_at_a_time}.",
         asks=lambda wait: "" if wait.waits else ITEM_WAITS,
         remedy="Let several threads make batches ahead of time; __getitem__ must not change anything that they share",
         code=lambda wait: _dataset_line(_threads(wait)),
@@ -590,11 +587,7 @@ GENERATOR = (
     Entry(
         "several batches at a time",
         when=lambda wait: wait.workers_may_help,
-        says=lambda wait: (
-            f"{wait.generator_name} makes one batch at a time, and mostly waits, for files or a network: {wait.pace}."
-            if wait.waits
-            else f"{wait.generator_name} makes one batch at a time: {wait.pace}.{spawned_text(wait)}"
-        ),
+        says=lambda wait: f"{wait.one_at_a_time}.{'' if wait.waits else spawned_text(wait)}",
         asks=BATCH_I,
         remedy=lambda wait: (
             f"Let {'' if wait.waits else 'processes of '}a keras.utils.PyDataset make several at a time"
