@@ -354,13 +354,12 @@ def _evidence(finding: Mapping, room: int) -> str:
 
 def _ending(text: str, room: int) -> str:
     """Return the last sentences that fit: what to do stands at the end, and no answer without its question."""
-    ending: list[str] = []
     sentences = re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
-    for sentence in reversed(sentences):
-        if ending and len(" ".join([sentence, *ending])) > room:
-            break
-        ending.insert(0, sentence)
-    return re.sub("^If so, ", "Perhaps ", " ".join(ending))
+    answers = [at for at, sentence in enumerate(sentences) if sentence.startswith("If so, ")]
+    first = answers[-1] if answers else len(sentences) - 1  # a place in the code may stand behind what to do
+    while first and len(" ".join(sentences[first - 1 :])) <= room:
+        first -= 1
+    return re.sub("^If so, ", "Perhaps ", " ".join(sentences[first:]))
 
 
 def _saving(group: Group, run: Mapping | None) -> str:

@@ -11,7 +11,7 @@ from simulated_jobs import Job
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.report.screen import Detail, Pen, folded
+from gpu_util_callback.report.screen import Detail, Pen, _ending, folded
 from gpu_util_callback.report.terminal import render
 
 SCREEN = 50
@@ -178,3 +178,19 @@ def test_a_findings_line_is_no_answer_to_a_question_that_it_does_not_show(tmp_pa
     write(of_causes(8), tmp_path)
     line = next(line for line in lines_of(tmp_path) if line.startswith("2. "))
     assert "· Perhaps do it once" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "A core is slow. Is one free? If so, take it. It is at load (a.py, line 3).",
+            "Perhaps take it. It is at load (a.py, line 3).",
+        ),
+        ("A core is slow. Take another one. It is at load (a.py, line 3).", "It is at load (a.py, line 3)."),
+        ("Is one free? If so, take it.", "Is one free? If so, take it."),
+        ("What it takes is long. Is one free? If so, take it.", "Is one free? If so, take it."),
+    ],
+)
+def test_what_to_do_is_not_cut_before_the_place_of_it(text, shown):
+    assert _ending(text, 30) == shown
