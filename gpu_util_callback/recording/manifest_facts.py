@@ -107,6 +107,7 @@ class Model(TypedDict, total=False):
     name: str
     parameters: Count
     trainable_variables: Count
+    unrolled: list[str]  # classes of recurrent layers whose time steps are unrolled into the graph
 
 
 class Replica(TypedDict, total=False):
@@ -160,6 +161,7 @@ class PythonInSteps(TypedDict, total=False):
     aside: Share  # of the time in calls that are neither the framework's nor the input's
     at: str  # the line of the program in which most of that passes, ...
     calls: str  # ... what it calls there, ...
+    learned: bool  # ... whether a step learns from its value, as from a part of the loss, ...
     at_line: Share  # ... and its share of that
 
 
@@ -179,8 +181,8 @@ class InputCall(TypedDict, total=False):
 
     name: Required[str]
     # Of a DataLoader, beside its dataset; `wrapper`: the program's own around it; `loader`: torch's own.
-    part: Literal["collate_fn", "sampler", "batch_sampler", "wrapper", "loader"]
-    calls: Required[Count]
+    part: Literal["collate_fn", "sampler", "batch_sampler", "wrapper", "loader", "epoch_end"]  # the last: a PyDataset's
+    calls: Count  # absent where it is sampled alone
     timed: Count
     wall_ms: Number
     cpu_ms: Number

@@ -10,14 +10,16 @@ import ast
 import builtins
 import dis
 import functools
+import inspect
 import linecache
 import os
 import random
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
@@ -36,38 +38,26 @@ _MOST_KNOWN = 4096  # functions
 COMPILED, EAGER, COMPILING, LOGGING = "compiled", "eager", "compiling", "logging"
 # Frames of `model.predict`, and of what it makes for each call: adapters, a pipeline, an iterator.
 PREDICT, SET_UP = "predict", "set-up"
-# Parts of a file's path, and the meaning of a frame of that file; the first match decides. Files
-# not listed mean nothing: waiting for a result, fetching, the user's own Python.
-_MEANING: dict[str, tuple[tuple[str, str], ...]] = {
+# The meaning of a frame, and parts of its file's path; the first match decides. Files not listed mean nothing: waiting
+# for a result, fetching, the user's own Python.
+_PYTHON, _SRC = "tensorflow/python/", "jax/_src/"
+_MEANING: dict[str, tuple[tuple[str, ...], ...]] = {
     "tensorflow": (
-        ("tensorflow/python/framework/func_graph", COMPILING),
-        ("tensorflow/python/eager/polymorphic_function/atomic_function", COMPILED),
-        ("tensorflow/python/ops/gen_dataset_ops", ""),
-        ("tensorflow/python/data/", ""),
-        ("tensorflow/python/ops/gen_", EAGER),
-        ("tensorflow/python/eager/execute", EAGER),
-        ("tensorflow/python/eager/imperative_grad", EAGER),
+        (COMPILING, f"{_PYTHON}framework/func_graph"),
+        (COMPILED, f"{_PYTHON}eager/polymorphic_function/atomic_function"),
+        ("", f"{_PYTHON}ops/gen_dataset_ops", f"{_PYTHON}data/"),
+        (EAGER, f"{_PYTHON}ops/gen_", f"{_PYTHON}eager/execute", f"{_PYTHON}eager/imperative_grad"),
     ),
     "jax": (
-        ("jax/_src/compiler", COMPILING),
-        ("jax/_src/interpreters/mlir", COMPILING),
-        ("jax/_src/interpreters/ad", EAGER),
-        ("jax/_src/interpreters/batching", EAGER),
-        ("jax/_src/dispatch", EAGER),
-        ("jax/_src/lax/", EAGER),
-        ("jax/_src/numpy/", EAGER),
-        ("jax/_src/nn/", EAGER),
+        (COMPILING, f"{_SRC}compiler", f"{_SRC}interpreters/mlir"),
+        (EAGER, f"{_SRC}interpreters/ad", f"{_SRC}interpreters/batching", f"{_SRC}dispatch"),
+        (EAGER, f"{_SRC}lax/", f"{_SRC}numpy/", f"{_SRC}nn/"),
     ),
     "torch": (
-        ("torch/_dynamo/convert_frame", COMPILING),
-        ("torch/_inductor/", COMPILED),
-        ("torchinductor", COMPILED),
-        ("torch/_functorch/_aot_autograd/", COMPILED),
-        ("torch/utils/data/", ""),
-        ("torch/autograd/graph", EAGER),
-        ("torch/nn/", EAGER),
-        ("torch/optim/", EAGER),
-        ("torch/_tensor", EAGER),
+        (COMPILING, "torch/_dynamo/convert_frame"),
+        (COMPILED, "torch/_inductor/", "torchinductor", "torch/_functorch/_aot_autograd/"),
+        ("", "torch/utils/data/"),
+        (EAGER, "torch/autograd/graph", "torch/nn/", "torch/optim/", "torch/_tensor"),
     ),
 }
 # Files of libraries that write a training's log, and what the user calls to write to it.
@@ -94,6 +84,10 @@ _FRAMEWORKS = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "jax
 _NO_STEP = ("keras/src/trainers/data_adapters/", "keras/src/callbacks/", "torch/utils/data/", "/grain/_src/")
 # Functions of frameworks that train: a function of the program below or above one is part of the step.
 _LEARNS = frozenset({"backward", "gradient", "apply_gradients", "step", "train_on_batch"})
+# Calls whose arguments the step learns from, and methods that put an argument into a container.
+_LEARNS_FROM = _LEARNS | {"minimize", "train_step", "grad", "value_and_grad"}
+_COLLECTS = frozenset({"append", "extend", "add", "insert", "update"})
+_OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 # Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
@@ -110,11 +104,13 @@ class FunctionSamples:
         aside: (place, call) of lines that do not train -> weight.
         unclear: number of a line that may -> weight.
         trains: whether a sample met it above or below a part of the step.
+        learned: places whose value the step learns from, such as a part of the loss.
     """
 
     aside: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     unclear: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     trains: bool = False
+    learned: set[str] = field(default_factory=set)
 
     @property
     def is_aside(self) -> bool:
@@ -122,12 +118,15 @@ class FunctionSamples:
         weight = sum(self.aside.values())
         return not self.trains and weight > _A_FIFTH * (weight + sum(self.unclear.values()))
 
-    def named(self, function: str) -> tuple[str, str]:
-        """Return the place and the name of what does not train: the call that is most of it, or the function."""
+    def named(self, function: str) -> tuple[str, str, bool]:
+        """Return the place and the name of what does not train, and whether the step learns from it.
+
+        The name is that of the call that is most of it, or the function's.
+        """
         (place, call), weight = max(self.aside.items(), key=lambda item: item[1])
         of_tensor = call.endswith("_") or call in (OWN_PYTHON, *_CONVERTS)
         is_all = not of_tensor and weight > _FOUR_FIFTHS * sum(self.aside.values())
-        return place, call if is_all else function
+        return place, call if is_all else function, bool(self.learned)
 
 
 @functools.lru_cache(_MOST_KNOWN)
@@ -158,6 +157,58 @@ def _calls_at(path: str, line: int) -> list[ast.Call]:
         except SyntaxError:
             continue
     return []
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def goes_to(code: CodeType, line: int) -> str:
+    """Return where the value of a line of a function goes: into what a step learns from, out of the function, or "".
+
+    From the source: names assigned from it, and from these names, up to a call such as `backward` or a `return`.
+    """
+    is_module = code.co_name == "<module>"
+    if code.co_name.startswith("<") and not is_module:
+        return _OUT
+    source = linecache.getlines(code.co_filename)
+    above = 0 if is_module else code.co_firstlineno - 1
+    try:
+        text = "".join(source if is_module else inspect.getblock(source[above:]))
+        body = ast.parse(textwrap.dedent(text)).body
+        body = body if is_module else body[0].body  # type: ignore[attr-defined]  # of the function
+    except Exception:  # the file has changed
+        return ""
+    statements, names, known = list(_statements(body)), set[str](), -1
+    while known < len(names):
+        known = len(names)
+        fed = [calls for lines, reads, writes, calls in statements if line - above in lines or reads & names]
+        names.update(*(writes for lines, reads, writes, _ in statements if line - above in lines or reads & names))
+    if any(calls & _LEARNS_FROM for calls in fed):
+        return _LEARNED
+    return _OUT if any(_OUT in calls for calls in fed) else ""
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[tuple[range, set[str], set[str], set[str]]]:
+    """Yield of each statement its lines, the names it reads and writes, and what it calls (`_OUT`: it returns a value).
+
+    Those inside another one are apart; those of inner functions are left out.
+    """
+    for node in body:
+        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.excepthandler))]
+        parts = [part for child in ast.iter_child_nodes(node) if child not in inner for part in ast.walk(child)]
+        functions = [part.func for part in parts if isinstance(part, ast.Call)]
+        names = [part for part in parts if isinstance(part, ast.Name)]
+        filled = [part.value for part in parts if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store)]
+        filled += [part.value for part in functions if isinstance(part, ast.Attribute) and part.attr in _COLLECTS]
+        first, last = node.lineno, node.lineno if inner else node.end_lineno  # type: ignore[attr-defined]
+        leaves = any(isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom)) for part in [node, *parts])
+        yield (
+            range(first, last + 1),
+            {name.id for name in names if isinstance(name.ctx, ast.Load)},
+            {name.id for name in names if isinstance(name.ctx, ast.Store) or name in filled},
+            {getattr(function, "attr", getattr(function, "id", "")) for function in functions}
+            | ({_OUT} if leaves else set()),
+        )
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from _statements(inner)
 
 
 def _is_neutral(function: ast.expr) -> bool:
@@ -332,6 +383,10 @@ class DispatchWatch:
             call = "" if ours or _package(called) in _FRAMEWORKS else f"{_package(called)}.{name_of(called)}"
         if not call and not place and dis.opname[code.co_code[instruction]].startswith(_INTERPRETS):
             call = OWN_PYTHON
+        own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
+        destination = next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "")
+        if destination == _LEARNED:
+            samples.learned.add(place_of(code, line))
         if call:
             samples.aside[place_of(code, line), call] += weight
         else:
@@ -385,45 +440,45 @@ class DispatchWatch:
             return SET_UP
         if logs_to(code):
             return LOGGING
-        for part, meaning in self._meaning:
-            if part in name:
-                return meaning
-        return "" if is_library(name) else "user"
+        unlisted = "" if is_library(name) else "user"
+        return next((meaning for meaning, *parts in self._meaning if any(part in name for part in parts)), unlisted)
 
-    def _weights_aside(self) -> dict[tuple[str, str], float]:
-        """Return (line, what it calls) -> weight of the samples in what does not train."""
+    def _weights_aside(self) -> dict[tuple[str, str, bool], float]:
+        """Return (line, what it calls, whether a step learns from it) -> weight of samples in what does not train."""
         functions = self._of_functions
         whole = {name.rpartition(".")[2]: (path, name) for (path, name), of in functions.items() if of.is_aside}
-        weights: defaultdict[tuple[str, str], float] = defaultdict(float)
+        weights: defaultdict[tuple[str, str, bool], float] = defaultdict(float)
         for (path, name), samples in functions.items():
             if (path, name) in whole.values():
                 weights[samples.named(name)] += sum(samples.aside.values()) + sum(samples.unclear.values())
                 continue
-            for place, weight in samples.aside.items():
-                weights[place] += weight
+            for (place, call), weight in samples.aside.items():
+                weights[place, call, place in samples.learned] += weight
             for line, weight in samples.unclear.items():  # what a line computes to call such a function is done for it
                 called = whole.get(function_on(path, line))
                 if called is not None:
                     weights[functions[called].named(called[1])] += weight
         return weights
 
-    def aside(self) -> dict[str, str | float]:
+    def aside(self) -> dict[str, str | float | bool]:
         """Return what does not train within the steps, for the manifest; {} before samples.
 
         Returns: `samples`; the share of the time `aside`, in calls that are neither the framework's nor the input's;
-            the line `at` which most of that passes, what it `calls`, and its share `at_line`.
+            the line `at` which most of that passes, what it `calls`, whether a step learns from it
+            (`learned`), and its share `at_line`.
         """
         samples = self._samples - self._kinds[COMPILING]
         if samples <= 0 or (self._hands_over and self._ran_s < _HALF * self._ready_s):
             return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
         weights = self._weights_aside()
-        (place, call), most = max(weights.items(), key=lambda item: item[1], default=(("", ""), 0.0))
+        (place, call, learned), most = max(weights.items(), key=lambda item: item[1], default=(("", "", False), 0.0))
         aside = sum(weights.values())
         return {
             "samples": samples,
             "aside": round(aside / self._weight, 4),
             "at": place,
             "calls": call,
+            "learned": learned,
             "at_line": round(most / aside, 4) if aside else 0.0,
         }
 

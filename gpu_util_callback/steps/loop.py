@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.steps import annotations as waits
@@ -16,17 +17,15 @@ from gpu_util_callback.steps.timeline import TRACED, Timeline
 _clock = time.perf_counter_ns
 
 
+@dataclass(slots=True)
 class _OpenPhase:
     """An open phase."""
 
-    __slots__ = ("account", "inner_ns", "kind", "name", "start")
-
-    def __init__(self, kind: str, name: str, start: int, account: str):
-        self.kind = kind
-        self.name = name
-        self.start = start
-        self.account = account
-        self.inner_ns = 0  # of nested phases with an account of their own
+    kind: str
+    name: str
+    start: int
+    account: str
+    inner_ns: int = 0  # of nested phases with an account of their own
 
 
 def _raise(error: BaseException) -> None:

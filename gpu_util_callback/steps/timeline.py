@@ -95,45 +95,6 @@ class Timeline:
     step of an epoch, validation. `cursor` is the end of the last interval that is accounted for.
     """
 
-    __slots__ = (
-        "_append",
-        "_computed",
-        "_epoch",
-        "_epoch_call",
-        "_epoch_start",
-        "_hooks",
-        "_hooks_end",
-        "_input_ns",
-        "_logs",
-        "_logs_end",
-        "_perf",
-        "_phase_end",
-        "_start",
-        "_test_start",
-        "_tested",
-        "batches_per_hook",
-        "call",
-        "call_end",
-        "calls",
-        "cursor",
-        "device_done",
-        "fetch",
-        "first",
-        "flags",
-        "handed",
-        "in_test",
-        "inside",
-        "open",
-        "own_ns",
-        "own_step_ns",
-        "own_steps",
-        "queue",
-        "sampled",
-        "serial",
-        "stamps",
-        "steps_per_execution",
-    )
-
     def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
         self.queue: deque[Call | Function | Phase] = deque()
         self.calls = 0  # training calls so far, those without a batch left out

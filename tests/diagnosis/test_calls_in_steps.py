@@ -10,7 +10,7 @@ from collections import defaultdict
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.steps.dispatch import OWN_PYTHON, DispatchWatch, FunctionSamples, call_on
+from gpu_util_callback.steps.dispatch import OWN_PYTHON, DispatchWatch, FunctionSamples, call_on, goes_to
 
 PROGRAM = """\
 import copy, gc, json
@@ -91,9 +91,10 @@ def test_what_a_line_of_the_program_calls_is_named_by_its_package():
     assert found["calls"] == "threading.Event.wait" and "__reduce_ex__" in found["at"]
 
 
-def looped(aside: float, calls="gc.collect", gpus=(), **steps) -> Generated:
+def looped(aside: float, calls="gc.collect", gpus=(), learned=False, **steps) -> Generated:
     fit = {"loop": "custom", "input_kind": "generator"}
     facts = {"samples": 100, "aside": aside, "at": "train (train.py, line 17)", "calls": calls, "at_line": 1.0}
+    facts["learned"] = learned
     run = Generated(
         seed=3, gpus=list(gpus), framework={"name": "torch", "backend": "torch"}, fit={**fit, "python_in_steps": facts}
     )
@@ -130,6 +131,73 @@ def test_of_a_busy_gpu_only_the_idle_time_is_lost():
     assert span["lost_s"] == pytest.approx(0.7 * 6, rel=0.15)
 
 
+@pytest.mark.parametrize("calls", ["overlap", OWN_PYTHON])
+def test_what_a_step_learns_from_is_named_without_a_question_that_leaves_it_out(calls):
+    """Seen: a loss that loops over boxes was offered to be computed in every tenth step."""
+    [span] = looped(0.8, calls, learned=True).findings("host_stall")
+    assert "Training learns from its value: it cannot be left out." in span["advice"]["text"]
+    assert not span["advice"]["question"] and not span["advice"]["code"] and span["saves_s"] == 0
+
+
+LOSSES = """\
+def overlap(box, other):
+    low = max(box, other)
+    return low / (box + other)
+def loss_of(found, wanted):
+    total = 0.0
+    for image in range(len(found)):
+        score = overlap(found[image], wanted[image])
+        total = total + (1 - score)
+    return total
+def forward(model, x, y):
+    features = [part.scale() for part in x]
+    out = model(features)
+    loss = criterion(out, y)
+    loss.backward()
+    confusion(out, y)
+    seen.append(accuracy(out, y))
+    running += loss.item()
+def penalties(model, tape):
+    terms = []
+    for weight in model.weights:
+        terms.append(penalty(weight))
+    shares["all"] = total = sum(terms)
+    grads = tape.gradient(total, model.weights)
+    averages["model"] = average(model)
+    print(norm(grads))
+    if norm(grads) > 9:
+        log(grads)
+def step(x, y):
+    with GradientTape() as tape:
+        loss = loss_of(
+            x,
+            y,
+        )
+        best = score(x)
+    optimizer.minimize(loss, tape=tape)
+    return {"best": best}
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "lines"),
+    [
+        ("overlap", {2: "out", 3: "out"}),
+        ("loss_of", {6: "out", 7: "out", 9: "out"}),
+        ("forward", {11: "learned", 13: "learned", 14: "learned", 15: "", 16: "", 17: ""}),
+        ("penalties", {20: "learned", 21: "learned", 22: "learned", 24: "", 25: "", 26: ""}),
+        ("step", {30: "learned", 32: "learned", 34: "out"}),
+        ("forward", {99: ""}),
+    ],
+)
+def test_the_value_of_a_line_is_followed_to_what_the_step_learns_from(tmp_path, function, lines):
+    path = tmp_path / "losses.py"
+    path.write_text(LOSSES)
+    names: dict = {}
+    exec(compile(LOSSES, str(path), "exec"), names)
+    assert {line: goes_to(names[function].__code__, line) for line in lines} == lines
+
+
 OWN = """\
 class Tensor:
     argmax = staticmethod(lambda axis: sorted(range(400)))
@@ -145,6 +213,15 @@ def inline(stopped, labels, logits):
     total = 0
     while not stopped:
         total += labels[3] * 2
+def loss_of(labels, guesses):
+    total = 0.0
+    for label, guess in zip(labels, guesses):
+        total = total + (label - guess) ** 2
+    return total / len(labels)
+def learns(stopped, labels, logits):
+    while not stopped:
+        loss = loss_of(labels, logits)
+        loss and logits.backward(loss)
 def computes(stopped, labels, logits):
     while not stopped:
         [].sort()
@@ -182,6 +259,13 @@ def test_python_in_the_loop_itself_is_named_by_its_line(tmp_path):
     facts = sampled(tmp_path, "inline", None)
     assert facts["calls"] == OWN_PYTHON and facts["at"].startswith("inline (own_python.py, line 1")
     assert facts["aside"] > 0.5
+
+
+def test_python_of_the_loss_is_what_the_step_learns_from(tmp_path):
+    logits = type("Logits", (list,), {"backward": list.append})(range(4000))
+    facts = sampled(tmp_path, "learns", logits)
+    assert facts["calls"] == "loss_of" and facts["learned"]
+    assert not sampled(tmp_path, "loop", None)["learned"]
 
 
 def test_calls_that_may_compute_the_model_are_no_python_of_its_own(tmp_path):

@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
-from gpu_util_callback.recording.manifest_facts import OwnCallback
+from gpu_util_callback.recording.manifest_facts import OwnCallback, PythonInSteps
 from gpu_util_callback.steps.dispatch import OWN_PYTHON
 from gpu_util_callback.words import duration, ordinal, percent
 
@@ -535,24 +535,22 @@ _SPARED = {
 }
 
 
-def call_seldom(call: str, place: str, share: float, at_line: float) -> Advice:
-    """Return advice for a call within the steps that does not train.
-
-    Args:
-        call: as the program names it; place: the line of most of such calls.
-        share: of the steps' time in all such calls; at_line: of them at that line.
-    """
+def call_seldom(calls: PythonInSteps) -> Advice:
+    """Return advice for calls within the steps that do not train."""
+    call, place, share, at_line = calls["calls"], calls["at"], calls["aside"], calls["at_line"]
     part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
     function = place.partition(" ")[0]
-    calls = "" if call in (function, OWN_PYTHON) else f"calls such as {call}, in "
-    says = f"{percent(100 * share)} of the steps' time passes in {calls}{place}{part}."
+    within = "" if call in (function, OWN_PYTHON) else f"calls such as {call}, in "
+    says = f"{percent(100 * share)} of the steps' time passes in {within}{place}{part}."
     spared = _SPARED.get(call) or _SPARED.get(function.rpartition(".")[2])
     if spared is not None:
         remedy, code, changes = spared
         saves = at_line * (1 - 1 / EVERY_BATCH)
         text = f"{says} {remedy}. This changes {changes}."
         return Advice(text, code, saves, changes=changes, leaves_out=True, proof="logs_in_steps")
-    slow = "" if calls else " Python runs there, element by element: compute it of whole arrays."
+    slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
+    if calls.get("learned"):
+        return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")
     return Advice(
         f"{says}{slow} Does training go on the same where it is left out of most steps? If so, do it every "
         f"{ordinal(SELDOM)} step.",

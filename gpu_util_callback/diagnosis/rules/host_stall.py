@@ -466,7 +466,7 @@ class HostStall(Rule):
         calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
         if calls.get("aside"):
             title, line = f"{calls['calls']} in each step stalls training", (calls["at"], calls["at_line"])
-            advice = callbacks.call_seldom(calls["calls"], calls["at"], calls["aside"], calls["at_line"])
+            advice = callbacks.call_seldom(calls)
             samples = calls["samples"], calls["aside"], line
             if found := self._python(run, limits, samples, {}, title=title, advice=advice, detail="aside"):
                 return found
