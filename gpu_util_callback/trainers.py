@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_util_callback.monitor import GpuUtilMonitor
 from gpu_util_callback.recorder.messages import note
@@ -62,6 +63,49 @@ def _make_callback(library: str, settings: dict[str, object]) -> object:
     return callback
 
 
+_Report = Callable[[Any], None]
+
+
+class _Reported:
+    """A method of a library's object that reports its calls, too, with their first argument.
+
+    Args:
+        before, after: called with that argument before and after the method.
+    """
+
+    def __init__(self, owner: object, name: str, before: _Report | None = None, after: _Report | None = None):
+        self._owner, self._name = owner, name
+        self._replaced = vars(owner).get(name)  # another callback's, as this one
+        self._method = getattr(owner, name)
+        self._reports: tuple[_Report | None, _Report | None] = before, after
+        setattr(owner, name, self)
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        self._tell(0, *args, *kwargs.values())
+        try:
+            return self._method(*args, **kwargs)
+        finally:
+            self._tell(1, *args, *kwargs.values())
+
+    def _tell(self, after: int, *given: Any) -> None:
+        report = self._reports[after]
+        if report is not None:
+            try:
+                report(given[0])
+            except Exception as error:
+                self._reports = None, None
+                note(f"A trainer's calls are not timed ({type(error).__name__}: {error}); training continues")
+
+    def end(self) -> None:
+        """Report no more; give the method back where nobody has replaced it since."""
+        self._reports = None, None
+        if vars(self._owner).get(self._name) is self:
+            if self._replaced is None:
+                delattr(self._owner, self._name)
+            else:
+                setattr(self._owner, self._name, self._replaced)
+
+
 class TrainerHooks:
     """The steps of a trainer, as its callbacks report them, for a `GpuUtilMonitor`."""
 
@@ -69,6 +113,7 @@ class TrainerHooks:
     _settings: dict[str, Any]
     _monitor: GpuUtilMonitor | None = None
     _requested_s = 0.0
+    _reported: tuple[_Reported, ...] = ()
 
     def __reduce__(self) -> tuple:
         """Return the callback without a training, for processes that a trainer starts."""
@@ -112,9 +157,20 @@ class TrainerHooks:
         self._finish()
 
     def _finish(self, error: BaseException | None = None) -> None:
+        reported, self._reported = self._reported, ()
+        for method in reported:
+            method.end()
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
             monitor.__exit__(type(error) if error is not None else None, error, None)
+
+    def _report(self, make: Callable[[], Iterator[_Reported]]) -> None:
+        """Have methods of the library's objects report their calls until the training ends."""
+        try:
+            for method in make():
+                self._reported += (method,)
+        except Exception as error:
+            note(f"A trainer's calls are not timed ({type(error).__name__}: {error}); training continues")
 
     def _loop_does(self, method: str, *args: object) -> None:
         monitor = self._monitor
@@ -146,11 +202,9 @@ class TrainerHooks:
         self._request()
 
 
-class _Control(Protocol):
-    """The decisions of a Hugging Face `Trainer` for the end of a step."""
-
-    should_evaluate: bool
-    should_save: bool
+# Hooks that are called during training, and modules of the library's own callbacks that do little.
+_OTHERS = ("on_epoch_begin", "on_step_end", "on_log", "on_evaluate", "on_save", "on_epoch_end")
+_LIGHT = ("transformers.trainer_callback", "transformers.utils.notebook")
 
 
 class _HuggingFace(TrainerHooks):
@@ -164,6 +218,22 @@ class _HuggingFace(TrainerHooks):
 
     def on_train_begin(self, args: object, *_: object, **arguments: object) -> None:
         self._begin(arguments.get("train_dataloader"), getattr(args, "gradient_accumulation_steps", None))
+        handler = sys._getframe(1).f_locals.get("self")
+        self._report(lambda: self._others(getattr(handler, "callbacks", ())))
+
+    def _others(self, callbacks: Iterable[object]) -> Iterator[_Reported]:
+        """Yield the hooks of other callbacks, which are called before ours, but for the library's own light ones."""
+        for callback in callbacks:
+            begins = partial(self._hook_begins, type(callback).__name__)
+            for hook in _OTHERS if callback is not self else ():
+                if getattr(getattr(callback, hook, None), "__module__", _LIGHT[0]) not in _LIGHT:
+                    yield _Reported(callback, hook, begins, self._hook_ends)
+
+    def _hook_begins(self, name: str, _: object) -> None:
+        self._loop_does("phase_begin", name, "callback")
+
+    def _hook_ends(self, _: object) -> None:
+        self._loop_does("phase_end")
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
         self._epoch("batches_begin")
@@ -171,23 +241,23 @@ class _HuggingFace(TrainerHooks):
     def on_step_begin(self, *_: object, **__: object) -> None:
         self._step_begins(time.perf_counter() - self._requested_s)
 
-    def on_step_end(self, _args: object, _state: object, control: _Control, **_: object) -> None:
+    def on_step_end(self, _args: object, _state: object, control: Any, **_: object) -> None:
         self._step_ends()
         self._next_phase(control)
 
-    def on_epoch_end(self, _args: object, _state: object, control: _Control, **_: object) -> None:
+    def on_epoch_end(self, _args: object, _state: object, control: Any, **_: object) -> None:
         self._epoch("batches_end")
         self._next_phase(control)
 
     def on_log(self, *_: object, **__: object) -> None:
         self._request()
 
-    def on_evaluate(self, _args: object, _state: object, control: _Control, **_: object) -> None:
+    def on_evaluate(self, _args: object, _state: object, control: Any, **_: object) -> None:
         self._next_phase(control)
 
     on_save = on_evaluate
 
-    def _next_phase(self, control: _Control) -> None:
+    def _next_phase(self, control: Any) -> None:
         """End a phase, and begin the one that the trainer has announced."""
         if self._phase:
             self._phase_ends()
@@ -197,62 +267,9 @@ class _HuggingFace(TrainerHooks):
         self._request()
 
 
-class _Profiler(Protocol):
-    """A Lightning `Profiler`: it is told when each action of a trainer starts and stops."""
-
-    start: Callable[[str], None]
-    stop: Callable[[str], None]
-
-
-class _Trainer(Protocol):
-    """A Lightning `Trainer`."""
-
-    train_dataloader: object
-    profiler: _Profiler
-
-
 # Hooks of other callbacks that run between the work of two steps.
 _BETWEEN_STEPS = frozenset({"on_train_batch_end", "on_train_epoch_end", "on_validation_end"})
 _FETCH, _BATCH, _EPOCH = "train_dataloader_next", "run_training_batch", "run_training_epoch"
-
-
-class _Reported:
-    """A method of a profiler that reports its action, too.
-
-    Args:
-        first: report before the method is called, not after it.
-    """
-
-    def __init__(self, profiler: _Profiler, name: str, report: Callable[[str], None], first: bool):
-        self._profiler, self._name, self._first = profiler, name, first
-        self._before = vars(profiler).get(name)  # another callback's, as this one
-        self._method = getattr(profiler, name)
-        self._report: Callable[[str], None] | None = report
-        setattr(profiler, name, self)
-
-    def __call__(self, action_name: str) -> None:
-        if self._first:
-            self._tell(action_name)
-        self._method(action_name)
-        if not self._first:
-            self._tell(action_name)
-
-    def _tell(self, action: str) -> None:
-        if self._report is not None:
-            try:
-                self._report(action)
-            except Exception as error:
-                self._report = None
-                note(f"Lightning's actions are not timed ({type(error).__name__}: {error}); training continues")
-
-    def end(self) -> None:
-        """Report no more; give the method back where nobody has replaced it since."""
-        self._report = None
-        if vars(self._profiler).get(self._name) is self:
-            if self._before is None:
-                delattr(self._profiler, self._name)
-            else:
-                setattr(self._profiler, self._name, self._before)
 
 
 class _Lightning(TrainerHooks):
@@ -262,24 +279,17 @@ class _Lightning(TrainerHooks):
     input. The profiler knows when a batch is fetched, and each hook of each callback.
     """
 
-    _reported: tuple[_Reported, ...] = ()
     _waited_s: float | None = None
     _in_batch = False  # `training_step` fetches by itself where it takes an iterator
 
-    def on_train_start(self, trainer: _Trainer, *_: object) -> None:
+    def on_train_start(self, trainer: Any, *_: object) -> None:
         self._begin(trainer.train_dataloader, getattr(trainer, "accumulate_grad_batches", None))
         self._parts: dict[str, tuple[str, str]] = {}
-        try:
-            starts = _Reported(trainer.profiler, "start", self._action_starts, True)
-            self._reported = starts, _Reported(trainer.profiler, "stop", self._action_stops, False)
-        except Exception as error:
-            note(f"Lightning's actions are not timed ({type(error).__name__}: {error}); training continues")
+        self._report(lambda: self._actions(trainer.profiler))
 
-    def _finish(self, error: BaseException | None = None) -> None:
-        reported, self._reported = self._reported, ()
-        for method in reported:
-            method.end()
-        super()._finish(error)
+    def _actions(self, profiler: Any) -> Iterator[_Reported]:
+        yield _Reported(profiler, "start", before=self._action_starts)
+        yield _Reported(profiler, "stop", after=self._action_stops)
 
     def _part_of(self, action: str) -> tuple[str, str]:
         """Return what is timed of an action, and the name of the callback it calls; ("", "") = nothing."""

@@ -68,6 +68,8 @@ RUNS = {
         (hooks("checkpoint", **LOOP), 'if step % 100 == 0:\n    with monitor.phase("checkpoint")', "epoch"),
         (phases("checkpoint", "checkpoint", 0.5, epochs=100, **LOOP), 'monitor.phase("checkpoint")', "keras"),
         (hooks("EMA", **LIGHTNING), "if batch_idx % 100 == 0: ...  # what EMA does now", "monitor"),
+        (hooks("EMA", **HUGGING_FACE), "if state.global_step % 100 == 0: ...  # what EMA does now", "batch_idx"),
+        (phases("callback", "Texts", 0.5, epochs=100, **HUGGING_FACE), "if round(state.epoch) % ", "trainer."),
     ],
     "input_bound": [
         (

@@ -358,6 +358,13 @@ def roundest(above: float, most: float) -> int:
     return next((number for number in numbers if number <= most), round(most))
 
 
+# In hooks of a trainer's callbacks: the numbers of the epoch and of the step.
+_COUNTS = {
+    "transformers": ("round(state.epoch)", "state.global_step"),
+    "lightning": ("trainer.current_epoch", "batch_idx"),
+}
+
+
 def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
     """Return lines with which a loop does work that it does `count` times at every `factor`th or the last one."""
     epochs = in_epochs(run, count)
@@ -366,7 +373,7 @@ def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = F
         if last and phase == "checkpoint":
             return _SAVE_LAST[run.trainer]
         if last:
-            return f"def on_train_end(self, trainer, module): ...  # what {phase} does now"
+            return f"def on_train_end(self, *_, **__): ...  # what {phase} does now"
         return _in_trainer(run, phase, factor if epochs else 0, steps)
     if epochs:
         when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
@@ -392,5 +399,4 @@ def _in_trainer(run: Run, phase: str, epochs: int, steps: int) -> str:
         optimizer_steps, of_batches = max(1, round(steps / batches)), f"  # of {batches} batches each" * (batches > 1)
         setting = settings[not epochs]
         return setting.format(epochs=epochs, steps=steps, optimizer_steps=optimizer_steps, of_batches=of_batches)
-    number = f"trainer.current_epoch % {epochs}" if epochs else f"batch_idx % {steps}"
-    return f"if {number} == 0: ...  # what {phase} does now"
+    return f"if {_COUNTS[run.trainer][not epochs]} % {epochs or steps} == 0: ...  # what {phase} does now"
