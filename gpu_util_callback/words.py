@@ -274,9 +274,9 @@ _LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.
 
 
 def ordinal(number: int) -> str:
-    """Format an ordinal number: `1st`, `12th`, `22nd`."""
+    """Format an ordinal number: `1st`, `12th`, `1,022nd`."""
     ends = {} if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{ends.get(number % 10, 'th')}"
+    return f"{number:,}{ends.get(number % 10, 'th')}"
 
 
 def capitalized(text: str) -> str:

@@ -73,12 +73,14 @@ class KerasAdapter(WatchingAdapter):
         optimizer = getattr(model, "optimizer", None)
         policy = getattr(model, "dtype_policy", None)
         built = bool(getattr(model, "built", False))
+        layers: list[object] = list(getattr(model, "_flatten_layers", list)())
         return {
             "framework": {**self.runtime.framework(), "keras": _keras_of(model)},
             "model": {
                 "name": getattr(model, "name", None),
                 "parameters": int(model.count_params()) if built else None,
                 "trainable_variables": len(model.trainable_variables) if built else None,
+                "unrolled": sorted({type(layer).__name__ for layer in layers if getattr(layer, "unroll", False)}),
             },
             "fit": {
                 "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),

@@ -126,7 +126,9 @@ class CallTimer:
         self._long += [self._took_long.popleft() for _ in range(len(self._took_long))]
         self._sum_up()
         usual, timed_long = self._usual, self._timed_long
-        entry: InputCall = {"name": self.name, "calls": self.calls, "timed": usual.timed + timed_long.timed}
+        entry: InputCall = {"name": self.name}
+        if self.calls:  # else it is sampled alone
+            entry |= {"calls": self.calls, "timed": usual.timed + timed_long.timed}
         is_rare = 0 < self._long_calls <= RARELY * self.calls
         mean = usual if is_rare else usual + timed_long
         if mean.timed:
@@ -400,6 +402,9 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
     kind = type(data_adapter).__name__
     if kind == "PyDatasetAdapter":
         dataset, threads = data_adapter.py_dataset, data_adapter.enqueuer
+        owner = type(dataset)
+        if not is_library(getattr(inspect.unwrap(owner.on_epoch_end), "__code__", is_library.__code__).co_filename):
+            calls.timer(f"{owner.__name__}.on_epoch_end", owner).part = "epoch_end"
         if threads is not None and dataset.use_multiprocessing:
             return
         timed = _TimedDataset(dataset, calls, first)

@@ -18,6 +18,7 @@ from gpu_util_callback.steps.dispatch import is_library, path_of
 # Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
     ("torch.utils.data.dataloader", "torch DataLoader"),
+    ("torchdata.nodes.loader", "torchdata nodes"),
     ("tensorflow.python.distribute", "tf.data"),
     ("tensorflow.python.data", "tf.data"),
     ("keras.src.trainers.data_adapters.py_dataset_adapter", "PyDataset"),
@@ -236,6 +237,12 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
             "input_shards": _shards(source),
             **_files(source),
         }
+    if kind == "torchdata nodes":
+        nodes: list[Any] = [getattr(dataset, "root", None)]
+        while nodes[-1] is not None:
+            nodes.append(getattr(nodes[-1], "source", None))
+        workers = [(node.num_workers, node.method == "process") for node in nodes if hasattr(node, "num_workers")]
+        return dict(zip(("input_workers", "input_processes"), max(workers, default=(0, None)), strict=True))
     return _grain(dataset) if kind == "grain" else {}
 
 

@@ -104,7 +104,7 @@ def test_wall_and_cpu_of_the_functions_that_make_batches(backend, counted):
         _, kind, way = name.split("/")
         assert one["restored"], name
         assert one["workers"] == 0, "the loader's processes end with the fit"
-        timed = [call for call in one["calls"] or () if call["timed"]]  # a loader's parts are only sampled
+        timed = [call for call in one["calls"] or () if call.get("timed")]  # a loader's parts are only sampled
         if kind == "DataLoader_workers":
             assert not timed, "they run in other processes"
             continue

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_util_callback.backends import input_calls
+from gpu_util_callback.backends import input_calls, inputs
 from gpu_util_callback.backends.input_calls import CallTimer
 
 
@@ -73,6 +73,34 @@ def test_long_calls_that_are_not_few_count_in_the_mean(clock):
         timed(number % 10 == 9)
     facts = timer.facts()
     assert "long" not in facts and 50 < facts["wall_ms"] < 200
+
+
+def test_the_end_of_an_epoch_is_sampled_and_has_no_number_of_calls():
+    calls, inside, leave = input_calls.InputCalls(), threading.Event(), threading.Event()
+
+    class Pairs:
+        use_multiprocessing = False
+
+        def __getitem__(self, number):
+            return number
+
+        def on_epoch_end(self):
+            inside.set()
+            leave.wait(30)
+
+    adapter = type("PyDatasetAdapter", (), {"py_dataset": Pairs(), "enqueuer": None})()
+    calls.begin()
+    input_calls.time_fit(calls, adapter, None, lambda batch: None)
+    thread = threading.Thread(target=adapter.py_dataset.on_epoch_end)
+    thread.start()
+    assert inside.wait(30)
+    calls.sample()
+    leave.set()
+    thread.join()
+    calls.end()
+    [entry] = calls.facts()
+    assert (entry["name"], entry["part"], entry["samples"]) == ("Pairs.on_epoch_end", "epoch_end", 1)
+    assert "calls" not in entry and "timed" not in entry, "they are not counted"
 
 
 def test_a_call_s_line_and_the_library_that_it_calls_are_sampled():
@@ -198,3 +226,29 @@ def test_what_a_loader_calls_beside_its_dataset_is_sampled(parts, part):
     entry = sampled[part]
     assert (entry["name"], entry["samples"], entry["in_line"]) == (name, 3, 3)
     assert entry["line"].startswith("hold (test_timed_calls.py, line ") or ".hold (" in entry["line"]
+
+
+def node(kind: str, source=None, **attributes):
+    return type(kind, (), {"source": source, **attributes})()
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "workers", "processes"),
+    [
+        (node("Batcher", node("Mapper")), 0, None),
+        (node("Batcher", node("ParallelMapper", num_workers=3, method="process")), 3, True),
+        (node("Prefetcher", node("ParallelMapper", node("IterableWrapper"), num_workers=2, method="thread")), 2, False),
+    ],
+)
+def test_a_loader_of_torchdata_s_nodes_is_one_with_the_workers_of_its_nodes(pipeline, workers, processes):
+    loader = type("Loader", (), {"__module__": "torchdata.nodes.loader", "root": pipeline})()
+    facts = inputs.describe_input(loader)
+    assert facts["input_kind"] == "torchdata nodes"
+    assert (facts["input_workers"], facts["input_processes"]) == (workers, processes)
+
+
+def test_torchdata_s_own_loader_is_known():
+    nodes = pytest.importorskip("torchdata.nodes")
+    mapped = nodes.ParallelMapper(nodes.IterableWrapper(range(9)), abs, num_workers=2, method="thread")
+    facts = inputs.describe_input(nodes.Loader(nodes.Batcher(mapped, 3)))
+    assert (facts["input_kind"], facts["input_workers"]) == ("torchdata nodes", 2)

@@ -764,3 +764,12 @@ def test_where_every_tenth_batch_is_slow_workers_are_offered(wall_ms):
     finding = found(run, "input_bound", WAITING)
     assert "dataset.workers" in finding["advice"]["code"]
     assert "with or without" not in finding["advice"]["text"] + run.diagnose()["verdict"]
+
+
+@pytest.mark.parametrize(("own", "method"), [(3, "thread"), (90, "process")])
+def test_workers_of_torchdata_s_nodes_are_asked_for_and_no_data_loader(own, method):
+    facts = {"loop": "custom", "input_kind": "torchdata nodes", "input_workers": 0}
+    run = waits(framework=TORCH, machine={"cpus": 8, "cpus_allowed": 8}, **facts)
+    advice = found(run, "input_bound", {"process_cpu_pct": own, "cpu_pct": 12})["advice"]
+    assert advice["question"] and f'method="{method}"' in advice["code"] and "ParallelMapper" in advice["code"]
+    assert "DataLoader" not in advice["text"] + advice["code"]

@@ -24,6 +24,23 @@ def test_set_ups_that_follow_one_another_are_one():
     assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
 
 
+@pytest.mark.parametrize(("in_items", "says"), [(0, "Pairs.on_epoch_end takes most of that, mostly at "), (40, "both")])
+def test_an_end_of_epoch_that_takes_most_of_it_is_named_with_its_line(in_items, says):
+    """Seen: negatives that were drawn one by one in on_epoch_end took 7 of 8 s, and "make both cheaper" was said."""
+    line = "Pairs.draw (data.py, line 36)"
+    calls = [
+        {"name": "Pairs.on_epoch_end", "part": "epoch_end", "samples": 30, "line": line, "in_line": 25},
+        {"name": "Pairs.__getitem__", "calls": 600, "timed": 99, "wall_ms": 0.1, "cpu_ms": 0.1, "samples": in_items},
+    ]
+    run = run_of(epochs=6, steps_per_epoch=100, **PYDATASET, input_calls=calls)
+    for _ in range(6):
+        with run.epoch():
+            run.phase("input_setup", 1.5, name="input: end of epoch")
+            run.steps(100, step_ms=10)
+    text = found(run, "input_bound")["advice"]["text"]
+    assert says in text and (line in text) == (in_items == 0)
+
+
 def set_up_beside_validation(seconds, **facts):
     """Epochs whose input is taken down before their validation, and set up behind it."""
     run = run_of(epochs=len(seconds), steps_per_epoch=100, **facts)
@@ -149,21 +166,12 @@ def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
     return run
 
 
-def test_a_long_change_of_epochs_is_told_if_only_seen_once():
-    run = two_epochs(3.0, at=1)
-    finding = found(run, "input_bound")
-    assert finding["lost_s"] == pytest.approx(3.02, rel=0.05)
-    assert finding["evidence"]["times"] == 1 and finding["confidence"] == "estimated"
-    assert "Seen once in 2 epochs" in finding["advice"]["text"]
-    assert finding["saves_s"] == 0, "nobody knows whether it comes again"
-    assert finding["start_step"] <= 400 <= finding["end_step"]
-
-
 @pytest.mark.parametrize(
     "stall_s, at, ended",
     [
         (3.0, 0, True),  # what the first epoch begins with had to be
         (0.9, 1, True),  # a hiccup
+        (3.0, 1, True),  # it may not come again, and nothing mends it: the verdict has its share of the time
         (3.0, 1, False),  # more epochs may come without
     ],
 )
@@ -182,11 +190,11 @@ def with_host(run, **percent) -> dict:
 
 def one_long_fetch():
     run = run_of(epochs=1, steps_per_epoch=400, **DATALOADER)
-    run.steps(400, step_ms=10, wait_ms=np.where(np.arange(400) == 200, 3000.0, 0.0))
+    run.steps(400, step_ms=10, wait_ms=np.where(np.arange(400) == 200, 5000.0, 0.0))
     return run
 
 
-@pytest.mark.parametrize("make", [lambda: two_epochs(3.0, at=1), lambda: two_epochs(1.3, at=1), one_long_fetch])
+@pytest.mark.parametrize("make", [one_long_fetch])
 @pytest.mark.parametrize(
     ("process", "others", "named"),
     [

@@ -120,7 +120,7 @@ def test_wall_and_cpu_of_a_call(tmp_path, kind, make):
     given, name = INPUTS[kind]
     given = given(make)
     SPENT.clear()
-    [entry] = (one for one in recorded(tmp_path, given)["input_calls"] if one["timed"])  # not a loader's parts
+    [entry] = (one for one in recorded(tmp_path, given)["input_calls"] if one.get("timed"))  # not a loader's parts
     assert entry["name"] == (name or make.__name__)
     spent = SPENT[len(SPENT) - CALLS + 2 * (kind == "generator") :]  # Keras looks at some before
     assert entry["calls"] == pytest.approx(len(spent), abs=1)  # the end of a generator is a call

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.advice.loaders import BATCH_I, CORE_FREE, GUARD
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, AGAIN, MOSTLY
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY
 from gpu_util_callback.words import capitalized, percent
 
 # Words in the kind of an input of `fit`, and the table for it.
@@ -167,7 +167,16 @@ def _pooled(wait: InputWait) -> str:
 
 def _loader(wait: InputWait) -> str:
     count = _workers(wait).count
+    if wait.kind == NODES:
+        method = "process" if _workers(wait).processes else "thread"
+        return f'node = torchdata.nodes.ParallelMapper(node, map_fn, num_workers={count}, method="{method}")'
     return f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={count}, persistent_workers=True)"
+
+
+NODES = "torchdata nodes"  # kind of torchdata's own loader
+# Of other batches, and of a pipeline of such nodes.
+_BEHIND = ("a torch Dataset behind them, not read by worker processes yet", "a node that maps each sample for itself")
+_BY = ("of a DataLoader make them, and give it to monitor.batches() itself: enumerate(monitor.batches(loader))", "map")
 
 
 def _on_torch(wait: InputWait) -> bool:
@@ -180,9 +189,8 @@ LOOP = (
         untried="it replaces the loop's own batches",
         when=lambda wait: _on_torch(wait) and wait.workers_may_help,
         says="{loop_paces}.",
-        asks="Is there a torch Dataset behind them, not read by worker processes yet?",
-        remedy="Let worker processes of a DataLoader make them, and give it to monitor.batches() "
-        "itself: enumerate(monitor.batches(loader))",
+        asks=lambda wait: f"Is there {_BEHIND[wait.kind == NODES]}?",
+        remedy=lambda wait: f"Let workers {_BY[wait.kind == NODES]}",
         code=_loader,
         saves=lambda wait: _workers(wait).saves,
         proof="loop_loader",
@@ -272,6 +280,16 @@ class SetUp:
     def kind(self) -> str:
         """Kind of the input, in lower case."""
         return self.run.input_kind
+
+    @property
+    def restart(self) -> str:
+        """What a PyDataset does then, and what to make cheaper."""
+        calls = self.run.fit.get("input_calls") or []
+        samples = {call.get("part"): call for call in calls if call.get("samples")}
+        ends = samples.get("epoch_end")
+        if ends is None or ends["samples"] < max(A_FEW, MOSTLY * sum(call["samples"] for call in samples.values())):
+            return "its on_epoch_end runs and its first batches are made while training waits. Make both cheaper"
+        return f"{ends['name']} takes most of that, mostly at {ends['line']}. Make it cheaper, of whole arrays"
 
     @property
     def each_fit(self) -> bool:
@@ -422,8 +440,7 @@ SET_UP = (
     Entry(
         "PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind,
-        says="{fact} Keras restarts a PyDataset every epoch: its on_epoch_end runs and its first "
-        "batches are made while training waits. Make both cheaper, or the epochs longer.",
+        says="{fact} Keras restarts a PyDataset every epoch: {restart}, or the epochs longer.",
     ),
     Entry(
         "arrays without autotuning",

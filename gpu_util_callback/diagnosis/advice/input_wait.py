@@ -339,7 +339,7 @@ class InputWait:
     def _sampled_calls(self) -> Sequence[Mapping[str, Any]]:
         """The input's functions that stack samples met, but the libraries' own code."""
         calls = self.run.fit.get("input_calls") or []
-        return [call for call in calls if call.get("samples") and call.get("part") != "loader"]
+        return [call for call in calls if call.get("samples") and call.get("part") not in ("loader", "epoch_end")]
 
     @property
     def _samples(self) -> int:

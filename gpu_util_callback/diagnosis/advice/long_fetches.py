@@ -21,7 +21,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Count,
 )
 from gpu_util_callback.recording.manifest_facts import LongCall
-from gpu_util_callback.words import duration, listed, percent, steps
+from gpu_util_callback.words import duration, listed, ordinal, percent, steps
 
 MOST_READY = Count(256, "more batches than this rarely fit into memory")
 SAMPLED = Count(64, "long fetches show what the processes did meanwhile")
@@ -81,15 +81,9 @@ def _numbered(numbers: np.ndarray, name: str = "", several: str = "") -> str:
         if np.mean(np.abs(distances - distance) <= max(AGAIN, A_TWENTIETH * distance)) >= FOUR_FIFTHS:
             in_a_row = round(len(numbers) / len(groups))
             row = f", {in_a_row} in a row" if in_a_row > 1 else ""
-            return f"each {_ordinal(distance)} {name}".strip() + row
+            return f"each {ordinal(distance)} {name}".strip() + row
     first = [f"{number:,}" for number in numbers[: NAMED - 1].tolist()]
     return f"{several} {listed([*first, f'{len(numbers) - len(first):,} more'])}".strip()
-
-
-def _ordinal(number: int) -> str:
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
-    return f"{number:,}{ending}"
 
 
 def _items(wait: InputWait) -> str:
