@@ -66,7 +66,7 @@ def first_in(run: Mapping[str, Any], printed: str) -> First:
     by_id = {one["id"]: one for one in findings}
     ids = lead["ids"] if lead else []
     named = [by_id[one] for one in ids if one in by_id]
-    remedies = re.findall(r"(?:Fix first|Ask first|To try): (.*)", printed)
+    remedies = re.findall(r"(?:Fix first|Ask first|To try)(?: \(.*?\))?: (.*)", printed)
     line = remedies[-1].strip() if remedies else ""
     if line and not findings:  # time between the fits is in the verdict alone
         fixed = "Fix first" in printed

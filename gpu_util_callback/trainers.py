@@ -224,16 +224,13 @@ class _HuggingFace(TrainerHooks):
     def _others(self, callbacks: Iterable[object]) -> Iterator[_Reported]:
         """Yield the hooks of other callbacks, which are called before ours, but for the library's own light ones."""
         for callback in callbacks:
-            begins = partial(self._hook_begins, type(callback).__name__)
             for hook in _OTHERS if callback is not self else ():
                 if getattr(getattr(callback, hook, None), "__module__", _LIGHT[0]) not in _LIGHT:
-                    yield _Reported(callback, hook, begins, self._hook_ends)
+                    begins = partial(self._hook_begins, type(callback).__name__)
+                    yield _Reported(callback, hook, begins, lambda _: self._loop_does("phase_end"))
 
     def _hook_begins(self, name: str, _: object) -> None:
         self._loop_does("phase_begin", name, "callback")
-
-    def _hook_ends(self, _: object) -> None:
-        self._loop_does("phase_end")
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
         self._epoch("batches_begin")

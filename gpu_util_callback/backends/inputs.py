@@ -241,8 +241,7 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
         nodes: list[Any] = [getattr(dataset, "root", None)]
         while nodes[-1] is not None:
             nodes.append(getattr(nodes[-1], "source", None))
-        workers = [(node.num_workers, node.method == "process") for node in nodes if hasattr(node, "num_workers")]
-        return dict(zip(("input_workers", "input_processes"), max(workers, default=(0, None)), strict=True))
+        return {"input_workers": max(getattr(node, "num_workers", 0) for node in nodes)}
     return _grain(dataset) if kind == "grain" else {}
 
 

@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
+from gpu_util_callback.diagnosis.evidence.stalls import usual_body_ns
 from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
@@ -21,10 +22,13 @@ from gpu_util_callback.diagnosis.thresholds import (
     FOUR_FIFTHS,
     MOSTLY,
     SMALL_US,
+    Count,
 )
 from gpu_util_callback.recording.manifest_facts import SourceFacts
-from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, times_between, what_to_do
+from gpu_util_callback.words import capitalized, duration, gpu_names, listed, percent, times, times_between, what_to_do
 
+FEW_SAMPLES = Count(8, "on a CPU the layers of a small model take eight samples in about the time of one")
+SHORT_STEP_NS = Count(2_000_000, "starting a step takes a framework 0.2-1 ms of a CPU, whatever its batch")
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes whose titles say all of a finding without a known cost.
@@ -151,9 +155,10 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     if not lead["title"].startswith(rule.title):
         opening = ""
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
-    loss = f"{_larger(named, lost_s)}{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
+    larger = _larger(named, lost_s)
+    loss = f"{larger}{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.from_process(run.manifest.get("process"))
-    gains = _promise_or_limit(lead, findings, wall_s, script)
+    gains = _named(_promise_or_limit(lead, findings, wall_s, script), lead, larger)
     compile_s = run.account["time_s"].get("compile", 0.0)
     compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)
     also = f" {duration(compile_s)} went into compiling." if compiling else ""
@@ -285,6 +290,16 @@ def saves_range(findings: Sequence[Mapping]) -> tuple[float, float | None]:
     least_s = sum(least for least, _ in ranges)
     open_ended = any(most is None for _, most in ranges)
     return round(least_s, 6), None if open_ended else round(sum(most for _, most in ranges), 6)
+
+
+def _named(gains: str, lead: Mapping, larger: str) -> str:
+    """Return a promise with the name of what it is about in place of "it" where another loss stands before it."""
+    return gains.replace(" Fixing it ", f" Fixing {subject_of(lead)} ") if larger else gains
+
+
+def subject_of(finding: Mapping) -> str:
+    """Return what a finding is about, by the beginning of its title: "Sync-bound", "ContactSheet", "Validation"."""
+    return str(finding["title"]).partition(":")[0].removesuffix(" stalls training")
 
 
 def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None) -> str:
@@ -498,7 +513,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     took, others = _took(times, seconds, wall), _cores_of_others(run)
     if idle is None:
         if took and not others:
-            return f"{took}, training steps {share}."
+            return f"{took}, training steps {share}.{_unrolled(run)}"
         return f"{others or (nothing if mostly else UNKNOWN)}: {clear}. {_unchecked(run)}"
     is_plural = len(idle.gpus) > 1
     gpu = "the GPUs were" if is_plural else "the GPU was"
@@ -572,7 +587,18 @@ def _unchecked(run: Run) -> str:
             f" Python starts some {stack_samples.operations:,} operations in each, one every "
             f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster."
         )
-    return unchecked
+    size = run.fit.get("batch_size") or FEW_SAMPLES + 1
+    if not run.used_gpus and size <= FEW_SAMPLES and usual_body_ns(run) <= SHORT_STEP_NS:
+        unchecked += f" A step trains {size} sample{'s' * (size > 1)} in {duration(usual_body_ns(run) / 1e9)}"
+        unchecked += ", much of it its start: try whether a larger batch is faster."
+    return unchecked + _unrolled(run)
+
+
+def _unrolled(run: Run) -> str:
+    """Return a sentence on recurrent layers whose unrolled graph took most of the run to compile; "" without any."""
+    layers = run.model.get("unrolled")
+    said = f" {listed(layers or ['-'])} with unroll=True has each time step in its graph: unroll=False compiles sooner."
+    return said if layers and run.steps.total("compile_ns") >= MOSTLY * run.present_ns else ""
 
 
 def _others_pct(run: Run, idle: Idle) -> float:

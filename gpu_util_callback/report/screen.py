@@ -21,6 +21,7 @@ from gpu_util_callback.diagnosis.verdict import (
     is_unnamed,
     order_of_all,
     saves_range,
+    subject_of,
 )
 from gpu_util_callback.profiling.profiler_windows import SOURCE as WINDOWS
 from gpu_util_callback.words import (
@@ -517,7 +518,7 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
     elif group is not None and is_unnamed(group.first):
         second = f"To see what it is: {what_to_do(group.first['advice'])}"
     elif group is not None and not small:
-        second = f"{_lead_in(group)}{what_to_do(group.first['advice'])}"
+        second = f"{_lead_in(group, groups, run['verdict'], ids)}{what_to_do(group.first['advice'])}"
     elif group is None or look:
         second = f"To see what the GPU waits for: {look}"
     else:
@@ -538,13 +539,18 @@ def _can_be_followed(group: Group) -> bool:
     return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))
 
 
-def _lead_in(group: Group) -> str:
-    """Return how the advice is introduced: nothing is to be fixed first without a known gain."""
-    finding = group.first
+def _lead_in(group: Group, groups: Sequence[Group], verdict: str, ids: Sequence[str]) -> str:
+    """Return how the advice is introduced: nothing is to be fixed first without a known gain.
+
+    The finding is named unless the verdict begins with it; `ids` are those of the headline.
+    """
+    finding, others = group.first, tuple(other.first["title"] for other in groups if other is not group)
+    leads = verdict.startswith(finding["title"]) or (finding["id"] in ids and not verdict.startswith(others))
+    about = ": " if leads else f" ({subject_of(finding)}): "
     if finding["advice"].get("question"):
-        return "Ask first: "
+        return f"Ask first{about}"
     has_gain = finding["cause"] in BLOCKING or group.total("saves_s")
-    return "Fix first: " if has_gain else "To try: " if finding["advice"]["code"] else ""
+    return f"Fix first{about}" if has_gain else f"To try{about}" if finding["advice"]["code"] else ""
 
 
 def _where_to_look(run: Mapping) -> str:

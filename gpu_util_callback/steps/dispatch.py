@@ -196,8 +196,7 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[tuple[range, set[str], set[
         parts = [part for child in ast.iter_child_nodes(node) if child not in inner for part in ast.walk(child)]
         functions = [part.func for part in parts if isinstance(part, ast.Call)]
         names = [part for part in parts if isinstance(part, ast.Name)]
-        filled = [part.value for part in parts if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store)]
-        filled += [part.value for part in functions if isinstance(part, ast.Attribute) and part.attr in _COLLECTS]
+        filled = [part.value for part in functions if isinstance(part, ast.Attribute) and part.attr in _COLLECTS]
         first, last = node.lineno, node.lineno if inner else node.end_lineno  # type: ignore[attr-defined]
         leaves = any(isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom)) for part in [node, *parts])
         yield (
@@ -384,8 +383,7 @@ class DispatchWatch:
         if not call and not place and dis.opname[code.co_code[instruction]].startswith(_INTERPRETS):
             call = OWN_PYTHON
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
-        destination = next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "")
-        if destination == _LEARNED:
+        if next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "") == _LEARNED:
             samples.learned.add(place_of(code, line))
         if call:
             samples.aside[place_of(code, line), call] += weight

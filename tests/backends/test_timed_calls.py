@@ -233,18 +233,18 @@ def node(kind: str, source=None, **attributes):
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "workers", "processes"),
+    ("pipeline", "workers"),
     [
-        (node("Batcher", node("Mapper")), 0, None),
-        (node("Batcher", node("ParallelMapper", num_workers=3, method="process")), 3, True),
-        (node("Prefetcher", node("ParallelMapper", node("IterableWrapper"), num_workers=2, method="thread")), 2, False),
+        (node("Batcher", node("Mapper")), 0),
+        (node("Batcher", node("ParallelMapper", num_workers=3, method="process")), 3),
+        (node("Prefetcher", node("ParallelMapper", node("IterableWrapper"), num_workers=2, method="thread")), 2),
     ],
 )
-def test_a_loader_of_torchdata_s_nodes_is_one_with_the_workers_of_its_nodes(pipeline, workers, processes):
+def test_a_loader_of_torchdata_s_nodes_is_one_with_the_workers_of_its_nodes(pipeline, workers):
     loader = type("Loader", (), {"__module__": "torchdata.nodes.loader", "root": pipeline})()
     facts = inputs.describe_input(loader)
     assert facts["input_kind"] == "torchdata nodes"
-    assert (facts["input_workers"], facts["input_processes"]) == (workers, processes)
+    assert facts["input_workers"] == workers
 
 
 def test_torchdata_s_own_loader_is_known():

@@ -222,7 +222,7 @@ def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
     first, second = lines(run, tmp_path)
     assert "Training waits for its input: 3" in first
     assert first.endswith("Half precision on a CPU; cost unknown.")
-    assert "To try: " in second and "float32" in second
+    assert "To try (Half precision on a CPU): " in second and "float32" in second
 
 
 def test_of_a_fix_and_a_question_the_fix_alone_counts_and_is_shown():
@@ -334,6 +334,41 @@ def test_the_headline_is_the_finding_whose_cure_saves_most(tmp_path):
     gains = [times(found["wall_s"] / (found["wall_s"] - saved)) for saved in first["saves_range_s"]]
     assert found["verdict"].endswith(f"Fixing it could make this run {gains[0][:-1]} to {gains[1]} faster.")
     assert found["headline"]["ids"] == [first["id"]]
+
+
+@pytest.mark.parametrize(
+    ("each_s", "facts", "begins", "second"),
+    [
+        # Validation costs more and has no remedy that is sure; the smaller one can be asked about.
+        (
+            {"validation": 1.2, "callback": 0.7},
+            {"epochs": 2},
+            "Validation stalls training: 2.4 s. Sheet stalls training",
+            "Ask first (Sheet): ",
+        ),
+        # The larger one leads: "it" is plain.
+        ({"validation": 0.4, "callback": 2.0}, {}, "Sheet stalls training: 12 s of", "Ask first: "),
+        # A fix by an argument that promises, behind what only may cost more.
+        (
+            {"validation": 1.2, "callback": 0.9},
+            {"callbacks": {"Sheet": {"every": {"period": 1}}}},
+            "Validation stalls training: 7.2 s. Sheet stalls training: 5.4 s of 15 s. Fixing Sheet could make this run",
+            "Fix first (Sheet): Sheet(..., period=",
+        ),
+    ],
+)
+def test_a_headline_says_which_of_two_findings_is_to_be_fixed(tmp_path, each_s, facts, begins, second):
+    fit = {"input_kind": "numpy", "epochs": 6, "steps_per_epoch": 20, **facts}
+    run = Generated(seed=3, framework={"name": "tensorflow", "backend": "tensorflow"}, fit=fit)
+    for _ in range(fit["epochs"]):
+        with run.epoch():
+            run.steps(20, step_ms=20)
+            for kind, seconds in each_s.items():
+                run.phase(kind, seconds, name={"validation": "validation"}.get(kind, "Sheet.on_epoch_end"))
+    found = reported(run, tmp_path / "run")
+    lines = two_lines(found).splitlines()
+    assert found["verdict"].startswith(begins), found["verdict"]
+    assert lines[1].strip().startswith(second), lines
 
 
 def test_a_single_cause_is_promised_by_itself(tmp_path):

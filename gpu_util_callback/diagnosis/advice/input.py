@@ -283,7 +283,7 @@ class SetUp:
 
     @property
     def restart(self) -> str:
-        """What a PyDataset does then, and what to make cheaper."""
+        """Work of a PyDataset then, and what to make cheaper."""
         calls = self.run.fit.get("input_calls") or []
         samples = {call.get("part"): call for call in calls if call.get("samples")}
         ends = samples.get("epoch_end")

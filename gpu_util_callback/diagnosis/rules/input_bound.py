@@ -355,9 +355,10 @@ class InputBound(Rule):
         ]
         where = run.range_of(pieces[0][0], pieces[-1][1])
         lost = run.lost_of(total_ns, where)
-        if min(1e6 * longest_ms, lost) < least_ns:
-            return
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
+        crowded = long.count < AGAIN and wait.cores_full and 2 * wait.other_cpus >= wait.cpus  # threads wait for cores
+        if crowded or min(1e6 * longest_ms, lost) < least_ns:
+            return
         advice = long_fetch_advice.advise_long(wait, wait.rare or long)
         if long.count < AGAIN:
             advice = Advice(f"{advice.text} It may not come again.")

@@ -1,0 +1,58 @@
+"""What limits a run on a CPU whose batches are tiny, or whose recurrent layers are unrolled."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated
+
+
+def steps_of(batch: int | None, step_ms: float = 0.6, steps: int = 5000, gpus=(), **fit) -> Generated:
+    run = Generated(
+        seed=3,
+        gpus=list(gpus),
+        framework={"name": "tensorflow", "backend": "tensorflow", "device": "cpu"},
+        fit={"input_kind": "numpy", "batch_size": batch, **fit},
+    )
+    run.steps(steps, step_ms=step_ms)
+    return run
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_steps_of_a_few_samples_are_said_with_what_to_try(batch):
+    """Seen: 12,500 steps of two samples, and "nothing held up training"; with 64 a batch it took a quarter."""
+    verdict = steps_of(batch).diagnose()["verdict"]
+    samples = f"{batch} sample{'s' * (batch > 1)}"
+    assert f"A step trains {samples} in 0." in verdict and verdict.endswith("try whether a larger batch is faster.")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        steps_of(16),
+        steps_of(None),
+        steps_of(2, step_ms=5),  # it computes
+        steps_of(2, gpus=[GPU]),
+    ],
+)
+def test_other_steps_are_not(run):
+    assert "A step trains" not in run.diagnose()["verdict"]
+
+
+def unrolled(layers, compile_ms: float = 9000) -> Generated:
+    run = Generated(
+        seed=3, framework={"name": "jax", "backend": "jax"}, model={"name": "m", "unrolled": layers}, fit={"epochs": 4}
+    )
+    run.steps(300, step_ms=10, compile_ms=np.where(np.arange(300) == 0, compile_ms, 0.0))
+    return run
+
+
+@pytest.mark.parametrize("layers", [["GRU"], ["GRU", "LSTM"], ["SimpleRNN"]])
+def test_unrolled_layers_are_named_where_compiling_takes_most_of_the_run(layers):
+    """Seen: compiling a GRU with unroll=True took three quarters of a run, and no cause was named."""
+    verdict = unrolled(layers).diagnose()["verdict"]
+    assert verdict.startswith("Compiling took 75 % of 12 s")
+    assert f"{' and '.join(layers)} with unroll=True" in verdict and "unroll=False compiles sooner." in verdict
+
+
+@pytest.mark.parametrize("run", [unrolled([]), unrolled(["GRU"], compile_ms=900)])
+def test_other_compilations_are_as_before(run):
+    assert "unroll" not in run.diagnose()["verdict"]
