@@ -183,7 +183,8 @@ class Hooks:
         left_out = set(_RECORDERS)
         for callback in callbacks:
             name = type(callback).__name__
-            if self.change.args_for("without", name):
+            if self.change.target == "without" and self.change.of == name:  # which has no arguments
+                self.change.applied = True
                 left_out.add(name)
             if self.change.target == "every" and self.change.of.partition(".")[0] == name:
                 self.change.applied = True
@@ -503,8 +504,7 @@ def _watch(base: type) -> type:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.meter.epoch_ends(self.before + self.done)
-            self.before += self.done
-            self.done = 0
+            self.before, self.done = self.before + self.done, 0
 
         def read_last(self) -> None:
             for value in (self.logs or {}).values():

@@ -378,6 +378,27 @@ def test_a_seeded_shuffle_stays_the_same(here, order, change, says):
     assert trial.differences().startswith(says)
 
 
+@pytest.mark.parametrize("change, calls", [({}, 60), ({"target": "without", "args": {}, "of": "Slow"}, 0)])
+def test_a_callback_is_left_out(here, change, calls):
+    text = """
+    import os, keras, numpy
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            with open("/dev/shm/{mark}", "a") as file:
+                file.write(".")
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.fit(numpy.zeros((960, 4)), numpy.zeros(960), batch_size=16, verbose=0, callbacks=[Slow()])
+    """
+    called = Path(f"/dev/shm/left-out-{os.getpid()}-{calls}")
+    try:
+        with Children(steps=1000, seconds=30.0) as children:
+            children.run(Side(python([write(text, mark=called.name)]), change))
+        assert (called.stat().st_size if called.exists() else 0) == calls
+    finally:
+        called.unlink(missing_ok=True)
+
+
 # -- two commands ------------------------------------------------------------------------------------
 
 
