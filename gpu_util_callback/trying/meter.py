@@ -168,8 +168,8 @@ class Meter:
         os._exit(0)
 
     def at_exit(self) -> None:
-        """Use what there is of a program that ends before there was enough."""
-        if not self._claimed:
+        """Use what there is of a program that ends, by no error, before there was enough."""
+        if not self._claimed or getattr(sys, "last_type", None):
             return
         later = [tick for tick in self._ticks if tick[1] >= self._steps // 4]
         if self._start is not None and self._last[1] - self._start[1] >= FEWEST:

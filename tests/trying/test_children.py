@@ -137,6 +137,11 @@ def test_an_exit_within(here):
     )
 
 
+def test_an_error_after_steps_is_no_measurement(here):
+    failed = fails(write(LOOP + "\nraise RuntimeError('after 200')", batches=200, seconds=0.0005, epochs=1))
+    assert failed.code == 1 and "RuntimeError: after 200" in failed.output
+
+
 def test_an_interrupt_within(here):
     assert "interrupted" in str(fails(write("raise KeyboardInterrupt")))
 
