@@ -242,7 +242,10 @@ class InputCalls:
         """Sample the line that each of these functions is in now; on any other thread than theirs."""
         if self._codes and self._open:
             for stack in stacks_in(self._codes):
-                self._codes[stack[-1][0]].sample(stack)
+                met = (at for at, (code, _) in enumerate(stack) if code in self._codes)
+                # What a sampler asks of a dataset is the sampler's.
+                at = min(met, key=lambda at: "sampler" not in self._codes[stack[at][0]].part)
+                self._codes[stack[at][0]].sample(stack[: at + 1])
 
     def replace(self, install: Callable[[], None], back: Callable[[], None]) -> None:
         """Call `install`, and `back` when the fit ends; neither where it has ended."""

@@ -91,20 +91,18 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
         for the first two where Keras' own view of the input cannot be found.
     """
     facts: dict[str, Any] = {"input_kind": None, "batch_size": None}
-    if frame is None:
-        return facts
-    handler = frame.f_locals.get("data_handler")  # `tf_keras`
-    adapter = getattr(frame.f_locals.get("epoch_iterator"), "data_adapter", None)
-    adapter = adapter if adapter is not None else getattr(handler, "_adapter", None)
+    names = frame.f_locals if frame is not None else {}
+    handler = names.get("data_handler")  # `tf_keras`
+    adapter = getattr(names.get("epoch_iterator"), "data_adapter", getattr(handler, "_adapter", None))
     if adapter is None:
         return facts
     name = type(adapter).__name__
     kind, home = _ADAPTERS.get(name, ("numpy" if name.removesuffix("DataAdapter") in _OF_ARRAYS else name, ""))
-    source = getattr(adapter, home, None) if home else frame.f_locals.get("x")
-    sized = source if kind == "torch DataLoader" else adapter
-    facts.update(input_kind=kind, batch_size=_size(sized), **_makers(kind, source))
+    source = getattr(adapter, home, None) if home else names.get("x")
+    facts = {"input_kind": kind, "batch_size": _size(source if kind == "torch DataLoader" else adapter)}
+    facts |= _makers(kind, source)
     # As Keras has asked for it: asking again would run the user's `__len__`.
-    iterator = frame.f_locals.get("epoch_iterator")
+    iterator = names.get("epoch_iterator")
     batches = getattr(iterator, "_num_batches", None)
     if isinstance(batches, int) and batches > 0:
         facts["input_batches"] = batches
@@ -113,19 +111,18 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     dims = _dims(getattr(adapter, "_output_signature", None))
     if dims is not None:
         facts["input_dims"] = dims
-    facts.update(describe_validation(frame.f_locals.get("validation_data")))
+    facts.update(describe_validation(names.get("validation_data")))
     if facts.get("validation_kind") == "numpy":
-        given = (frame.f_locals.get(argument) for argument in ("validation_batch_size", "batch_size"))
-        facts["validation_batch_size"] = next(filter(None, given), KERAS_BATCH)
-    if isinstance(frame.f_locals.get("validation_steps"), int):
-        facts["validation_steps"] = frame.f_locals["validation_steps"]
+        sizes = names.get("validation_batch_size"), names.get("batch_size"), KERAS_BATCH
+        facts["validation_batch_size"] = next(filter(None, sizes))
+    if isinstance(names.get("validation_steps"), int):
+        facts["validation_steps"] = names["validation_steps"]
     if kind == "numpy":
-        beside = ("y", "sample_weight")
-        facts["input_beside"] = [argument for argument in beside if frame.f_locals.get(argument) is not None]
-    if frame.f_locals.get("validation_split"):
-        facts["validation_split"] = float(frame.f_locals["validation_split"])
+        facts["input_beside"] = [name for name in ("y", "sample_weight") if names.get(name) is not None]
+    if names.get("validation_split"):
+        facts["validation_split"] = float(names["validation_split"])
     if handler is not None and kind in ("PyDataset", "generator"):  # passed to `fit` there
-        facts.update(_ahead(*(frame.f_locals.get(argument) for argument in _WORKERS)))
+        facts.update(_ahead(*(names.get(argument) for argument in _WORKERS)))
     prefetched = backend == "tensorflow" and kind in ("PyDataset", "generator")
     if prefetched and facts.get("input_workers") == 0:  # by a thread of tf.data
         facts.update(input_workers=1, input_processes=False)
@@ -184,8 +181,7 @@ def _kind(dataset: object) -> str:
 
 def _size(owner: Any) -> int | None:
     try:
-        size = owner.batch_size or owner.batch_sampler.batch_size  # of a torch DataLoader
-        return int(size) if size is not None else None
+        return int(owner.batch_size or owner.batch_sampler.batch_size)  # the latter: of a torch DataLoader
     except Exception:  # a dataset whose batches have no fixed size
         return None
 

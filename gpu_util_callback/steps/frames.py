@@ -108,11 +108,11 @@ def _stacks(
 def stacks_in(codes: Collection[CodeType], deepest: int = 200) -> list[list[tuple[CodeType, int]]]:
     """Return what the other threads run inside these functions: of each (code, line) from the innermost frame on.
 
-    The last one is that of the function itself; threads outside them are left out.
+    The last one is that of the outermost of these functions; threads outside them are left out.
     """
     stacks = []
     for thread, stack in all_stacks(deepest).items():
-        depth = next((at for at, (_, code, _) in enumerate(stack) if code in codes), None)
+        depth = max((at for at, (_, code, _) in enumerate(stack) if code in codes), default=None)
         if depth is not None and thread != threading.get_ident():
             stacks.append([(code, line) for _, code, line in stack[: depth + 1]])
     return stacks

@@ -194,9 +194,33 @@ def parts():
         hold()
         return samples
 
-    def sampled(wrap=None, **given):
+    class Held(list):
+        def __getitem__(self, at):
+            if not leave.is_set():
+                hold()
+            return super().__getitem__(at)
+
+    class Asks(torch.utils.data.Sampler):
+        def __init__(self, data):
+            self.data = data
+
+        def __iter__(self):
+            yield from sorted(range(4), key=self.data.__getitem__)
+
+    class Buckets(Asks):
+        def __iter__(self):
+            yield [at for at in range(4) if self.data[at] > 2]
+
+    class Set(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            hold()
+            return iter(range(4))
+
+    held = Held([1, 2, 3, 4])
+
+    def sampled(wrap=None, data=(1, 2, 3, 4), **given):
         leave.clear()
-        loader = torch.utils.data.DataLoader([1, 2, 3, 4], **given)
+        loader = torch.utils.data.DataLoader(data, **given)
         dataset = wrap(loader) if wrap else loader
         calls = input_calls.InputCalls()
         calls.begin()
@@ -216,12 +240,22 @@ def parts():
         "sampler": ("Drawn.__iter__", sampled(sampler=Drawn())),
         "batch_sampler": ("Pairs.__iter__", sampled(batch_sampler=Pairs())),
         "wrapper": ("Around.__iter__", sampled(wrap=Around)),
+        "sampler that asks for items": ("Asks.__iter__", sampled(data=held, sampler=Asks(held))),
+        "batch_sampler that asks for items": ("Buckets.__iter__", sampled(data=held, batch_sampler=Buckets(held))),
+        "set-up": ("Set.__iter__", sampled(data=Set())),
     }
 
 
-@pytest.mark.parametrize("part", ["collate_fn", "sampler", "batch_sampler", "wrapper"])
+ASKS = " that asks for items"
+
+
+@pytest.mark.parametrize(
+    "part", ["collate_fn", "sampler", "batch_sampler", "wrapper", "sampler" + ASKS, "batch_sampler" + ASKS, "set-up"]
+)
 def test_what_a_loader_calls_beside_its_dataset_is_sampled(parts, part):
+    """Seen: a sampler that asked for each label, in each pass; the samples named the dataset's items."""
     name, sampled = parts[part]
+    part = None if part == "set-up" else part.removesuffix(ASKS)
     assert set(sampled) == {part}, "and nothing else was met"
     entry = sampled[part]
     assert (entry["name"], entry["samples"], entry["in_line"]) == (name, 3, 3)

@@ -368,9 +368,9 @@ def test_a_shuffle_is_named_where_its_stages_were_never_read(shuffles, says):
     assert says in waits(decoded_shuffled(read=False, input_shuffles=shuffles))["advice"]["text"]
 
 
-def test_no_worker_is_offered_where_each_pass_begins_slowly():
-    """Seen: a sampler draws 4 million numbers before the first batch of a pass, in the training process."""
-    run = loop("torch DataLoader", input_workers=0)
+def slow_begins(**fit) -> str:
+    """Return the advice where each of ten passes waits 1.5 s for its first batch."""
+    run = loop("torch DataLoader", input_workers=0, **fit)
     for _ in range(10):
         begin = run.now
         run.steps(1, step_ms=20, wait_ms=1500)
@@ -379,3 +379,34 @@ def test_no_worker_is_offered_where_each_pass_begins_slowly():
     advice = waits(run)["advice"]
     assert advice["text"].startswith("The first batch of a pass takes 1.5 s")
     assert "num_workers" not in advice.get("code", "")
+    return advice["text"]
+
+
+def met(name: str, samples: int, **more) -> dict:
+    return {"name": name, "samples": samples, "line": f"{name} (data.py, line 9)", "in_line": samples} | more
+
+
+ITEMS = met("Faces.__getitem__", 4, calls=4000, timed=265, wall_ms=0.1, cpu_ms=0.1)
+REST = met("DataLoader.__next__", 40, part="loader")
+
+
+@pytest.mark.parametrize("calls", [[], [ITEMS | {"samples": 2}], [ITEMS, REST]])
+def test_no_worker_is_offered_where_each_pass_begins_slowly(calls):
+    """Seen: a sampler draws 4 million numbers before the first batch of a pass, in the training process."""
+    assert "Check what happens only as a pass begins" in slow_begins(input_calls=calls)
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        met("Balanced.__iter__", 40, part="sampler"),
+        met("Buckets.__iter__", 40, part="batch_sampler"),
+        met("Clips.__iter__", 40, calls=600, timed=60, wall_ms=20.0, cpu_ms=20.0),
+    ],
+)
+@pytest.mark.parametrize("at", [40, 10])
+def test_what_a_pass_begins_with_is_named_with_its_line(begins, at):
+    """Seen: a sampler that loaded each sample ten times, and the order of samples was to be checked."""
+    text = slow_begins(input_calls=[begins | {"in_line": at}, ITEMS, REST | {"samples": 2}])
+    assert f"{begins['name']} takes most of that" in text
+    assert ("mostly at" in text and "(data.py, line 9)" in text) == (at == 40)

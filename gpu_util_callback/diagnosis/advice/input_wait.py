@@ -443,6 +443,14 @@ class InputWait:
         library = f", in {call['library']}" if call.get("library") and self.in_library(call["library"]) else ""
         return f"{call['line']}{library}"
 
+    @property
+    def mostly_in(self) -> str:
+        """The function that most stack samples met, its line and a question, without a full stop; "" = not known."""
+        if self.named is None or _samples(self.named) < max(A_FEW, MOSTLY * self._samples):
+            return ""
+        line = self.call_line and f", mostly at {self.call_line}"
+        return f"{self.call_name} takes most of that{line}. Make once, before training, what is the same in each pass"
+
     def in_library(self, *libraries: str) -> float:
         """Return the share (0-1) of the input's function that is spent in these libraries; 0.0 = little."""
         call = self.named
@@ -803,10 +811,9 @@ class InputWait:
         if self.run.framework == "tensorflow":
             return "Keras has tf.data convert each batch (from_generator), on another thread"
         to_gpu = "to the GPU" if self.run.device == "gpu" else ""
-        if self.run.framework == "jax":
-            return f"Keras copies each batch {to_gpu} (jax.device_put)" if to_gpu else ""
-        if self.first_types == {"torch"}:
-            return f"Keras copies each batch {to_gpu}" if to_gpu else ""
+        if self.run.framework == "jax" or self.first_types == {"torch"}:
+            by = " (jax.device_put)" if self.run.framework == "jax" else ""
+            return f"Keras copies each batch {to_gpu}{by}" if to_gpu else ""
         return f"Keras converts each batch{f' and copies it {to_gpu}' if to_gpu else ''}"
 
     @property

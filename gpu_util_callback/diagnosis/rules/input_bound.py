@@ -676,11 +676,8 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     if run.source is not None:
         return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
     if waiting.filling and "dataloader" in wait.kind and not wait.workers:
-        return Advice(
-            f"{_first_batches(run, waiting.filling)}. Check what happens only as a pass begins: a sampler that draws "
-            "the order of all samples, a list of files that is read.",
-            name="first batches",
-        )
+        does = wait.mostly_in or "Check what happens only as a pass begins: a sampler's order, a list of files"
+        return Advice(f"{_first_batches(run, waiting.filling)}. {does}.", name="first batches")
     return input_advice.advise(wait) if wait.rare is None else long_fetch_advice.advise_long(wait, wait.rare)
 
 
