@@ -132,15 +132,8 @@ class PythonAdapter(KerasAdapter):
         except Exception as error:  # private to the framework, or moved
             failed("compilation", error)
 
-        self._train = TimedFunction(
-            model,
-            "train_function",
-            timeline,
-            batches,
-            stale=stale,
-            raised=stale,  # an exception in there leaves the fit
-            first=first,
-        )
+        # An exception in there leaves the fit.
+        self._train = TimedFunction(model, "train_function", timeline, batches, stale=stale, raised=stale, first=first)
         self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
         self._time_input(failed)

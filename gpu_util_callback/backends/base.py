@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +47,10 @@ class Runtime:
     def step_threads(self) -> int | None:
         """Return how many threads a step may use on the CPU."""
         return None
+
+    def debugging(self) -> list[str]:
+        """Return the switches for debugging that are on in all threads and slow each step; on any thread."""
+        return [] if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") in ("", "0") else ["CUDA_LAUNCH_BLOCKING=1"]
 
     def devices(self) -> list[ListedGpu] | None:
         """Return the GPUs of this process in the framework's order; None: it has none."""

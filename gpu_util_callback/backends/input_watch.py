@@ -11,6 +11,7 @@ import math
 import select
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,8 +32,10 @@ class WatchingAdapter(Adapter):
         self._pipelines = TfDataPipelines(self.unavailable)
         self.first_batch = FirstArrays()
         self._calls = InputCalls()
+        self._looks_by_switch = Counter[str]()  # for debugging; "" counts all looks
 
     def look_at_input(self) -> None:
+        self._looks_by_switch.update(["", *self.runtime.debugging()])
         self.first_batch.look()
         self._calls.sample()
         functions = self._pipelines.look()
@@ -46,9 +49,10 @@ class WatchingAdapter(Adapter):
             self._calls.sample_loader(dataset, loader)
 
     def input_facts(self) -> dict[str, object]:
-        maps = self._pipelines.functions()
+        maps, looks = self._pipelines.functions(), dict(self._looks_by_switch)
         facts: dict[str, object] = {} if maps is None else {"input_maps": maps}
         entries_by_name = {
+            "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
             "input_first": self.first_batch.facts(),
@@ -264,9 +268,8 @@ def _parts(iterator: object) -> list[object]:
     device, which only fetches from the user's.
     """
     workers = getattr(iterator, "_iterators", None)
-    if not isinstance(workers, (list, tuple)):
-        return []
-    return [getattr(worker, "_iterator", None) for worker in workers]
+    known = workers if isinstance(workers, (list, tuple)) else ()
+    return [getattr(worker, "_iterator", None) for worker in known]
 
 
 # ---- whether a DataLoader's next batch is ready when the loop requests it ------------------------

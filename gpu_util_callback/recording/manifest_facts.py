@@ -258,6 +258,7 @@ class Fit(TypedDict, total=False):
     gradient_accumulation_steps: Count
     jit_compile: bool
     run_eagerly: bool
+    debugging: list[str]  # switches for debugging that were on in at least half of the looks, as the program sets them
     mixed_precision: str | bool
     optimizer: str
     strategy: str

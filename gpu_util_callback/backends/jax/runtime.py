@@ -33,6 +33,10 @@ class JaxRuntime(Runtime):
     def step_threads(self) -> int | None:
         return cpus_allowed()  # XLA takes all
 
+    def debugging(self) -> list[str]:
+        on = [name for name in ("jax_debug_nans", "jax_debug_infs") if getattr(jax.config, name, False)]
+        return super().debugging() + [f'jax.config.update("{name}", True)' for name in on]
+
     def devices(self) -> list[ListedGpu] | None:
         gpus: list[ListedGpu] = []
         for device in _gpus():
@@ -47,22 +51,18 @@ class JaxRuntime(Runtime):
         return gpus or None
 
     def memory(self) -> dict[int, dict[str, float]]:
-        memory_by_gpu = {}
-        for device in _gpus():
-            stats = device.memory_stats()
-            if not stats:
-                continue
-            names = {
-                "bytes_in_use": "allocator_used_bytes",
-                "peak_bytes_in_use": "allocator_peak_bytes",
-                "bytes_reserved": "allocator_reserved_bytes",
-                "bytes_limit": "allocator_limit_bytes",
-                "largest_free_block_bytes": "allocator_largest_free_bytes",
-            }
-            memory_by_gpu[_ordinal(device)] = {
-                ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
-            }
-        return memory_by_gpu
+        names = {
+            "bytes_in_use": "allocator_used_bytes",
+            "peak_bytes_in_use": "allocator_peak_bytes",
+            "bytes_reserved": "allocator_reserved_bytes",
+            "bytes_limit": "allocator_limit_bytes",
+            "largest_free_block_bytes": "allocator_largest_free_bytes",
+        }
+        return {
+            _ordinal(device): {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
+            for device in _gpus()
+            if (stats := device.memory_stats())
+        }
 
     def memory_stacks(self) -> tuple[str, bytes]:
         return "memory.pb.gz", jax.profiler.device_memory_profile()  # for `pprof`
@@ -157,10 +157,9 @@ class JaxCompileClock(CompileClock):
             self._listening = True
 
     def stop(self) -> None:
-        if not self._listening:
-            return
-        self._listening = False
-        monitoring.unregister_event_duration_listener(self._heard)
+        if self._listening:
+            self._listening = False
+            monitoring.unregister_event_duration_listener(self._heard)
 
     def _heard(self, event: str, duration_secs: float, **_: object) -> None:
         if event.startswith(_COMPILING):

@@ -35,6 +35,9 @@ class TorchRuntime(Runtime):
     def step_threads(self) -> int:
         return torch.get_num_threads()
 
+    def debugging(self) -> list[str]:
+        return super().debugging() + ["torch.autograd.set_detect_anomaly(True)"] * torch.is_anomaly_enabled()
+
     def devices(self) -> list[ListedGpu] | None:
         # CUDA is never initialised for this: workers forked later could no longer use it.
         if not torch.cuda.is_available():
@@ -71,8 +74,7 @@ class TorchRuntime(Runtime):
         }
         memory_by_gpu = {}
         for index in range(torch.cuda.device_count()):
-            stats = torch.cuda.memory_stats(index)
-            if not stats:  # nothing was ever allocated there
+            if not (stats := torch.cuda.memory_stats(index)):  # nothing was ever allocated there
                 continue
             memory_by_gpu[index] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
             fraction = _fraction(index)
@@ -112,9 +114,8 @@ class TorchRuntime(Runtime):
 
     def processes(self) -> int:
         distributed = torch.distributed
-        if not distributed.is_available() or not distributed.is_initialized():
-            return 1
-        return int(distributed.get_world_size())
+        is_joined = distributed.is_available() and distributed.is_initialized()
+        return int(distributed.get_world_size()) if is_joined else 1
 
 
 RUNTIME = TorchRuntime()

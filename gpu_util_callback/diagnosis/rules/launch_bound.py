@@ -32,7 +32,7 @@ class LaunchBound(Rule):
     Without a window one case is still clear: the step runs eagerly, operation by operation from
     Python, because it was asked for or because nothing compiles it. If a GPU is in use it must be
     idle most of the time, with no wait for input that explains it; without one, the cost is not
-    known.
+    known. Neither is that of a switch for debugging, which is named where it was on.
     """
 
     cause = "launch_bound"
@@ -70,9 +70,10 @@ class LaunchBound(Rule):
         if run.source is not None:
             return not (run.source["idle_judged"] and run.source["linked_kernels"])
         is_reported = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
-        return not traced_gpus(run) and not is_reported and not run.fit.get("dispatch")
+        return not (traced_gpus(run) or is_reported or run.fit.get("dispatch") or run.fit.get("debugging"))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        yield from self._debugging(run, limits)
         if run.source is not None:
             yield from self._traced(run, limits)
         elif traced_gpus(run):
@@ -124,6 +125,8 @@ class LaunchBound(Rule):
         idle, in_steps = run.idle(*steps.extent_ns), idle_in_steps(run)
         if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
             return
+        behind = "The GPU is done with a step before Python has prepared the next one. "
+        larger = enlarge_batch(run, behind, "Give each step more to do with a larger batch.")
         yield self.finding(
             title="The host keeps the GPU waiting",
             lost_ns=max(0, min(round(pct / 100 * spent), in_steps - explained)),
@@ -135,7 +138,7 @@ class LaunchBound(Rule):
                 "traced_steps": share.steps,
             },
             threshold={"idle_host_pct": limits["idle_host_pct"], "gpu_active_pct": limits["host_active_pct"]},
-            advice=_host_advice(run),
+            advice=_eager_advice(run) if run.fit.get("run_eagerly", False) else larger,
             gpus=share.gpus,
         )
 
@@ -160,43 +163,50 @@ class LaunchBound(Rule):
             )
         ]
 
+    def _debugging(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        """Yield a finding for each switch for debugging that was on: a fact, whose cost is not known."""
+        for switch in run.fit.get("debugging") or []:
+            if run.steps.total_rows >= limits["min_steps"] and (run.used_gpus or "CUDA" not in switch):
+                yield self.finding(
+                    title=f"{switch}, meant for debugging, is on and slows each step",
+                    evidence={},
+                    advice=Advice(
+                        "Results are checked, or waited for, one by one. Leave it out unless you look for an error.",
+                        switch.replace("True", "False").replace("=1", "=0"),
+                        proof="tests/diagnosis/test_debugging.py::test_the_line_switches_it_off",
+                    ),
+                    gpus=run.used_gpus,
+                    detail=switch,
+                )
+
     def _eager(self, run: Run, limits: Limits) -> Iterable[Finding]:
         eager = _runs_eagerly(run, limits)
         if eager is None or run.steps.total_rows < limits["min_steps"]:
             return
         evidence, threshold, advice = eager
+        title, gpus, lost_ns = "The step runs eagerly, operation by operation from Python", run.used_gpus, None
         idle = run.idle(*run.steps.extent_ns) if run.used_gpus else None
         in_steps = idle_in_steps(run) if idle is not None else None
-        if idle is None or in_steps is None:
-            yield self.finding(
-                title="The step runs eagerly, operation by operation from Python",
-                confidence=ESTIMATED,
-                evidence=evidence,
-                threshold=threshold,
-                advice=advice,
-                gpus=run.used_gpus,
-            )
-            return
-        if idle.active_pct >= limits["eager_active_pct"]:
-            return
-        spent = run.steps.total("duration_ns")
-        explained = int(run.steps.explained_ns.sum())
-        # The rest of the idle time, if all time with another explanation was idle, too.
-        lost = min(in_steps, spent) - explained
-        if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
-            return
+        if idle is not None and in_steps is not None:
+            spent = run.steps.total("duration_ns")
+            explained = int(run.steps.explained_ns.sum())
+            # The rest of the idle time, if all time with another explanation was idle, too.
+            lost_ns = min(in_steps, spent) - explained
+            least_ns = (1 - limits["eager_active_pct"] / 100) * (spent - explained)
+            if idle.active_pct >= limits["eager_active_pct"] or lost_ns < least_ns:
+                return
+            title, gpus, lost_ns = "Eager execution leaves the GPU idle", list(idle.gpus), max(0, lost_ns)
+            evidence = {"gpu_active_pct": round(idle.active_pct, 1), **evidence}
+            evidence["unexplained_idle_s"] = round(lost_ns / 1e9, 3)
+            threshold = {"gpu_active_pct": limits["eager_active_pct"], **threshold}
         yield self.finding(
-            title="Eager execution leaves the GPU idle",
-            lost_ns=max(0, lost),
+            title=title,
+            lost_ns=lost_ns,
             confidence=ESTIMATED,
-            evidence={
-                "gpu_active_pct": round(idle.active_pct, 1),
-                **evidence,
-                "unexplained_idle_s": round(lost / 1e9, 3),
-            },
-            threshold={"gpu_active_pct": limits["eager_active_pct"], **threshold},
+            evidence=evidence,
+            threshold=threshold,
             advice=advice,
-            gpus=idle.gpus,
+            gpus=gpus,
         )
 
 
@@ -275,16 +285,6 @@ def _undo(by: str) -> Advice:
         saves=1.0,
         compiles=True,
         proof="functions_eagerly",
-    )
-
-
-def _host_advice(run: Run) -> Advice:
-    if run.fit.get("run_eagerly", False):
-        return _eager_advice(run)
-    return enlarge_batch(
-        run,
-        "The GPU is done with a step before Python has prepared the next one. ",
-        "Give each step more to do with a larger batch.",
     )
 
 

@@ -1,0 +1,89 @@
+"""Switches for debugging that were left on: named with the line that turns them off, and no promise."""
+
+import importlib
+from functools import partial
+
+import pytest
+from advised import findings
+from generated_runs import GPU, Generated, findings_of
+from packages import need
+
+from gpu_util_callback import GpuUtilMonitor
+from gpu_util_callback.backends.base import Runtime
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recording import read_recordings
+
+ANOMALY = "torch.autograd.set_detect_anomaly(True)"
+LINES = {
+    ANOMALY: "torch.autograd.set_detect_anomaly(False)",
+    'jax.config.update("jax_debug_nans", True)': 'jax.config.update("jax_debug_nans", False)',
+    'jax.config.update("jax_debug_infs", True)': 'jax.config.update("jax_debug_infs", False)',
+    "CUDA_LAUNCH_BLOCKING=1": "CUDA_LAUNCH_BLOCKING=0",
+}
+
+
+def run_of(*switches: str, gpus=(), count=300) -> dict:
+    run = Generated(seed=5, gpus=list(gpus), framework={"name": "torch", "backend": "torch"})
+    run.facts["fit"] = {"loop": "custom", "debugging": list(switches)}
+    run.steps(count, step_ms=8.0, **({"gpu_share": 0.95} if gpus else {}))
+    return run.diagnose()
+
+
+@pytest.mark.parametrize("switch", LINES)
+@pytest.mark.parametrize("gpus", [[], [GPU]])
+def test_a_switch_is_named_with_the_line_that_turns_it_off(switch, gpus):
+    """Seen: "Nothing held up training" of a step that took 1.7 times as long with anomaly detection."""
+    report = run_of(switch, gpus=gpus)
+    named = findings_of(report, cause="launch_bound")
+    if switch.startswith("CUDA") and not gpus:
+        assert named == [] and report["verdict"].startswith("Nothing held up training")
+        return
+    (finding,) = named
+    assert report["verdict"] == f"{switch}, meant for debugging, is on and slows each step; cost unknown."
+    assert finding["advice"]["code"] == LINES[switch]
+    assert finding["lost_s"] is None and not finding["saves_s"]
+
+
+def test_each_of_two_is_named_and_nothing_else():
+    assert len(findings_of(run_of("jax_debug_nans", "jax_debug_infs"), cause="launch_bound")) == 2
+    assert run_of()["findings"] == []
+    assert run_of(ANOMALY, count=20)["findings"] == [], "too few steps"
+
+
+@pytest.fixture
+def switched(request):
+    """Yield the module of a framework whose switch is on, and turn it off again."""
+    framework, switch = request.param
+    need(framework)
+    module = importlib.import_module(framework)
+    turn = module.autograd.set_detect_anomaly if switch == ANOMALY else partial(module.config.update, switch)
+    turn(True)
+    yield framework, module, switch
+    turn(False)
+
+
+def recorded(framework: str, log_dir: str) -> dict:
+    with GpuUtilMonitor(log_dir=log_dir, framework=framework) as monitor:
+        for _ in monitor.batches(range(60)):
+            sum(range(20_000))
+    (recording,) = read_recordings(log_dir)
+    return run_report(recording)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize(
+    "switched", [("torch", ANOMALY), ("jax", "jax_debug_nans"), ("jax", "jax_debug_infs")], indirect=True
+)
+def test_the_line_switches_it_off(switched, tmp_path):
+    framework, module, switch = switched
+    (finding,) = findings(recorded(framework, str(tmp_path / "before")), "launch_bound")
+    assert switch in finding["title"]
+    exec(finding["advice"]["code"], {framework: module})
+    after = recorded(framework, str(tmp_path / "after"))
+    assert findings(after, "launch_bound") == []
+
+
+def test_kernels_that_the_host_waits_for_are_seen_in_the_environment(monkeypatch):
+    for value, switches in (("", []), ("0", []), ("1", ["CUDA_LAUNCH_BLOCKING=1"])):
+        monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
+        assert Runtime().debugging() == switches
