@@ -545,6 +545,6 @@ def _name(function: Any) -> str:
 
 
 def _cuda_drain() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # absent while a program still imports torch
+    if cuda is not None and cuda.is_initialized():
+        cuda.synchronize()
