@@ -72,14 +72,14 @@ def test_children_s_cpu_is_in_percent_of_one_core(host, monkeypatch):
     children = [subprocess.Popen([sys.executable, "-c", SPIN, "0.4", end]) for end in ("30", "0")]
     try:
         children[1].wait()
-        while sum(psutil.Process(children[0].pid).cpu_times()[:2]) < 0.4:
+        while sum(psutil.Process(children[0].pid).cpu_times()[:2]) < 0.38:  # both in whole ticks of 10 ms, cut off
             time.sleep(0.01)
         sampled.read()
         took = time.perf_counter() - began
         ended = sum(os.times()[2:4]) - before
         there = sum(psutil.Process(children[0].pid).cpu_times()[:2])
         share = rows(store)["children_cpu_pct"][0]
-        assert share == pytest.approx(100 * (ended + there) / took, rel=0.1) and share * took > 78
+        assert share == pytest.approx(100 * (ended + there) / took, rel=0.1) and share * took > 75
     finally:
         children[0].kill()
         children[0].wait()
