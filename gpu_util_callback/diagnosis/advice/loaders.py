@@ -498,7 +498,7 @@ PY_DATASET = (
         when=lambda wait: wait.workers <= 1 and wait.waits is not False,
         says=lambda wait: f"{wait.one_at_a_time}.",
         asks=lambda wait: "" if wait.waits else ITEM_WAITS,
-        remedy="Let several threads make batches ahead of time; __getitem__ must not change anything that they share",
+        remedy="Build them in parallel threads. Check first: __getitem__ is thread-safe",
         code=lambda wait: _dataset_line(_threads(wait)),
         saves=lambda wait: _threads(wait).saves,
         changes=_first_batch,
