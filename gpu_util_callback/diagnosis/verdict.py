@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
-from gpu_util_callback.diagnosis.evidence.stalls import usual_body_ns
+from gpu_util_callback.diagnosis.evidence.stalls import usual_bodies_ns, usual_body_ns
 from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
@@ -17,6 +18,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_FEW,
     A_FIFTH,
     A_TENTH,
+    A_TREND,
     A_TWENTIETH,
     BUSY_PCT,
     FOUR_FIFTHS,
@@ -140,9 +142,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     wall_s = run.wall_ns / 1e9
     lead = headline(findings, wall_s)
     if lead is None:
-        if findings:
-            return _of_unknown_cost(findings[0])
-        return _healthy(run)
+        return _of_unknown_cost(findings[0]) if findings else _healthy(run)
     lost_s = min(lead["lost_s"] or 0.0, wall_s)
     named = _lost_by_title([finding for finding in findings if not is_unnamed(finding)])
     largest_s = min(max([lost_s, *named.values()]), wall_s)
@@ -358,9 +358,7 @@ def factors_text(least: float, most: float | None) -> str:
         return f"at least {times(least)}" if least >= LEAST_GAIN else ""
     if most < LEAST_GAIN:
         return ""
-    if least < LEAST_GAIN:
-        return f"up to {times(most)}"
-    return times_between(least, most)
+    return times_between(least, most) if least >= LEAST_GAIN else f"up to {times(most)}"
 
 
 def promise(wall_s: float, span_s: Sequence[float | None] | None, saves_s: float | None, what: str = "run") -> str:
@@ -371,9 +369,8 @@ def promise(wall_s: float, span_s: Sequence[float | None] | None, saves_s: float
     """
     expected = gain_of(wall_s, saves_s)
     gain = gain_text(wall_s, span_s or (saves_s and [saves_s, saves_s]) or None)
-    if not gain or expected is None or expected < LEAST_GAIN:
-        return ""
-    return f" Fixing it could make this {what} {gain} faster."
+    is_large = gain and expected is not None and expected >= LEAST_GAIN
+    return f" Fixing it could make this {what} {gain} faster." if is_large else ""
 
 
 def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
@@ -428,9 +425,8 @@ def _activity(runs: Sequence[Run], findings: Sequence[Mapping]) -> list[str]:
         return []
     total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
     lost_s = sum(finding["lost_s"] or 0.0 for finding in findings)
-    if 2 * lost_s >= (1 - pct / 100) * total_s and lost_s:
-        return []
-    return [f"Kernels ran {percent(pct)} of {_traced_time(runs)}."]
+    is_explained = lost_s and 2 * lost_s >= (1 - pct / 100) * total_s
+    return [] if is_explained else [f"Kernels ran {percent(pct)} of {_traced_time(runs)}."]
 
 
 def _nothing_in(runs: Sequence[Run]) -> str:
@@ -438,11 +434,8 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     pct = _kernel_pct(runs)
     if pct is None:
         tpu = any(run.source is not None and run.source["tpu"] for run in runs)
-        return (
-            f"{NOT_TRACED}: what the TPU did is not read from its trace."
-            if tpu
-            else f"{NOT_TRACED}: what a GPU did is not in this trace."
-        )
+        did = "the TPU did is not read from its trace" if tpu else "a GPU did is not in this trace"
+        return f"{NOT_TRACED}: what {did}."
     of = f"of {_traced_time(runs)}"
     if not all(source["idle_judged"] for source in _sources(runs)):
         return f"{TOO_LITTLE}, kernels ran {percent(pct)} {of}."
@@ -468,8 +461,7 @@ def _idle_parts(runs: Sequence[Run]) -> str:
     """Return what the rest of a trace's time went into, after a colon; "" where no part is large."""
     gpus = [gpu for _, gpu in _at_work(runs)]
     total = sum(gpu.duration_ns for gpu in gpus)
-    shares = {category: sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category in _NOT_KERNELS}
-    return _listed(shares)
+    return _listed({category: sum(gpu.ns[category] for gpu in gpus) / max(1, total) for category in _NOT_KERNELS})
 
 
 def _idle_parts_of_run(run: Run, idle: Idle) -> str:
@@ -483,9 +475,8 @@ def _idle_parts_of_run(run: Run, idle: Idle) -> str:
         if gpu in idle.gpus
     ]
     known = [seconds for seconds in parts if seconds]
-    if not known:
-        return ""
-    return _listed({name: sum(seconds[name] for seconds in known) / len(known) / wall_s for name in _NOT_KERNELS})
+    shares = {name: sum(seconds[name] for seconds in known) / max(1, len(known)) / wall_s for name in _NOT_KERNELS}
+    return _listed(shares)
 
 
 def _listed(shares: Mapping[str, float]) -> str:
@@ -543,9 +534,8 @@ def _took(times: Mapping[str, float | None], steps_s: float, wall_s: float) -> s
     """Return the beginning of the verdict on a part of the time that is longer than the steps'; "" without one."""
     part = max(_TOOK, key=lambda name: times.get(name) or 0.0)
     part_s = times.get(part) or 0.0
-    if part_s <= steps_s:
-        return ""
-    return f"{_TOOK[part]} {percent(min(100.0, 100 * part_s / max(1e-9, wall_s)))} of {duration(wall_s)}"
+    took = f"{_TOOK[part]} {percent(min(100.0, 100 * part_s / max(1e-9, wall_s)))} of {duration(wall_s)}"
+    return took if part_s > steps_s else ""
 
 
 def _active_but_for_compiling(run: Run, idle: Idle) -> float:
@@ -591,7 +581,25 @@ def _unchecked(run: Run) -> str:
     if not run.used_gpus and size <= FEW_SAMPLES and usual_body_ns(run) <= SHORT_STEP_NS:
         unchecked += f" A step trains {size} sample{'s' * (size > 1)} in {duration(usual_body_ns(run) / 1e9)}"
         unchecked += ", much of it its start: try whether a larger batch is faster."
-    return unchecked + _unrolled(run)
+    return unchecked + _slower(run) + _unrolled(run)
+
+
+def _slower(run: Run) -> str:
+    """Return a question about steps on a CPU that took longer and longer, with batches of one shape; "" without any.
+
+    The median of each eighth of the run is longer than that of the eighth before, with no jump between two.
+    """
+    bodies_ns = usual_bodies_ns(run)
+    sizes = [size for dims in run.fit.get("input_dims") or [None] for size in dims or [None]]
+    if run.used_gpus or None in sizes or len(bodies_ns) < A_FEW * A_TREND or _cores_of_others(run):
+        return ""
+    parts = np.array_split(bodies_ns[int(A_TWENTIETH * len(bodies_ns)) :], A_TREND)
+    usual_ns = np.array([np.median(part) for part in parts])
+    longer_ns, grown_ns = np.diff(usual_ns), usual_ns[-1] - usual_ns[0]
+    is_even = longer_ns.min() > 0 and longer_ns.max() <= ONE_STEP * grown_ns
+    grown = f"{times(usual_ns[-1] / usual_ns[0])} as long in the last eighth of the run as in the first, in even growth"
+    said = f" Steps took {grown}: does something grow with each (hooks, a list, a graph)?"
+    return said if is_even and grown_ns >= MOSTLY * usual_ns[0] else ""
 
 
 def _unrolled(run: Run) -> str:
@@ -612,9 +620,8 @@ def _largest(times: Mapping[str, float | None], wall: float) -> str:
     """Return the largest part of the rest if it exceeds a tenth; "" otherwise."""
     seconds = {part: float(times.get(part) or 0) for part in _WENT_INTO}
     part = max(seconds, key=lambda name: seconds[name])
-    if seconds[part] <= A_TENTH * wall:
-        return ""
-    return f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
+    said = f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
+    return said if seconds[part] > A_TENTH * wall else ""
 
 
 def together(findings: Sequence[Mapping]) -> list[Mapping]:
@@ -689,6 +696,5 @@ def news(finding: Mapping) -> str:
     if finding["lost_s"]:
         line += f": {duration(finding['lost_s'])} lost so far"
         if "start_step" in finding:
-            line += f", {percent(100 * finding['severity'])} of the time since step"
-            line += f" {finding['start_step']:,}"
+            line += f", {percent(100 * finding['severity'])} of the time since step {finding['start_step']:,}"
     return f"{line}. {what_to_do(finding['advice'])}"

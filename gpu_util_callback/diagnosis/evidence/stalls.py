@@ -73,13 +73,16 @@ def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
     return Occurrences(list(zip(*(column[long].tolist() for column in columns), strict=True))), usual
 
 
-def usual_body_ns(run: Run) -> float:
-    """Return the median own time of a step; where a block holds several, without its longest."""
+def usual_bodies_ns(run: Run) -> np.ndarray:
+    """Return the own time of a step in each block, ns; where blocks hold several, without the longest of each."""
     rows, body_ns = run.steps["rows"], run.steps["body_ns"]
     several = rows > 1
-    if not several.any():
-        return float(np.median(body_ns))
-    return float(np.median((body_ns - run.steps["top_body_ns"])[several] / (rows[several] - 1)))
+    return (body_ns - run.steps["top_body_ns"])[several] / (rows[several] - 1) if several.any() else body_ns
+
+
+def usual_body_ns(run: Run) -> float:
+    """Return the median own time of a step; where a block holds several, without its longest."""
+    return float(np.median(usual_bodies_ns(run)))
 
 
 def idle_in_steps(run: Run) -> int | None:
