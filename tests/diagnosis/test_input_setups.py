@@ -41,6 +41,36 @@ def test_an_end_of_epoch_that_takes_most_of_it_is_named_with_its_line(in_items, 
     assert says in text and (line in text) == (in_items == 0)
 
 
+def begun(name: str, samples: int, kind="torch DataLoader", setup_s=1.5, wait_ms=0.0, **more) -> str:
+    """Return the advice on six set-ups, of which samples met a function at one line, and 10 the loader's own code."""
+    call = {"name": name, "samples": samples, "line": "slow (data.py, line 8)", "in_line": samples} | more
+    rest = {"name": "DataLoader.__next__", "samples": 10, "line": "x (y, line 1)", "in_line": 10, "part": "loader"}
+    facts = {"input_kind": kind, "input_workers": 2, "input_persistent_workers": True, "loop": "custom"}
+    run = run_of(framework=TORCH, epochs=6, steps_per_epoch=100, input_calls=[call, rest], **facts)
+    for _ in range(6):
+        with run.epoch():
+            run.phase("input_setup", setup_s, name="iterator")
+            run.steps(100, step_ms=10, wait_ms=wait_ms)
+    return next(f for f in run.findings("input_bound") if "sets up" in f["title"])["advice"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("Weighted.__iter__", {"part": "sampler"}), ("Clips.__iter__", {}), ("Around.__iter__", {"part": "wrapper"})],
+)
+def test_what_sets_the_input_up_is_named_with_its_line(name, more):
+    """Seen: "longer epochs need it less often", of a dataset's `__iter__` that sorted all of it first."""
+    assert f"{name} takes most of that, mostly at slow (data.py, line 8)" in begun(name, 30, **more)
+
+
+@pytest.mark.parametrize(
+    "of", [{"samples": 2}, {"samples": 9}, {"samples": 30, "in_line": 9}, {"samples": 30, "wait_ms": 15.0}]
+)
+def test_nothing_is_named_that_may_not_be_most_of_a_set_up(of):
+    text = begun("Weighted.__iter__", part="sampler", **of)
+    assert "takes most of that" not in text and "Longer epochs" in text
+
+
 def set_up_beside_validation(seconds, **facts):
     """Epochs whose input is taken down before their validation, and set up behind it."""
     run = run_of(epochs=len(seconds), steps_per_epoch=100, **facts)

@@ -410,3 +410,15 @@ def test_what_a_pass_begins_with_is_named_with_its_line(begins, at):
     text = slow_begins(input_calls=[begins | {"in_line": at}, ITEMS, REST | {"samples": 2}])
     assert f"{begins['name']} takes most of that" in text
     assert ("mostly at" in text and "(data.py, line 9)" in text) == (at == 40)
+
+
+def test_of_long_fetches_of_a_generator_the_line_is_named():
+    """Seen: a generator that sorted all of its data as each pass began."""
+    run = loop(input_class="generate", steps_per_epoch=60, input_calls=[met("generate", 40)])
+    for _ in range(10):
+        run.steps(1, step_ms=2, wait_ms=1500)
+        run.steps(59, step_ms=2)
+    text = waits(run)["advice"]["text"]
+    assert "the first batch in each pass" in text and text.endswith(
+        " generate is mostly at generate (data.py, line 9)."
+    )

@@ -51,17 +51,17 @@ def advise_kind(wait: InputWait) -> Advice | None:
             of_calls = choose(loaders.OF_CALLS, wait) or next(
                 (entry.advice(wait) for entry in loaders.OF_CALLS_LIMITS if entry.when(wait)), None
             )
-            return of_calls or _at_line(wait, choose(remedies, wait) or first_holding(loaders.LIMITS, wait))
+            return of_calls or at_line(wait, choose(remedies, wait) or first_holding(loaders.LIMITS, wait))
     if wait.stage is not None or wait.kind == "tf.data":
         return None
     if wait.kind or wait.run.custom_loop or wait.run.framework == "jax":
-        return _at_line(wait, choose(LOOP, wait) or first_holding(LOOP_LIMITS, wait))
+        return at_line(wait, choose(LOOP, wait) or first_holding(LOOP_LIMITS, wait))
     if wait.run.framework == "torch":  # nothing more is known of an imported trace
         return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
     return None
 
 
-def _at_line(wait: InputWait, advice: Advice) -> Advice:
+def at_line(wait: InputWait, advice: Advice) -> Advice:
     """Return the advice with the line of the program that the input's function mostly is in."""
     if not wait.call_line or wait.made_at_once:
         return advice
@@ -143,9 +143,7 @@ def _ahead_already(wait: InputWait) -> bool:
 
 def _beside_the_step(wait: InputWait) -> bool:
     """Return whether a thread can make a batch during the step: it waits, or has a core."""
-    if wait.waits is True or wait.run.device == "gpu":
-        return True
-    return wait.own_cpus is None or wait.has_room
+    return wait.waits is True or wait.run.device == "gpu" or wait.own_cpus is None or wait.has_room
 
 
 def _workers(wait: InputWait) -> Workers:
@@ -282,14 +280,18 @@ class SetUp:
         return self.run.input_kind
 
     @property
-    def restart(self) -> str:
-        """Work of a PyDataset then, and what to make cheaper."""
-        calls = self.run.fit.get("input_calls") or []
-        samples = {call.get("part"): call for call in calls if call.get("samples")}
-        ends = samples.get("epoch_end")
-        if ends is None or ends["samples"] < max(A_FEW, MOSTLY * sum(call["samples"] for call in samples.values())):
+    def cheaper(self) -> str:
+        """The function and the line that most of it passes in, where known, and what makes it cheaper or rarer."""
+        time_s, calls = self.run.account["time_s"], self.run.fit.get("input_calls") or []
+        of_wait = min(1.0, self.share * sum(time_s.values()) / max(1e-9, time_s["input_wait"]))
+        # The line may be that of the other waits too.
+        least = (1 - of_wait + MOSTLY * of_wait) * max(A_FEW / MOSTLY, sum(call.get("samples") or 0 for call in calls))
+        for call in calls:
+            if call.get("in_line", 0) >= least and call["name"].endswith(("__iter__", "on_epoch_end")):
+                return f"{call['name']} takes most of that, mostly at {call['line']}. Make it cheaper, of whole arrays"
+        if "pydataset" in self.kind:
             return "its on_epoch_end runs and its first batches are made while training waits. Make both cheaper"
-        return f"{ends['name']} takes most of that, mostly at {ends['line']}. Make it cheaper, of whole arrays"
+        return "Longer epochs need it less often"
 
     @property
     def each_fit(self) -> bool:
@@ -325,9 +327,8 @@ class SetUp:
         """
         names, limit = ["x", *self.run.fit.get("input_beside", ())], self.run.host_limit
         sizes = [array.get("bytes") or math.inf for array in self.run.fit.get("input_first", ())]
-        if limit is None or len(sizes) != len(names):
-            return []
-        if "sample_weight" in names or self.run.fit.get("validation_split"):
+        split = self.run.fit.get("validation_split")
+        if limit is None or len(sizes) != len(names) or "sample_weight" in names or split:
             return []
         return names if self.passes * sum(sizes) <= A_TENTH * limit[0] else []
 
@@ -440,7 +441,7 @@ SET_UP = (
     Entry(
         "PyDataset",
         when=lambda epoch: "pydataset" in epoch.kind,
-        says="{fact} Keras restarts a PyDataset every epoch: {restart}, or the epochs longer.",
+        says="{fact} Keras restarts a PyDataset every epoch: {cheaper}, or the epochs longer.",
     ),
     Entry(
         "arrays without autotuning",
@@ -455,5 +456,5 @@ SET_UP = (
         saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
         proof="digits",
     ),
-    Entry("anything", when=lambda epoch: True, says="{fact} Longer epochs need it less often."),
+    Entry("anything", when=lambda epoch: True, says="{fact} {cheaper}."),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import advise, ahead_code, made_once
+from gpu_util_callback.diagnosis.advice.input import advise, ahead_code, at_line, made_once
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, brief
 from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
@@ -165,7 +165,7 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
             f"Each batch made ahead hides {brief(wait.needed_ms)} of it. "
             f"Look for what is special about {'it' if long.largest.count == 1 else 'them'}."
         )
-    return Advice(f"{says} {rest}", name="long fetches")
+    return at_line(wait, Advice(f"{says} {rest}", name="long fetches"))
 
 
 def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
