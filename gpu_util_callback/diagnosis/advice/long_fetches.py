@@ -155,8 +155,7 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
         return of_others
     if hiding is not None:
         return hiding
-    kept = made_once(wait)
-    if kept is not None:
+    if kept := made_once(wait):
         return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * share))
     if _only_at_first(wait, long.largest):
         rest = "A local copy, or reading all of it in order once, before training, makes the first pass shorter."
@@ -171,7 +170,9 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
 def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     """Return the advice to keep more batches ready; None if that hides too little, or nothing can make them."""
     kind = wait.kind
-    if kind in ("", "numpy", "grain"):
+    a_pass = wait.steps_a_pass if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
+    begins = a_pass and not (long.steps % a_pass).any()  # nobody works ahead of a pass
+    if kind in ("", "numpy", "grain") or begins:
         return None
     computes = wait.waits is False and wait.usual_fetch_ms >= A_TENTH * wait.needed_ms
     if computes and not _waited(wait, long) and wait.own_cpus is not None and not wait.has_room:
@@ -200,8 +201,7 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     elif kind == "tf.data":
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
-        name = wait.input_class or "generate"
-        code = ahead_code(kind == "generator", name, ready, fit=not wait.run.custom_loop)
+        code = ahead_code(kind == "generator", wait.input_class or "generate", ready, fit=not wait.run.custom_loop)
     most = max(saves, wait.rare_ms / whole_ms)
     return Advice(says, code, saves, name="long fetches, ready", most=most, proof="long_fetch_ready")
 
