@@ -501,11 +501,11 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     # Compiling alone does not contradict "nothing held it up" about all the rest.
     clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
-    took, others = _took(times, seconds, wall), _cores_of_others(run)
+    took, others, slower = _took(times, seconds, wall), _cores_of_others(run), _slower(run)
     if idle is None:
         if took and not others:
             return f"{took}, training steps {share}.{_unrolled(run)}"
-        return f"{others or (nothing if mostly else UNKNOWN)}: {clear}. {_unchecked(run)}"
+        return f"{others or (nothing if mostly and not slower else UNKNOWN)}: {clear}. {_unchecked(run)}{slower}"
     is_plural = len(idle.gpus) > 1
     gpu = "the GPUs were" if is_plural else "the GPU was"
     basis = " on average" * is_plural + " (not counting other programs)" * (_others_pct(run, idle) >= 1)
@@ -581,7 +581,7 @@ def _unchecked(run: Run) -> str:
     if not run.used_gpus and size <= FEW_SAMPLES and usual_body_ns(run) <= SHORT_STEP_NS:
         unchecked += f" A step trains {size} sample{'s' * (size > 1)} in {duration(usual_body_ns(run) / 1e9)}"
         unchecked += ", much of it its start: try whether a larger batch is faster."
-    return unchecked + _slower(run) + _unrolled(run)
+    return unchecked + _unrolled(run)
 
 
 def _slower(run: Run) -> str:
