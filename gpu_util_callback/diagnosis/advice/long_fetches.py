@@ -167,15 +167,19 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
     return at_line(wait, Advice(f"{says} {rest}", name="long fetches"))
 
 
+def _can_be_ready(wait: InputWait, long: LongFetches) -> bool:
+    """Return whether somebody could work ahead of long fetches: not at the beginning of a pass, nor on full cores."""
+    a_pass = wait.steps_a_pass if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
+    if a_pass and not (long.steps % a_pass).any():
+        return False
+    computes = wait.waits is False and wait.usual_fetch_ms >= A_TENTH * wait.needed_ms
+    return not computes or bool(_waited(wait, long)) or wait.own_cpus is None or wait.has_room
+
+
 def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     """Return the advice to keep more batches ready; None if that hides too little, or nothing can make them."""
     kind = wait.kind
-    a_pass = wait.steps_a_pass if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
-    begins = a_pass and not (long.steps % a_pass).any()  # nobody works ahead of a pass
-    if kind in ("", "numpy", "grain") or begins:
-        return None
-    computes = wait.waits is False and wait.usual_fetch_ms >= A_TENTH * wait.needed_ms
-    if computes and not _waited(wait, long) and wait.own_cpus is not None and not wait.has_room:
+    if kind in ("", "numpy", "grain") or not _can_be_ready(wait, long):
         return None
     covered = max(1, int(np.ceil(long.each_ms / max(0.1, wait.needed_ms))))
     ready = int(max(2, min(MOST_READY, covered, wait.batches_in_memory)))
@@ -194,10 +198,7 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
         code = loader_line(wait, workers, f", prefetch_factor={-(-ready // workers)}")
         says += spawned_text(wait)
     elif "pydataset" in kind and not wait.run.custom_loop:
-        code = (
-            f"dataset.workers = {workers}  # your PyDataset, before model.fit(dataset)\n"
-            f"dataset.max_queue_size = {ready}"
-        )
+        code = f"dataset.workers = {workers}  # before model.fit(dataset)\ndataset.max_queue_size = {ready}"
     elif kind == "tf.data":
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
