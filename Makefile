@@ -22,9 +22,10 @@ TOOLS := pytest pytest-timeout pytest-rerunfailures pytest-xdist hypothesis play
 	'mkdocstrings[python]'
 LOCKED := --constraint tools.txt
 
-# Most tests run side by side; then those that time things, by themselves. Pytest ends with 5 where
-# it was to run no test: what PYTEST_ARGS names may all be in one of the two parts, but not in none.
-JOBS ?= 2
+# Most tests run side by side, three at a time, as they wait for two thirds of their time; then those that time
+# things, by themselves. Pytest ends with 5 where it was to run no test: what PYTEST_ARGS names may all be in one of
+# the two parts, but not in none.
+JOBS ?= 3
 # Where nothing else is named, of the second part only the files that have such tests: collecting all takes 10 s.
 TIMED = $(shell grep -rl "mark\.timed" tests --include="test_*.py")
 define tests

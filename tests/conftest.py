@@ -20,7 +20,7 @@ sys.path.insert(0, str(REPOSITORY / "harness" / "support"))
 
 # Their files take minutes, and their programs one framework after the other: while others have tests
 # left, so that no worker waits for one long file, and while the fork servers are there.
-FIRST = ("backends", "run", "unchanged", "work", "keras", "memory", "profiling")
+FIRST = ("backends", "trying", "run", "unchanged", "work", "keras", "memory", "profiling")
 
 
 @pytest.hookimpl(trylast=True)
