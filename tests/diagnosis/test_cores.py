@@ -72,11 +72,12 @@ def test_a_thread_that_launches_is_starved_as_well():
     [
         host(own=95, children=100, all_pct=98, queued=4),  # each thread has a core
         host(own=60, children=30, all_pct=98, queued=60),  # other programs take them
+        host(own=178, children=17, all_pct=98, queued=130),  # a model's own threads fill them: a healthy fit
         host(own=95, children=100, all_pct=98, queued=None),  # no Linux
         host(own=195, children=2, all_pct=99, queued=30),  # the model's own threads
         host(own=95, children=None, all_pct=98, queued=45),
     ],
-    ids=["a core each", "others", "not sampled", "own threads", "workers unknown"],
+    ids=["a core each", "others", "the model fills them", "not sampled", "own threads", "workers unknown"],
 )
 def test_nothing_is_found_where_the_input_takes_no_core_from_the_steps(observed):
     assert cores(full(), observed) == []

@@ -315,8 +315,8 @@ class InputBound(Rule):
         queued, input_cpus, other_cpus = wait.queued_share, wait.input_cpus, wait.other_cpus
         if queued is None or not input_cpus or 100 * queued < limits["core_wait_pct"]:
             return
-        if not wait.cores_full or input_cpus < other_cpus:
-            return
+        if not wait.cores_full or input_cpus < max(other_cpus, A_TENTH * wait.cpus):
+            return  # a model's own threads fill the cores, too
         share = min(queued * wait.share_of_input, input_cpus / wait.cpus)
         explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
         lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
