@@ -158,7 +158,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     larger = _larger(named, lost_s)
     loss = f"{larger}{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.from_process(run.manifest.get("process"))
-    gains = _named(_promise_or_limit(lead, findings, wall_s, script), lead, larger)
+    gains = _promise_or_limit(lead, findings, wall_s, script, subject_of(lead) if larger else "it")
     compile_s = run.account["time_s"].get("compile", 0.0)
     compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)
     also = f" {duration(compile_s)} went into compiling." if compiling else ""
@@ -292,18 +292,13 @@ def saves_range(findings: Sequence[Mapping]) -> tuple[float, float | None]:
     return round(least_s, 6), None if open_ended else round(sum(most for _, most in ranges), 6)
 
 
-def _named(gains: str, lead: Mapping, larger: str) -> str:
-    """Return a promise with the name of what it is about in place of "it" where another loss stands before it."""
-    return gains.replace(" Fixing it ", f" Fixing {subject_of(lead)} ") if larger else gains
-
-
 def subject_of(finding: Mapping) -> str:
     """Return what a finding is about, by the beginning of its title: "Sync-bound", "ContactSheet", "Validation"."""
     return str(finding["title"]).partition(":")[0].removesuffix(" stalls training")
 
 
-def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None) -> str:
-    """Return what following the advice gains, or what limits the run where none is known to."""
+def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None, it: str) -> str:
+    """Return what following the advice gains, or what limits the run where none is known to; `it`: as in `promise`."""
     subject, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
     if script is not None:
         subject, saves_s = "script", script.saves(wall_s, saves_s)
@@ -311,7 +306,7 @@ def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float,
         wall_s = script.wall_s
     first = next(finding for finding in findings if finding["id"] == lead["ids"][0])
     limit = str(first["evidence"].get("held_up_by") or "")
-    return promise(wall_s, span_s, saves_s, subject) or (f" {capitalized(limit)}." if limit else "")
+    return promise(wall_s, span_s, saves_s, subject, it) or (f" {capitalized(limit)}." if limit else "")
 
 
 def _larger(lost: Mapping[str, float], lead_s: float) -> str:
@@ -361,16 +356,19 @@ def factors_text(least: float, most: float | None) -> str:
     return times_between(least, most) if least >= LEAST_GAIN else f"up to {times(most)}"
 
 
-def promise(wall_s: float, span_s: Sequence[float | None] | None, saves_s: float | None, what: str = "run") -> str:
+def promise(
+    wall_s: float, span_s: Sequence[float | None] | None, saves_s: float | None, what: str = "run", it: str = "it"
+) -> str:
     """Return the sentence on what fixing a cause gains, after a space; "" if that is little.
 
     Args:
         span_s: the least and the most that it saves; `saves_s`: the prediction between them.
+        it: what is fixed, by name where another loss stands before the sentence.
     """
     expected = gain_of(wall_s, saves_s)
     gain = gain_text(wall_s, span_s or (saves_s and [saves_s, saves_s]) or None)
     is_large = gain and expected is not None and expected >= LEAST_GAIN
-    return f" Fixing it could make this {what} {gain} faster." if is_large else ""
+    return f" Fixing {it} could make this {what} {gain} faster." if is_large else ""
 
 
 def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
@@ -501,7 +499,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     # Compiling alone does not contradict "nothing held it up" about all the rest.
     clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
-    took, others, slower = _took(times, seconds, wall), _cores_of_others(run), _slower(run)
+    took, others = _took(times, seconds, wall), _cores_of_others(run)
+    slower = "" if others else _slower(run)
     if idle is None:
         if took and not others:
             return f"{took}, training steps {share}.{_unrolled(run)}"
@@ -591,7 +590,7 @@ def _slower(run: Run) -> str:
     """
     bodies_ns = usual_bodies_ns(run)
     sizes = [size for dims in run.fit.get("input_dims") or [None] for size in dims or [None]]
-    if run.used_gpus or None in sizes or len(bodies_ns) < A_FEW * A_TREND or _cores_of_others(run):
+    if run.used_gpus or None in sizes or len(bodies_ns) < A_FEW * A_TREND:
         return ""
     parts = np.array_split(bodies_ns[int(A_TWENTIETH * len(bodies_ns)) :], A_TREND)
     usual_ns = np.array([np.median(part) for part in parts])
