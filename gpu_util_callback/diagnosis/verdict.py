@@ -158,7 +158,8 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     larger = _larger(named, lost_s)
     loss = f"{larger}{opening or lead['title']}{where}: {duration(lost_s)} of {duration(wall_s)}."
     script = Script.from_process(run.manifest.get("process"))
-    gains = _promise_or_limit(lead, findings, wall_s, script, subject_of(lead) if larger else "it")
+    it = {"": "it"}.get(larger, subject_of(lead))  # by name behind another loss
+    gains = _promise_or_limit(lead, findings, wall_s, script, it)
     compile_s = run.account["time_s"].get("compile", 0.0)
     compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)
     also = f" {duration(compile_s)} went into compiling." if compiling else ""
