@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from gpu_util_callback.trying.changes import Change, change_of
+from gpu_util_callback.trying.changes import VALIDATION, Change, change_of
 
 Edits = list[tuple[int, int, str]]  # from, to (offsets), what is there then
 
@@ -19,7 +19,8 @@ def pasted(source: str, code: str) -> str | None:
     if isinstance(change, str):
         return None
     page = _Page(source)
-    edits = _RULES.get(change.target, lambda page, change: [])(page, change)
+    rule = _optioned if "options" in change.args else _RULES.get(change.target, lambda page, change: [])
+    edits = rule(page, change)
     for start, end, text in sorted(edits, reverse=True):
         source = source[:start] + text + source[end:]
     if not edits:
@@ -88,13 +89,44 @@ def _fitted(page: _Page, suffix: str) -> Edits:
     return [(end, end, suffix) for end in ends]
 
 
+def _optioned(page: _Page, change: Change) -> Edits:
+    """Make the options before fit, and give them to what it is given first; arguments of stages where they are."""
+    edits = _fitted(page, ".with_options(options)")
+    lines = ["import tensorflow as tf", "options = tf.data.Options()"]
+    lines += [f"options.{name} = {value!r}" for name, value in change.args["options"].items()]
+    for call in page.calls("fit") if edits else ():
+        statement = page.statement(call)
+        start = page.span(statement)[0]
+        edits.append((start, start, "".join(f"{line}\n{page.indent(statement)}" for line in lines)))
+    args = {name: value for name, value in change.args.items() if name != "options"}
+    return edits + _with_arguments(page, page.calls(change.target, change.of), args)
+
+
+def _repeated(page: _Page, change: Change) -> Edits:
+    epochs = _with_arguments(page, page.calls("fit"), {"epochs": change.args["epochs"]})
+    return _fitted(page, f".repeat({change.args['count']})") + epochs
+
+
+def _whole_batches(page: _Page) -> Edits:
+    """Make each loader anew behind its assignment, as the printed line does."""
+    edits: Edits = []
+    for node in ast.walk(page.tree):
+        if isinstance(node, ast.Assign) and node.value in page.calls("DataLoader"):
+            name, kind = page.text(node.targets[0]), page.text(node.value.func)  # type: ignore[attr-defined]
+            line = f"{name} = {kind}({name}.dataset, sampler={name}.batch_sampler, batch_size=None)"
+            end = page.span(node)[1]
+            edits.append((end, end, f"\n{page.indent(node)}{line}"))
+    return edits
+
+
 def _attributes(page: _Page, change: Change) -> Edits:
-    """Give what fit is given first a name, and set its attributes before."""
+    """Give data of fit a name, those that it is given first or to validate on, and set their attributes before."""
     edits: Edits = []
     for call in page.calls("fit"):
-        if not call.args:
+        given = _data(call, change.of)
+        if given is None:
             continue
-        given, statement = call.args[0], page.statement(call)
+        statement = page.statement(call)
         name = given.id if isinstance(given, ast.Name) else "dataset"
         lines = [] if isinstance(given, ast.Name) else [f"{name} = {page.text(given)}"]
         lines += [f"{name}.{attribute} = {value!r}" for attribute, value in change.args.items()]
@@ -103,6 +135,12 @@ def _attributes(page: _Page, change: Change) -> Edits:
         if not isinstance(given, ast.Name):
             edits.append((*page.span(given), name))
     return edits
+
+
+def _data(call: ast.Call, of: str) -> Any:
+    """The argument of fit that a change is about; None where it has none."""
+    first = call.args[0] if call.args else None
+    return next((k.value for k in call.keywords if k.arg == of), None) if of == VALIDATION else first
 
 
 def _every(page: _Page, change: Change) -> Edits:
@@ -140,11 +178,19 @@ def _without(page: _Page, change: Change) -> Edits:
 
 
 def _cache(page: _Page, change: Change) -> Edits:
-    stage, _, function = change.of.rstrip(")").partition("(")
     suffix = ".cache()"
+    if change.of == VALIDATION:
+        data = [data for call in page.calls("fit") if (data := _data(call, change.of)) is not None]
+        return [(end, end, suffix) for node in data for end in [page.span(node)[1]]]
+    stage, _, function = change.of.removesuffix(" + batch").rstrip(")").partition("(")
     if not stage:
         return _fitted(page, suffix)
-    return [(end, end, suffix) for call in page.calls(stage, function) for end in [page.span(call)[1]]]
+    calls = page.calls("from_generator" if stage == "generator" else stage, function)
+    if change.of.endswith(" + batch"):  # the first one behind it
+        ends = [min((page.span(batch)[1] for batch in page.calls("batch") if page.span(batch)[1] > page.span(call)[1]),
+                    default=None) for call in calls]  # fmt: skip
+        return [(end, end, suffix) for end in ends if end is not None]
+    return [(end, end, suffix) for call in calls for end in [page.span(call)[1]]]
 
 
 _RULES = {
@@ -153,8 +199,11 @@ _RULES = {
     "without": _without,
     "cache": _cache,
     "prefetch": lambda page, change: _fitted(page, ".prefetch(-1)"),
+    "repeat": _repeated,
     "DataLoader": lambda page, change: (
-        [] if "whole_batches" in change.args else _with_arguments(page, page.calls("DataLoader"), change.args)
+        _whole_batches(page)
+        if "whole_batches" in change.args
+        else _with_arguments(page, page.calls("DataLoader"), change.args)
     ),
     **{
         name: (lambda page, change: _with_arguments(page, page.calls(change.target), change.args))

@@ -14,6 +14,7 @@ from gpu_util_callback.errors import UnusableInput
 
 REWRITTEN = "it changes the program's own Python code"
 FACTOR = 3  # epochs that are timed where a change works at their ends
+VALIDATION = "validation_data"  # of fit: what a change is about, in place of a function or a stage
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Change:
     @property
     def epochs(self) -> int:
         """Whole epochs to time; 0 = steps."""
-        if not TARGETS[self.target].epochs and not self.of.endswith(".on_epoch_end"):
+        if not TARGETS[self.target].epochs and not self.of.endswith((".on_epoch_end", VALIDATION)):
             return 0
         often = (self.args.get("validation_freq"), self.args.get("every"))
         return max(FACTOR, *(value for value in often if isinstance(value, int)), 0)
@@ -111,7 +112,8 @@ class Change:
                 f"without {self.of}" if self.target == "without" else f"{self.of} at every {self.args['every']}th call"
             )
         if self.target in ("cache", "prefetch"):
-            return f"{self.target}{f' behind {self.of}' if self.of else ''}"
+            place = "of" if self.of == VALIDATION else "behind"
+            return f"{self.target}{f' {place} {self.of}' if self.of else ''}"
         return f"{self.of}({text})" if self.of and text else self.of or text or self.target
 
     def for_child(self) -> dict[str, Any]:
@@ -233,7 +235,13 @@ def _statements(code: str) -> Change | None:
     if options:
         return Change("options", {"options": options}, line=code)
     of_dataset = {name.rpartition(".")[2]: value for name, value in attributes.items()}
-    return Change("PyDataset", of_dataset, line=code) if set(of_dataset) & set(TARGETS["PyDataset"].arguments) else None
+    known = set(of_dataset) & set(TARGETS["PyDataset"].arguments)
+    return Change("PyDataset", of_dataset, _of_fit(code), code) if known else None
+
+
+def _of_fit(code: str) -> str:
+    """Return which data of fit a line's comment names: `VALIDATION`, or "" for those to train on."""
+    return VALIDATION if re.search(r"# (your )?validation ", code) else ""
 
 
 def _path(call: ast.Call) -> str:
@@ -251,7 +259,7 @@ def _call(call: ast.Call, code: str) -> Change | None:
     last = name.rpartition(".")[2]
     given = [argument for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
     first = ast.unparse(given[0]) if given else ""
-    if "(" in name or name.startswith("val"):  # the child does not know which dataset validates
+    if "(" in name or (name.startswith("val") and not _of_fit(code)):  # the child does not know which one validates
         return None
     if last in _FIXED:
         return _FIXED[last](code, first)
@@ -288,12 +296,12 @@ _FIXED: Mapping[str, Callable[[str, str], Change | None]] = {
 
 
 def _cached(code: str) -> Change | None:
-    behind = re.search(r"# behind (\w+(?:\(\w+\))?)(?=, |$)", code)
-    last = re.search(r"# as (its|the) last step", code)
-    if not behind and not last:
-        return None if "#" in code else Change("cache", line=code)
-    shuffled = ".shuffle(" in code
-    return Change("cache", {"shuffle": True} if shuffled else {}, behind[1] if behind else "", code)
+    if _of_fit(code):
+        return Change("cache", {}, VALIDATION, code)
+    behind = re.search(r"# behind (\w+(?:\(\w+\))?(?: \+ batch)?)(?=, |$)", code)
+    if not behind and re.search(r"#(?! as (its|the) last step)", code):
+        return None
+    return Change("cache", {"shuffle": True} if ".shuffle(" in code else {}, behind[1] if behind else "", code)
 
 
 def _keywords(call: ast.AST) -> dict[str, Any]:

@@ -219,13 +219,19 @@ class Hooks:
     def _fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         data = bound.arguments.get("x")
         self.meter.batch_size = bound.arguments.get("batch_size") or _batch_size(data)
-        if hasattr(type(data), "__getitem__") and hasattr(data, "on_epoch_end"):
-            for name, value in self.change.args_for("PyDataset").items():
-                if hasattr(data, name):
-                    setattr(data, name, value)
+        place = "validation_data" if self.change.of == "validation_data" else "x"
+        changed: Any = bound.arguments.get(place)
+        if hasattr(type(changed), "__getitem__") and hasattr(changed, "on_epoch_end"):
+            for name, value in self.change.args_for("PyDataset", self.change.of).items():
+                if hasattr(changed, name):
+                    setattr(changed, name, value)
                 else:  # Keras 2 takes them in fit
                     bound.arguments[name] = value
         given = dict(self.change.args_for("fit"))
+        as_last = self.change.target == "cache" and self.change.of in ("", "validation_data")
+        if as_last and hasattr(changed, "with_options"):
+            self.change.applied = True
+            given[place] = changed.cache()
         if "validation_freq" in given and bound.arguments.get("validation_data") is None:
             self.change.applied = bool(bound.arguments.get("validation_split"))
         if hasattr(data, "with_options"):
@@ -237,11 +243,7 @@ class Hooks:
         if self.change.args_for("prefetch"):
             return {"x": data.prefetch(self.change.args["buffer_size"])}
         if self.change.args_for("repeat"):
-            times, epochs = self.change.args["count"], self.change.args["epochs"]
-            return {"x": data.repeat(times), "epochs": epochs}
-        if self.change.target == "cache" and not self.change.of:
-            self.change.applied = True
-            return {"x": data.cache()}
+            return {"x": data.repeat(self.change.args["count"]), "epochs": self.change.args["epochs"]}
         if self.change.target in ("options", "map", "interleave") and self.change.args.get("options"):
             options = sys.modules["tensorflow"].data.Options()
             for name, value in self.change.args["options"].items():
@@ -272,7 +274,7 @@ class Hooks:
         dataset = module.DatasetV2
         for method in ("map", "interleave"):
             self._with_args(dataset, method, functools.partial(self._stage_args, method))
-        for method in ("map", "flat_map", "interleave", "filter", "batch", "padded_batch"):
+        for method in ("map", "flat_map", "interleave", "filter", "batch", "padded_batch", "from_generator", "zip"):
             self._then_cached(dataset, method)
 
     def _stage_args(self, method: str, bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -284,14 +286,18 @@ class Hooks:
         }
 
     def _then_cached(self, dataset: Any, method: str) -> None:
-        """Put a cache behind the stage that a change names, as the tab writes it: `map(decode)`."""
+        """Put a cache behind the stage that a change names, as the tab writes it: `map(decode) + batch`."""
         original = getattr(dataset, method)
 
         @functools.wraps(original)
-        def stage(data: Any, *args: Any, **kwargs: Any) -> Any:
-            made = original(data, *args, **kwargs)
-            function = _name(args[0] if args else kwargs.get("map_func") or kwargs.get("predicate"))
-            names = (method, f"{method}({function})", f"{method}({'lambda' if function == '<lambda>' else function})")
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            function = _name(args[1] if args[1:] else kwargs.get("map_func") or kwargs.get("predicate"))
+            names = [method, f"{method}({function})", f"{method}({'lambda' if function == '<lambda>' else function})"]
+            names += ["generator"] if method == "from_generator" else []
+            # Runs fused with the batch behind it.
+            names += [f"{name} + batch" for name in getattr(args[0], "_stage_names", ())] if method == "batch" else []
+            made._stage_names = names
             if self.change.target == "cache" and self.change.of in names:
                 self.change.applied = True
                 made = made.cache()
@@ -299,7 +305,7 @@ class Hooks:
                     made = made.shuffle(10_000)
             return made
 
-        setattr(dataset, method, stage)
+        setattr(dataset, method, staticmethod(stage) if method in ("from_generator", "zip") else stage)
 
     def _on_readers(self, module: Any) -> None:
         for name in _READERS:
@@ -460,11 +466,11 @@ class MonitorStandIn:
         self.steps += 1
         return nullcontext()
 
-    def fetch(self) -> AbstractContextManager:
+    def fetch(self, name: str = "") -> AbstractContextManager:
+        """Count nothing."""
         return nullcontext()
 
-    def phase(self, name: str) -> AbstractContextManager:
-        return nullcontext()
+    phase = fetch
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None

@@ -41,7 +41,7 @@ class Meter:
         self.batch_size: int | None = None  # of the training; None = not known
         self.by_monitor = False  # our monitor's loop marks the steps
         self._claimed: bool | None = None
-        self._steps = 0
+        self.steps = 0  # so far
         self._epochs = 0
         self._epoch_steps = 0  # at the beginning of the epoch
         self._whole = bool(plan["epochs"])  # whole epochs are timed: there are several within the steps asked for
@@ -63,7 +63,7 @@ class Meter:
     def epoch_begins(self) -> None:
         """An epoch begins; by steps, the time since the one before does not count."""
         self._resume()
-        self._epoch_steps = self._steps
+        self._epoch_steps = self.steps
         if self._whole:
             if self._start is None and (self._epochs if self.plan["epochs"] else self._warm()):
                 self._begin_timing()
@@ -75,7 +75,7 @@ class Meter:
         if self._first is None:
             self._first = time.perf_counter()
         self._resume()
-        self._steps = max(self._steps, steps)
+        self.steps = max(self.steps, steps)
         self._note()
         if len(self._ticks) < KEPT_TICKS:
             self._ticks.append(self._last[:2])
@@ -87,8 +87,8 @@ class Meter:
 
     def epoch_ends(self, steps: int) -> None:
         """The last step of an epoch is done."""
-        self._steps = max(self._steps, steps)
-        length = self._steps - self._epoch_steps
+        self.steps = max(self.steps, steps)
+        length = self.steps - self._epoch_steps
         self._epochs += 1
         self._note()
         if not self._whole and 0 < length <= self.plan["steps"]:
@@ -100,7 +100,7 @@ class Meter:
     def pauses(self, steps: int) -> None:
         """So many steps are done, and what follows until the next one is no step: validation, work between epochs."""
         if not self.plan["epochs"] and self._pause_began is None:
-            self._steps = max(self._steps, steps)
+            self.steps = max(self.steps, steps)
             self._pause_began = time.perf_counter()
             self._note()
 
@@ -110,17 +110,12 @@ class Meter:
 
     def loss(self, value: Callable[[], Any], steps: int | None = None) -> None:
         """Note the loss after so many steps, of the first few."""
-        steps = self._steps if steps is None else steps
+        steps = self.steps if steps is None else steps
         if steps <= LOSSES:
             try:
                 self.losses[steps] = float(value())
             except Exception:  # a loss that is no number
                 self.losses.clear()
-
-    @property
-    def steps(self) -> int:
-        """Steps so far."""
-        return self._steps
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -135,27 +130,23 @@ class Meter:
         return now - self._paused_s
 
     def _note(self) -> None:
-        self._last = self._active(), self._steps, self._epochs
+        self._last = self._active(), self.steps, self._epochs
 
     def _begin_timing(self) -> None:
         self.drain()
-        self._start = self._active(), self._steps, self._epochs
+        self._start = self._active(), self.steps, self._epochs
 
     def _warm(self) -> bool:
         enough_s = min(WARM_S, self.plan["seconds"])
-        return self._steps >= WARM_STEPS and self._first is not None and time.perf_counter() - self._first >= enough_s
+        return self.steps >= WARM_STEPS and self._first is not None and time.perf_counter() - self._first >= enough_s
 
     def _enough(self, times_as_long: int = 1) -> bool:
         assert self._start is not None
         since_s, steps, epochs = (now - then for now, then in zip(self._last, self._start, strict=True))
-        if times_as_long == 1:
-            wanted = self.plan["epochs"]
-            if (
-                epochs >= wanted
-                if wanted
-                else steps >= self.plan["steps"] and since_s >= min(LEAST_S, self.plan["seconds"])
-            ):
-                return True
+        wanted = self.plan["epochs"]
+        many_steps = steps >= self.plan["steps"] and since_s >= min(LEAST_S, self.plan["seconds"])
+        if times_as_long == 1 and (epochs >= wanted if wanted else many_steps):
+            return True
         return since_s >= times_as_long * self.plan["seconds"] and (epochs >= 1 or steps >= FEWEST)
 
     # -- the end -----------------------------------------------------------------------------------
@@ -164,21 +155,21 @@ class Meter:
         """Write the result and end the process."""
         self.drain()
         assert self._start is not None
-        self._write(self._active() - self._start[0], self._steps - self._start[1], self._epochs - self._start[2])
+        self._write(self._active() - self._start[0], self.steps - self._start[1], self._epochs - self._start[2])
         os._exit(0)
 
     def at_exit(self) -> None:
         """Use what there is of a program that ends, by no error, before there was enough."""
         if not self._claimed or getattr(sys, "last_type", None):
             return
-        later = [tick for tick in self._ticks if tick[1] >= self._steps // 4]
+        later = [tick for tick in self._ticks if tick[1] >= self.steps // 4]
         if self._start is not None and self._last[1] - self._start[1] >= FEWEST:
             (began_s, before, epoch), (ended_s, steps, epochs) = self._start, self._last
             self._write(ended_s - began_s, steps - before, epochs - epoch)
         elif later and later[-1][1] - later[0][1] >= FEWEST:
             self._write(later[-1][0] - later[0][0], later[-1][1] - later[0][1], 0)
         else:
-            self.fail(f"it ended after {self._steps} steps, too few to take a pace from")
+            self.fail(f"it ended after {self.steps} steps, too few to take a pace from")
 
     def fail(self, problem: str) -> None:
         """Report why this training cannot be timed."""

@@ -83,9 +83,7 @@ class Trial:
         return {
             "change": self.words,
             "code": self.line,
-            "ratio": round(ratio.ratio, 4),
-            "low": round(ratio.low, 4),
-            "high": round(ratio.high, 4),
+            **{name: round(getattr(ratio, name), 4) for name in ("ratio", "low", "high")},
             "resolved": ratio.resolved,
             "pairs": ratio.pairs,
             "before_ms": round(fmean(side.ms for side in self.first), 4),
@@ -127,8 +125,7 @@ def measure(
             (trial.first, trial.second)[side].append(timed)
             children.hang_s = min(children.hang_s, 60 + 5 * timed.wall_s)
         trial.took_s = time.monotonic() - began
-        latest = trial.first[-1].ms, trial.second[-1].ms
-        say(f"pair {pair + 1}: {_ms(latest[0])} and {_ms(latest[1])} a step")
+        say(f"pair {pair + 1}: {_ms(trial.first[-1].ms)} and {_ms(trial.second[-1].ms)} a step")
         if is_void(trial) or (pair + 1 in stops and trial.estimate.resolved):
             break
     return trial

@@ -21,6 +21,33 @@ if ready:
     model.compile("sgd", "mse", run_eagerly=True)
     model.fit(Files("é"), epochs=2, callbacks=[Plot(), save])
 """
+DATASETS = """
+rows = tf.data.Dataset.from_generator(make, output_signature=spec)
+rows = rows.map(decode).shuffle(9)
+rows = rows.batch(16)
+other.batch(4)
+def train():
+    model.fit(rows, epochs=8, validation_data=held.batch(16))
+"""
+PASTED_DATASETS = [
+    ("ds = ds.cache()  # behind generator, before shuffle and repeat", "signature=spec).cache()\n"),
+    ("ds = ds.cache()  # behind map(decode) + batch, before shuffle and repeat", "rows.batch(16).cache()\n"),
+    ("held = held.cache()  # validation data, as its last step", "validation_data=held.batch(16).cache())"),
+    (
+        "held.workers = 3  # your validation PyDataset, before model.fit",
+        "    dataset = held.batch(16)\n    dataset.workers = 3\n    model.fit(rows, epochs=8, validation_data=dataset)",
+    ),
+    (
+        "options = tf.data.Options()\noptions.autotune.enabled = False\nds = ds.with_options(options)",
+        "    options.autotune.enabled = False\n    model.fit(rows.with_options(options), epochs=8",
+    ),
+    (
+        "options = tf.data.Options()\noptions.threading.private_threadpool_size = 6\n"
+        "ds = ds.map(decode, num_parallel_calls=6)\nds = ds.with_options(options)",
+        "rows.map(decode, num_parallel_calls=6).shuffle",
+    ),
+    ("ds = ds.repeat(4)\nmodel.fit(ds, ..., epochs=2)", "model.fit(rows.repeat(4), epochs=2"),
+]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +77,19 @@ def test_a_line_is_pasted_where_it_belongs(code, there, gone):
     after = pasted(PROGRAM, code)
     assert after is not None and there in after, after
     assert not gone or gone not in after
+
+
+@pytest.mark.parametrize("code, there", PASTED_DATASETS)
+def test_a_line_about_datasets_is_pasted_where_it_belongs(code, there):
+    after = pasted(DATASETS, code)
+    assert after is not None and there in after, after
+    assert after.count("options=") == 0 and after.count(".cache()") <= 1
+
+
+def test_a_loader_of_whole_batches_is_made_behind_the_first():
+    code = "loader = DataLoader(loader.dataset, sampler=loader.batch_sampler, batch_size=None)"
+    after = pasted(PROGRAM, code)
+    assert f"loader = DataLoader(rows, batch_size=8)\n    {code}\n" in after
 
 
 @pytest.mark.parametrize("code", ["", "x = prepared(x)  # once", "model.fit(ds, steps=call())", "Other(..., period=5)"])

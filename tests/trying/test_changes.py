@@ -53,6 +53,13 @@ LINES = {
         {"shuffle": True},
         "map(decode)",
     ),
+    "ds = ds.cache()  # behind map(tokens) + batch, before shuffle and repeat": ("cache", {}, "map(tokens) + batch"),
+    "held_out = held_out.cache()  # validation data, as its last step": ("cache", {}, "validation_data"),
+    "held_out.workers = 4  # your validation PyDataset, before model.fit": (
+        "PyDataset",
+        {"workers": 4},
+        "validation_data",
+    ),
     "ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step": ("prefetch", {"buffer_size": -1}, ""),
     "model.fit(..., validation_freq=5)": ("fit", {"validation_freq": 5}, ""),
     "ds = ds.repeat(10)\nmodel.fit(ds, ..., epochs=20)": ("repeat", {"count": 10, "epochs": 20}, ""),
@@ -125,6 +132,7 @@ def test_other_words_are_refused_in_a_line(words):
 def test_whole_epochs_are_timed_where_a_change_works_at_their_ends():
     assert change_of("model.fit(..., validation_freq=5)").epochs == 5
     assert change_of("ds = ds.cache()  # behind map(decode), before shuffle and repeat").epochs == 3
+    assert change_of("held_out.workers = 4  # your validation PyDataset, before model.fit").epochs == 3
     assert parse("Watcher.on_epoch_end every 10").epochs == 10
     assert parse("Watcher.on_train_batch_end every 10").epochs == 0
     assert parse("workers=8").epochs == 0

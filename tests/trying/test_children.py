@@ -1,5 +1,6 @@
 """Programs in children: what is timed, what goes wrong, and that nothing is left behind."""
 
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.cli.ab import judged
-from gpu_util_callback.trying.changes import parse
+from gpu_util_callback.trying.changes import change_of, parse
 from gpu_util_callback.trying.children import ChildFailed, Children, Side, Timed, python
 from gpu_util_callback.trying.outcomes import outcomes, store
 from gpu_util_callback.trying.trial import Trial, measure, sides_of
@@ -402,6 +403,54 @@ def test_a_callback_is_left_out(here, change, calls):
         assert (called.stat().st_size if called.exists() else 0) == calls
     finally:
         called.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "line, calls",
+    [
+        ("ds = ds.cache()  # behind map(read) + batch, before shuffle and repeat", {"read": 32, "check": 48}),
+        ("ds = ds.cache()  # behind from_generator, before shuffle and repeat", {"make": 1, "read": 96}),
+        ("ds = ds.cache()  # behind generator, before shuffle and repeat", {"make": 1, "read": 96}),
+        ("held = held.cache()  # validation data, as its last step", {"read": 96, "check": 16}),
+    ],
+)
+def test_a_cache_is_put_behind_the_stage_that_is_named(here, line, calls):
+    """How often a pass of the generator begins, and the functions of training and validation are called."""
+    text = """
+    import atexit, collections, json, keras, numpy as np, tensorflow as tf
+    calls = collections.Counter()
+    atexit.register(lambda: open("/dev/shm/{mark}", "w").write(json.dumps(calls)))
+    def counted(name, x):
+        def count(x):
+            calls[name] += 1
+            return x
+        x = tf.numpy_function(count, [x], tf.float32)
+        x.set_shape([4])
+        return x, tf.reduce_sum(x)
+    def read(x):
+        return counted("read", x)
+    def check(x):
+        return counted("check", x)
+    def make():
+        calls["make"] += 1
+        for i in range(32):
+            yield np.full(4, i, "float32")
+    rows = tf.data.Dataset.from_generator(make, output_signature=tf.TensorSpec([4]))
+    held = tf.data.Dataset.from_tensor_slices(np.zeros((16, 4), "float32")).map(check).batch(8)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.fit(rows.map(read).batch(8), validation_data=held, epochs=3, verbose=0)
+    """
+    pytest.importorskip("tensorflow")
+    counted = Path(f"/dev/shm/cached-{os.getpid()}")
+    change = change_of(line)
+    try:
+        with Children(steps=1000, seconds=60.0) as children:
+            children.run(Side(python([write(text, mark=counted.name)]), change.for_child()))
+        seen = json.loads(counted.read_text())
+        assert {name: seen[name] for name in calls} == calls
+    finally:
+        counted.unlink(missing_ok=True)
 
 
 # -- two commands ------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ VALIDATION_DATA = (
         asks="Is it the same data every time, all of it (no shuffle, repeat or validation_steps), and does it "
         "fit into memory?",
         remedy="Keep it in memory: the first validation stays slow",
-        code="val_ds = val_ds.cache()  # as its last step",
+        code="val_ds = val_ds.cache()  # validation data, as its last step",
         saves=lambda v: v.waiting * (1 - 1 / v.total),
         frees_cores=True,
         proof="validation_decoding",
@@ -270,7 +270,6 @@ VALIDATION_DATA = (
     ),
     Entry(
         "threads, asked",
-        untried="it is about the validation data",
         when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
         says="{waits}.",
         asks=ITEM_WAITS,

@@ -106,10 +106,11 @@ def spawned_text(wait: InputWait) -> str:
 
 
 def with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
-    """Return the lines that give a PyDataset workers."""
+    """Return the lines that give a PyDataset workers: `val_dataset` is the one to validate on."""
     if "tf_keras" in str(run.framework_facts.get("keras", "")):
         return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
-    line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
+    which = "validation PyDataset" if name == "val_dataset" else "PyDataset"
+    line = f"{name}.workers = {count}  # your {which}, before model.fit"
     guard = GUARD if starts_fresh(run) else ""
     return line + (f"\n{name}.use_multiprocessing = True{guard}" if processes else "")
 
