@@ -1,7 +1,8 @@
 """Trials against whole runs: `python -m gauntlet.trials --json FILE [--only NAME…]`.
 
 Each program is recorded, the first remedy that can be tried is tried as `gpu-util try` does, and then the whole
-program runs as it is and with it in turns. Also `gauntlet/new_trials/*.py`, with the change in their first line.
+program runs as it is and with it in turns. Also `gauntlet/new_trials/*.py`, with the change in their first line, and
+programs of the blind sets by their set and name (`first/text_cleaning`), where `--only` has them.
 A program without a finding is tried with a change that does nothing: no change may be resolved.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gauntlet.blind.__main__ import facts
 from gauntlet.registry import load
 from gpu_util_callback.cli.try_ import recorded
 from gpu_util_callback.diagnosis.rule import all_findings
@@ -30,6 +32,7 @@ from gpu_util_callback.trying.estimate import estimate
 from gpu_util_callback.trying.trial import Trial, measure, sides_of
 
 HERE = Path(__file__).parent
+NEW = {path.stem: path for path in HERE.glob("new_trials/*.py")}
 APART = 1.5  # times, by which promise and trial may differ
 WHOLE = 10**9  # steps and seconds that no program has
 STEPS, SECONDS, RECORDED_S = 100, 8.0, 20.0
@@ -54,10 +57,11 @@ def main() -> int:
     path = Path(options.json)
     rows = json.loads(path.read_text()) if path.exists() else []
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    selected = [name for name in names() if not options.only or any(re.fullmatch(one, name) for one in options.only)]
+    known = [*names(), *(blind_names() if options.only else [])]
+    selected = [name for name in known if not options.only or any(re.fullmatch(one, name) for one in options.only)]
     for row in rows if options.promises else ():
         command = command_of(row["program"])
-        if len(command) > 1 and row.get("whole") and row["program"] in selected:
+        if row["program"] not in NEW and row.get("whole") and row["program"] in selected:
             change, promised = planned(row["program"], command)
             print(f"{row['program']}: {change if isinstance(change, str) else change.words}", promised, flush=True)
             if not isinstance(change, str) and unnumbered(change.words) == unnumbered(row["change"]):
@@ -80,10 +84,14 @@ def unnumbered(words: str) -> str:
 
 def names() -> list[str]:
     """Return the programs of the gauntlet for a CPU, and the new ones."""
-    return [
-        *(name for name, one in load().items() if not one.gpu),
-        *sorted(p.stem for p in HERE.glob("new_trials/*.py")),
-    ]
+    return [*(name for name, one in load().items() if not one.gpu), *sorted(NEW)]
+
+
+def blind_names() -> list[str]:
+    """Return the programs of the blind sets that run in one process, beside no others of theirs."""
+    paths = {path: facts(path) for path in HERE.glob("blind/*/*.py") if path.stem != "__init__"}
+    alone = [path for path, known in paths.items() if known["USES"] != "torchrun" and not known["BUSY"]]
+    return sorted(f"{path.parent.name}/{path.stem}" for path in alone)
 
 
 def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -109,13 +117,17 @@ def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def command_of(name: str) -> list[str]:
     """Return a program as a script with its arguments; sets the environment's backend to its own."""
-    own = HERE / "new_trials" / f"{name}.py"
-    if not own.exists():
+    if "/" in name:
+        script = HERE / "blind" / f"{name}.py"
+        os.environ["KERAS_BACKEND"] = facts(script)["BACKEND"]
+        os.environ["PYTHONPATH"] = str(HERE.parent)
+        return [str(script)]
+    if name not in NEW:
         os.environ["KERAS_BACKEND"] = load()[name].backend
         return [str(HERE / "as_script.py"), name]
-    backend = re.search(r"KERAS_BACKEND\D+(\w+)", own.read_text())
+    backend = re.search(r'KERAS_BACKEND[^=]*= "(\w+)"', NEW[name].read_text())
     os.environ["KERAS_BACKEND"] = backend[1] if backend else "torch"
-    return [str(own)]
+    return [str(NEW[name])]
 
 
 def planned(name: str, command: list[str]) -> tuple[Change | str, dict[str, Any]]:
@@ -123,7 +135,7 @@ def planned(name: str, command: list[str]) -> tuple[Change | str, dict[str, Any]
 
     The change is that of the first finding that can be tried, or why there is none.
     """
-    if len(command) == 1:
+    if name in NEW:
         first = Path(command[0]).read_text().partition("\n")[0]
         return parse(first.removeprefix("# try: ")), {"is_healthy": name.startswith("healthy")}
     with tempfile.TemporaryDirectory(prefix="gauntlet-trial-") as folder:
