@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from gpu_util_callback.trying.changes import VALIDATION, Change, change_of
+from gpu_util_callback.trying.changes import ONCE, VALIDATION, Change, change_of
 
 Edits = list[tuple[int, int, str]]  # from, to (offsets), what is there then
 
@@ -150,6 +150,8 @@ def _every(page: _Page, change: Change) -> Edits:
         if isinstance(node, ast.ClassDef) and node.name == kind:
             for function in node.body:
                 if isinstance(function, ast.FunctionDef) and function.name == hook:
+                    if change.args["every"] == ONCE:
+                        return _once(page, node, function)
                     first = function.body[0]
                     space = page.indent(first)
                     lines = ['self._calls = getattr(self, "_calls", -1) + 1']
@@ -157,6 +159,17 @@ def _every(page: _Page, change: Change) -> Edits:
                     start = page.span(first)[0]
                     return [(start, start, "".join(f"{line}\n{space}" for line in lines))]
     return []
+
+
+def _once(page: _Page, kind: ast.ClassDef, hook: ast.FunctionDef) -> Edits:
+    """Move what a hook does to the end of the training, where its class does nothing there yet."""
+    if any(isinstance(other, ast.FunctionDef) and other.name == "on_train_end" for other in kind.body):
+        return []
+    start, inner = page.span(hook)[0], page.indent(hook)
+    lines = [f"def {hook.name}(self, *last):", "    self.last = last", "def on_train_end(self, logs=None):"]
+    lines += ["    self.work(*self.last)", "def work("]
+    end = page.source.index("(", start) + 1
+    return [(start, end, f"\n{inner}".join(lines))]
 
 
 def _without(page: _Page, change: Change) -> Edits:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.words import ordinal
 
 REWRITTEN = "it changes the program's own Python code"
+ONCE = 10**9  # calls that no training makes
 FACTOR = 3  # epochs that are timed where a change works at their ends
 VALIDATION = "validation_data"  # of fit: what a change is about, in place of a function or a stage
 
@@ -97,8 +99,8 @@ class Change:
         """Whole epochs to time; 0 = steps."""
         if not TARGETS[self.target].epochs and not self.of.endswith((".on_epoch_end", VALIDATION)):
             return 0
-        often = (self.args.get("validation_freq"), self.args.get("every"))
-        return max(FACTOR, *(value for value in often if isinstance(value, int)), 0)
+        often = (self.args.get("validation_freq", 0), self.args.get("every", 0))
+        return max(FACTOR, *(epochs for epochs in often if epochs < ONCE), 0)
 
     @property
     def words(self) -> str:
@@ -107,10 +109,11 @@ class Change:
             return " ".join(f"{name}={value}" for name, value in self.environment.items())
         flat = {**self.args, **self.args.get("options", {})}
         text = ", ".join(f"{name}={value!r}" for name, value in flat.items() if name not in ("options", "on"))
-        if self.target in ("without", "every"):
-            return (
-                f"without {self.of}" if self.target == "without" else f"{self.of} at every {self.args['every']}th call"
-            )
+        if self.target == "without":
+            return f"without {self.of}"
+        if self.target == "every":
+            every = self.args["every"]
+            return f"{self.of} {'once' if every == ONCE else f'at every {ordinal(every)} call'}"
         if self.target in ("cache", "prefetch"):
             place = "of" if self.of == VALIDATION else "behind"
             return f"{self.target}{f' {place} {self.of}' if self.of else ''}"
@@ -184,26 +187,20 @@ def _environment(code: str) -> Change | None:
 
 
 def _hooked(code: str) -> Change | None:
-    """Read work of a callback at every nth call: a condition in its hook, or a subclass that has one."""
-    match = re.search(
-        r"if \w[\w.]* % (\d+) == 0:(?: \.\.\.  # in (\w+\.\w+)$|\s+super\(\)\.(\w+)\()", code, re.MULTILINE
-    )
-    if not match:
+    """Read work of a callback at every nth call, or once: in its hook, or in a subclass."""
+    every = re.search(r"if \w[\w.]* % (\d+) == 0:", code)
+    where = re.search(r"# (?:in|what) (\w+)\.(\w+)(?: does)?$", code, re.MULTILINE)
+    where = where or re.search(r"class Rare(\w+)\([\s\S]*super\(\)\.(on_(?!train_end)\w+)\(", code)
+    if where is None or not (every or "self.last = " in code):
         return None
-    of = match[2]
-    if not of:
-        kind = re.search(r"class Rare(\w+)\(", code)
-        if kind is None:
-            return None
-        of = f"{kind[1]}.{match[3]}"
-    return Change("every", {"every": int(match[1])}, of, code)
+    return Change("every", {"every": int(every[1]) if every else ONCE}, f"{where[1]}.{where[2]}", code)
 
 
 def _saved_once(code: str) -> Change | None:
     match = re.search(r"^model\.save\(.*# after fit, instead of (\w+)", code, re.MULTILINE)
     if match is None:
         match = re.search(r"^class OncePerEpoch\(keras\.callbacks\.(TensorBoard)\)", code)
-        return Change("every", {"every": 10**9}, "TensorBoard.on_train_batch_end", code) if match else None
+        return Change("every", {"every": ONCE}, "TensorBoard.on_train_batch_end", code) if match else None
     return Change("without", of=match[1], line=code)
 
 

@@ -69,6 +69,12 @@ PASTED_DATASETS = [
             "        if self._calls % 20:\n            return\n        draw(batch)",
             "",
         ),
+        (
+            "def on_train_batch_end(self, batch, logs=None):\n    self.last = batch, logs\n"
+            "def on_train_end(self, logs=None):\n    ...  # what Plot.on_train_batch_end does",
+            "        self.work(*self.last)\n    def work(self, batch, logs=None):\n        draw(batch)",
+            "",
+        ),
         ('model.save("model.keras")  # after fit, instead of ModelCheckpoint', "callbacks=[Plot()])", ""),
         ("Plot(..., period=5)", "callbacks=[Plot(period=5), save]", ""),
     ],

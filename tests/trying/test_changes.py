@@ -5,7 +5,7 @@ import types
 import pytest
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.trying.changes import REWRITTEN, TARGETS, Change, change_of, parse
+from gpu_util_callback.trying.changes import ONCE, REWRITTEN, TARGETS, Change, change_of, parse
 from gpu_util_callback.trying.hooks import Hooks
 
 LINES = {
@@ -73,6 +73,25 @@ LINES = {
         {"every": 100},
         "Watcher.on_train_batch_end",
     ),
+    "def on_epoch_end(self, index, logs=None):\n    self.last = index, logs\ndef on_train_end(self, logs=None):\n"
+    "    index, logs = self.last\n    ...  # what Watcher.on_epoch_end does": (
+        "every",
+        {"every": ONCE},
+        "Watcher.on_epoch_end",
+    ),
+    "class RareDraws(Draws):\n    def on_epoch_end(self, epoch, logs=None):\n        self.last = epoch, logs\n"
+    "    def on_train_end(self, logs=None):\n        super().on_train_end(logs)\n"
+    "        super().on_epoch_end(*self.last)\ncallbacks = [RareDraws(...)]": (
+        "every",
+        {"every": ONCE},
+        "Draws.on_epoch_end",
+    ),
+    "class RareLog(Log):\n    def on_train_batch_end(self, batch, logs=None):\n        if batch % 100 == 0:\n"
+    "            super().on_train_batch_end(batch, logs)\ncallbacks = [RareLog(...)]": (
+        "every",
+        {"every": 100},
+        "Log.on_train_batch_end",
+    ),
     'model.save("model.keras")  # after fit, instead of ModelCheckpoint': ("without", {}, "ModelCheckpoint"),
     'keras.mixed_precision.set_global_policy("mixed_bfloat16")  # before the model is built': (
         "policy",
@@ -91,6 +110,8 @@ REWRITES = [
     "loader = DataLoader(dataset, ..., batch_size=64)",  # other steps: no ratio of times a step
     "@tf.function  # the line to add\ndef train_step(...):",
     "with monitor.phase('x'): ...",
+    "if step % 100 == 0: ...  # what is logged now",
+    "if batch_idx % 100 == 0: ...  # what Plots does now",
     'torch.save([dataset[i] for i in range(len(dataset))], "data.pt")  # once',
 ]
 
@@ -135,6 +156,8 @@ def test_whole_epochs_are_timed_where_a_change_works_at_their_ends():
     assert change_of("held_out.workers = 4  # your validation PyDataset, before model.fit").epochs == 3
     assert parse("Watcher.on_epoch_end every 10").epochs == 10
     assert parse("Watcher.on_train_batch_end every 10").epochs == 0
+    once = "self.last = epoch, logs\n...  # what Watcher.on_epoch_end does"
+    assert (change_of(once).epochs, change_of(once).words) == (3, "Watcher.on_epoch_end once")
     assert parse("workers=8").epochs == 0
 
 
