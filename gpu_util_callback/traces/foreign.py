@@ -11,14 +11,21 @@ READABLE = (
     "(*.pt.trace.json, *.xplane.pb, *.trace.json.gz) and Nsight Systems (*.sqlite)"
 )
 _SAMPLES = "samples of Python's or another CPU stack, without the GPU's work"
+_SPEEDSCOPE = f"a profile in speedscope's format: {_SAMPLES}"
+_OF_AMD = "torch.profiler and jax.profiler record AMD's GPUs as well, and the steps around kernels"
+ROCPD = f"a rocpd database, as rocprofv3 writes it. {_OF_AMD}"
+_INSTRUMENTS = "a recording of Apple's Instruments, as of torch.mps.profiler: its signposts and Metal's GPU work"
+_PERFETTO = "a Perfetto trace (protobuf), as rocprofv3 and Android write them"
 
 _BEGINNINGS = (
     (rb"\x80[\x02-\x05]", "a pickle, such as PyTorch's memory snapshot: not opened, since a pickle can run any code"),
     (rb"PK\x03\x04", "a zip archive: unpack it first, if a trace is in it"),
     (rb"NVR\x00", "a report of Nsight Compute, of single kernels and not of a training's steps"),
-    (rb"(?s:.{4})ED00", "an ETDump of ExecuTorch, of inference: its Inspector (executorch.devtools) reads it"),
+    (rb"\x03BOTF2", f"an OTF2 archive, as of rocprofv3 and Score-P. {_OF_AMD}"),
+    (rb"(?s:.{4}){1,2}ED00", "an ETDump of ExecuTorch, of inference: its Inspector (executorch.devtools) reads it"),
     (rb"PAR1|ARROW1|\xff{4}|\x89HDF", "a table (Parquet, Arrow or HDF5): export the report with nsys export -t sqlite"),
     (rb"PERFILE2|memray|[\{\xfb][0()\xa8\xa9\xe9]", f"a profile of perf, memray or cProfile: {_SAMPLES}"),
+    (rb"(?s:<\?xml.{,99}<trace-(toc|query))", f"an export (xctrace) of {_INSTRUMENTS}"),
     (rb"<(\?xml|svg|!DOCTYPE|html)", "a web page or drawing, such as a flame graph: give the trace that it shows"),
     (
         rb'(==\d+== [^\n]*\n)*"?[A-Za-z_ ()%]{2,40}"?,"?[A-Za-z_ ()%]{2,40}"?[,\r\n]',
@@ -30,13 +37,11 @@ _BEGINNINGS = (
     ),
 )
 _SUFFIXES = {".qdrep": "a report of an older Nsight Systems: export it (nsys export -t sqlite)"}
+BUNDLES = {".trace": _INSTRUMENTS, ".gputrace": "a capture of Metal's commands, which Xcode shows"}  # of folders
 # Members of a JSON object, all of which must be there, and what has them.
 _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
-    (
-        ("rocprofiler-sdk-tool",),
-        "rocprofv3's own JSON. torch.profiler and jax.profiler record AMD's GPUs as well, and the steps around kernels",
-    ),
-    (("shared", "profiles"), f"a profile in speedscope's format: {_SAMPLES}"),
+    (("rocprofiler-sdk-tool",), f"rocprofv3's own JSON. {_OF_AMD}"),
+    (("shared", "profiles"), _SPEEDSCOPE),
     (("nodes", "timeDeltas"), f"a CPU profile of V8: {_SAMPLES}"),
     (("segments", "device_traces"), "PyTorch's memory snapshot: https://pytorch.org/memory_viz shows it"),
     (("snapshot", "nodes", "edges"), "a heap snapshot of V8"),
@@ -48,7 +53,6 @@ _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
     (("resourceSpans",), "OpenTelemetry's spans of requests"),
     (("Type",), "Nsight Systems' JSON: export it as SQLite instead (nsys export -t sqlite)"),
 )
-_FROM_URL = {"speedscope": f"a profile in speedscope's format: {_SAMPLES}"}
 
 # Categories and names of processes in a Chrome trace: of tools without a GPU's work, and of accelerators.
 _TOOLS = (
@@ -93,14 +97,19 @@ def _protobuf(head: bytes) -> str:
         while inner < min(end, len(head)) and len(seen) < 64:
             tag, inner = _varint(head, inner)
             seen.append(tag)
-            if tag >> 3 > 6:
-                return "a Perfetto trace (protobuf), as rocprofv3 and Android write them"
+            # Data that no plane has: other fields, the user that wrote a packet, a clock without a name before it.
+            if tag >> 3 > 6 or tag == 0x18 or seen == [0x32]:
+                return _PERFETTO
             if seen == [0x08, 0x10]:
                 return "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times"
             if tag & 7 == 0:
                 _, inner = _varint(head, inner)
             elif tag & 7 == 2:
                 length, inner = _varint(head, inner)
+                if tag in (0x0A, 0x12) and length and head[inner : inner + 1] < b" ":  # a message: planes have text
+                    return _PERFETTO
+                if tag == 0x0A:
+                    return "a protobuf of another kind, such as a graph, an HLO module or a table of the Profile tab"
                 inner += length
             else:
                 return ""
@@ -121,10 +130,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def by_members(names: Collection[str], texts: Mapping[str, str]) -> str:
     """Return what a JSON object without trace events is, by its members and those that are texts; never ""."""
-    for text in texts.values():
-        for sign, tool in _FROM_URL.items():
-            if sign in text:
-                return tool
+    if any("speedscope" in text for text in texts.values()):  # the address of its schema
+        return _SPEEDSCOPE
     for needed, tool in _MEMBERS:
         if all(name in names for name in needed):
             return tool

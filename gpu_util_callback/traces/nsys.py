@@ -22,7 +22,7 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import limits
-from gpu_util_callback.traces.foreign import READABLE
+from gpu_util_callback.traces.foreign import READABLE, ROCPD
 from gpu_util_callback.traces.limits import epoch, gpu_facts
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
@@ -353,7 +353,7 @@ class _TableReader:
         event_tables = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "GPU_METRICS"]
         if not any(table in file.tables for table in event_tables):
             if any(table.startswith("rocpd_") for table in file.tables):
-                raise UnusableInput(f"{file.path}: rocprofv3's database (rocpd), which is not read. {READABLE}")
+                raise UnusableInput(f"{file.path}: {ROCPD}. {READABLE}")
             raise UnusableInput(
                 f"{file.path}: no CUDA events in this database; an Nsight Systems export must be "
                 "recorded with --trace=cuda,nvtx"

@@ -21,7 +21,8 @@ Progress = Callable[[int, int], None]
 
 _NAMES = re.compile(r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$")
 _OTHER_TOOLS = re.compile(
-    r"\.(parquet|arrow|qdrep|pftrace|perfetto-trace|pickle|ncu-rep|etdump|prof|speedscope\.json)$"
+    r"\.(parquet|arrow|h5|qdrep|pftrace|perfetto-trace|pickle|ncu-rep|etdump|etdp|otf2|prof|speedscope\.json)$"
+    r"|_results\.(db|json)$|_(kernel|api|copy)_trace\.csv$|^perfetto-trace.*\.proto$"
 )
 _GZIP = b"\x1f\x8b"
 _HEAD = 4096  # bytes that tell a file's format
@@ -88,12 +89,8 @@ def sniff(path: Path) -> str:
     Raises: UnusableInput: it has none of these formats.
     """
     try:
-        with path.open("rb") as file:
+        with _Stream(path).open() as file:
             head = file.read(_HEAD)
-            if head.startswith(_GZIP):
-                file.seek(0)
-                with gzip.open(file) as unpacked:
-                    head = unpacked.read(_HEAD)
     except (OSError, EOFError, zlib.error) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
     if not head:
@@ -130,6 +127,9 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
     if not trace_files:  # it is said what these are, by content
         trace_files = [file for file in files if _OTHER_TOOLS.search(file.name)]
     if not trace_files:
+        for folder in filter(Path.is_dir, (path, *path.rglob("*"))):
+            if tool := foreign.BUNDLES.get(folder.suffix):
+                raise UnusableInput(f"{folder}: {tool}. {foreign.READABLE}")
         raise UnusableInput(
             f"{path}: no trace in this folder; looked for *.xplane.pb, *.trace.json[.gz], *.sqlite "
             "and *.nsys-rep in it and below"
@@ -173,16 +173,10 @@ def _load(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > limits.MAX_BYTES:
-            most = limits.MAX_BYTES >> 30
-            raise UnusableInput(f"{path}: larger than {most} GB; profile fewer steps")
-        most = limits.unpacked_limit(size)
-        with path.open("rb") as file:
-            packed = file.read(2) == _GZIP
-            file.seek(0)
-            if not packed:
-                return file.read()
-            with gzip.open(file) as unpacked:
-                data = unpacked.read(most + 1)
+            raise UnusableInput(f"{path}: larger than {limits.MAX_BYTES >> 30} GB; profile fewer steps")
+        most = max(size, limits.unpacked_limit(size))
+        with _Stream(path).open() as file:
+            data = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
     if len(data) > most:

@@ -52,6 +52,11 @@ PERFETTO = b"".join(
         record(8, 10**15) + record(11, record(9, 1)) + record(10, 1),
     )
 )
+# First packets that have a plane's field numbers alone: clocks, processes, the kernel's events, of which 4 kB are seen.
+CLOCK = record(1, record(6, record(1, record(1, 6) + record(2, 10)) + record(2, 6)))
+PROCESSES = record(1, record(2, record(1, record(1, 4) + record(3, b"train"))))
+KERNEL_EVENTS = record(1, record(1, record(1, 0) + record(2, record(1, 5)) * 2000) + record(10, 1))
+MODULE = record(1, record(1, b"jit_step") + record(2, b"main.5"))
 PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record(2, 4)) + record(6, b"space")
 
 
@@ -59,6 +64,10 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
     ("name", "content", "tool"),
     [
         ("trace.pftrace", PERFETTO, "Perfetto"),
+        ("clock.perfetto-trace", CLOCK, "Perfetto"),
+        ("processes.pftrace", PROCESSES, "Perfetto"),
+        ("perfetto-trace-4.proto", KERNEL_EVENTS, "Perfetto"),
+        ("module.hlo_proto.pb", MODULE, "an HLO module"),
         ("memory.prof", gzip.compress(PPROF, mtime=0), "pprof"),
         ("snapshot.pickle", pickle.dumps(Opened()), "a pickle can run any code"),
         ("snapshot.pkl", pickle.dumps({"segments": [Opened()]}, 2), "a pickle can run any code"),
@@ -70,6 +79,9 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
         ("table.parquet", b"PAR1" + bytes(64), "nsys export"),
         ("stream.arrows", b"\xff\xff\xff\xff\x78\1\0\0" + bytes(64), "nsys export"),
         ("etdump.etdp", b"\x18\0\0\0ED00" + bytes(64), "ExecuTorch"),
+        ("written.etdp", b"\x34\5\0\0\x08\0\0\0ED00" + bytes(64), "ExecuTorch"),  # as 1.5.1 writes it
+        ("traces.otf2", b"\x03BOTF2\0\3" + bytes(64), "OTF2"),
+        ("signposts.xml", b'<?xml version="1.0"?>\n<trace-query-result>\n<node/>', "torch.mps.profiler"),
         ("kernels.csv", b"Time (%),Total Time (ns),Instances,Name\n90.1,5,1,gemm\n", "CSV"),
         ("nvprof.csv", b'==7== NVPROF is profiling\n==7== Result:\n"Start","Duration","Name"\n', "CSV"),
         ("events.out.tfevents.1.host", bytes(40), "log directory"),
@@ -92,11 +104,11 @@ def test_files_that_libraries_write(tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("data.pkl", pickle.dumps(Opened()))
     assert "zip archive" in refused(archive)
-    table = tmp_path / "kernels.csv"
+    table = tmp_path / "7_kernel_trace.csv"
     with table.open("w") as file:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("Kind", "Agent_Id", "Kernel_Name"), ("K", 1, "gemm")])
     assert "CSV" in refused(table)
-    database = tmp_path / "results.db"
+    database = tmp_path / "7_results.db"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE rocpd_kernel_dispatch_0001 (id INTEGER, start INTEGER, end INTEGER)")
     assert "rocpd" in refused(database)
@@ -179,6 +191,11 @@ def test_the_host_beside_an_accelerator_is_read_and_the_rest_said(tmp_path):
         ("NVTX_EVENTS.arrow", b"\xff\xff\xff\xff\x10\x00", "nsys export -t sqlite"),
         ("rank0/trace.pftrace", PERFETTO, "a Perfetto trace"),
         ("old/snapshot.pickle", b"\x80\x04\x95", "a pickle"),
+        ("host/7_kernel_trace.csv", b'"Kind","Agent_Id","Start_Timestamp"\n', "CSV"),
+        ("host/7_results.json", b'{"rocprofiler-sdk-tool": []}', "rocprofv3"),
+        ("7_results/traces.otf2", b"\x03BOTF2", "OTF2"),
+        ("run.trace/form.template", b"bplist00", "Instruments"),
+        ("run.gputrace/capture", b"MTSP", "Metal"),
     ],
 )
 def test_a_folder_of_another_tool_s_files_is_named(tmp_path, name, content, said):
