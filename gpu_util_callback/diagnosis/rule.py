@@ -148,6 +148,9 @@ class Finding:
         return round(min(least, saved)), round(max(saved, most))
 
 
+Findings = Iterable[Finding]
+
+
 def all_findings(report: Mapping) -> list[Mapping]:
     """Return the findings in a report of one run: about the run, and about its spans."""
     return [*report["findings"], *report["spans"]]
@@ -215,7 +218,7 @@ class Rule:
         """Return whether the sources without which nothing can be judged are missing."""
         raise NotImplementedError
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         """Yield the findings of this cause; called only if no source is missing."""
         raise NotImplementedError
 
@@ -284,7 +287,7 @@ class Rule:
         """Return the part of the host account in which a finding of this detail is counted."""
         return self.part
 
-    def between(self, runs: Sequence[Run], limits: Limits) -> Iterable[Finding]:
+    def between(self, runs: Sequence[Run], limits: Limits) -> Findings:
         """Yield the findings that only a comparison of the processes of one trace shows."""
         return ()
 
@@ -299,7 +302,7 @@ SURE_GAIN = Constant(0.15, "so large a gain shows however unsteady the steps are
 PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace
 
 
-def significant(findings: Iterable[Finding], present_ns: int, limits: Limits) -> list[Finding]:
+def significant(findings: Findings, present_ns: int, limits: Limits) -> list[Finding]:
     """Return the findings whose kind cost enough of the run.
 
     That is at least `min_run_pct` of the run or `always_s` seconds, and `least_s` seconds in any
@@ -328,7 +331,7 @@ def significant(findings: Iterable[Finding], present_ns: int, limits: Limits) ->
     return listed
 
 
-def negligible(findings: Iterable[Finding], limits: Limits) -> bool:
+def negligible(findings: Findings, limits: Limits) -> bool:
     """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
     share = A_FIFTH if any(finding.state for finding in findings) else 1

@@ -1,13 +1,11 @@
 """Time between the fits of a script: predictions, evaluations, building; by name."""
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
-from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Evidence, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import DOUBLE, LEAST_S, MOSTLY, MOSTLY_PCT, Limits, chosen
 from gpu_util_callback.words import duration
 
@@ -36,13 +34,13 @@ class BetweenFits(Rule):
     look = "⋯", "mauve"
     between_fits = True
     sources = ("times of the fits of this process", "stack samples between them")
-    thresholds: ClassVar = {"between_pct": MOSTLY_PCT, "least_s": LEAST_S}
+    thresholds = {"between_pct": MOSTLY_PCT, "least_s": LEAST_S}
     unknown = "the process fitted once, or the time between its fits was not recorded"
 
     def missing(self, run: Run) -> bool:
         return not run.manifest.get("process")
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         script = Script.from_process(run.manifest.get("process"))
         if script is None or script.between < limits["least_s"]:
             return

@@ -1,12 +1,9 @@
 """Communication-bound: GPUs exchange gradients while no kernels run."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits
 from gpu_util_callback.recording.manifest_facts import SourceFacts, SourceLateRank
 
@@ -20,7 +17,7 @@ class CommunicationBound(Rule):
     title = "Communication-bound"
     look = "⇌", "teal"
     sources = ("profiler windows",)
-    thresholds: ClassVar = {
+    thresholds = {
         "exposed_collective_pct": TRACED_PCT,
         "waited_pct": MOSTLY_PCT,  # of the time in collectives, in the traces of all ranks
     }
@@ -30,7 +27,7 @@ class CommunicationBound(Rule):
     def missing(self, run: Run) -> bool:
         return not traced_gpus(run)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         limit = limits["exposed_collective_pct"]
         for share in stretches_of(run, limit, "collective"):
             evidence: Evidence = {

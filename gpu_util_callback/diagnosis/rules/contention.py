@@ -1,14 +1,11 @@
 """Contention: other processes compute on the same GPU."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, SIGNIFICANT, Constant, Limits, Threshold, chosen
 from gpu_util_callback.words import capitalized, gpu_names
 
@@ -30,7 +27,7 @@ class Contention(Rule):
     look = "⊗", "violet"
     slowing = True
     sources = ("utilization by process", "GPU utilization")
-    thresholds: ClassVar = {
+    thresholds = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
         "gpu_active_pct": Threshold(BUSY_PCT.default, "while the GPU has time left, no other process takes it away"),
         "min_s": MIN_S,
@@ -41,10 +38,10 @@ class Contention(Rule):
     def missing(self, run: Run) -> bool:
         return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         return significant(self._spans(run, limits), run.present_ns, limits)
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _spans(self, run: Run, limits: Limits) -> Findings:
         losses_by_gpu = {
             gpu: time_taken for gpu in run.working_gpus if (time_taken := _time_of_others(run, gpu, limits))
         }

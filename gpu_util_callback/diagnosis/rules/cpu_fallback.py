@@ -1,12 +1,9 @@
 """CPU fallback: there is a GPU, but the framework, or the model in it, does not use it."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
-from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, Limits, Threshold, chosen
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 from gpu_util_callback.words import capitalized
@@ -31,7 +28,7 @@ class CpuFallback(Rule):
         "GPUs the framework lists",
         "GPU utilization and memory (for GPUs it lists and does not use)",
     )
-    thresholds: ClassVar = {
+    thresholds = {
         "gpu_active_pct": Threshold(
             1, "the driver counts in whole percents: a kernel or a copy now and then makes one"
         ),
@@ -43,7 +40,7 @@ class CpuFallback(Rule):
     def missing(self, run: Run) -> bool:
         return not run.gpus
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if not len(run.steps):
             return
         if run.framework_facts.get("guessed"):
@@ -80,7 +77,7 @@ class CpuFallback(Rule):
             gpus=[gpu["index"] for gpu in run.gpus],
         )
 
-    def _left_alone(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _left_alone(self, run: Run, limits: Limits) -> Findings:
         """Yield a finding if the framework lists the GPUs but the steps do not run there."""
         start_ns = int(run.steps["start_ns"][0])
         idle = run.idle(start_ns, run.end_ns)

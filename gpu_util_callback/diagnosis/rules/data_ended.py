@@ -1,12 +1,9 @@
 """Data ended: epochs or validations after the first had few of its batches, or none."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 
@@ -26,9 +23,7 @@ class DataEnded(Rule):
     voids = True
     part = "input_wait"
     sources = ("the steps of each epoch", "the batches of each validation", "the kind of the input")
-    thresholds: ClassVar = {
-        "batches_then": Threshold(2, "Keras keeps the first two batches of a generator, and repeats them")
-    }
+    thresholds = {"batches_then": Threshold(2, "Keras keeps the first two batches of a generator, and repeats them")}
     unknown = "no epoch or validation was followed by another"
 
     def part_of(self, detail: str) -> str:
@@ -41,7 +36,7 @@ class DataEnded(Rule):
             or not (len(run.epoch_steps) > 1 or len(run.validation_batches) > 1)
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         first_epoch = int(run.fit.get("first_epoch") or 0) + 1
         ended = run.phases.of("validation", account="validation").get("")
         validations = np.array(

@@ -1,15 +1,12 @@
 """Data in vain: samples that are made and dropped, epochs that are cut short, a set that is read several times."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import drops_of
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in
-from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Finding, Rule, known, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Findings, Rule, known, significant
 from gpu_util_callback.diagnosis.thresholds import (
     AGAIN,
     DOUBLE,
@@ -38,7 +35,7 @@ class DataWaste(Rule):
     part = "input_wait"
     forecast = True
     sources = ("stages of the tf.data pipeline as written", "steps and first batch of each epoch")
-    thresholds: ClassVar = {
+    thresholds = {
         "set_read_times": Threshold(
             DOUBLE, "an epoch may be a little longer than a pass; not by accident twice as long"
         ),
@@ -50,12 +47,12 @@ class DataWaste(Rule):
     def missing(self, run: Run) -> bool:
         return run.source is not None or run.custom_loop or not (run.fit.get("input_drops") or len(run.epoch_steps))
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         yield from significant(self._skipped(run, limits), run.present_ns, limits)
         yield from self._read_again(run, limits)
         yield from self._cut(run)
 
-    def _skipped(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _skipped(self, run: Run, limits: Limits) -> Findings:
         first_batches = _long_ones(run.phases.of("input_setup", account="").get(""))
         drops = [drop for drop in drops_of(run, "train") if drop["stage"] == "skip"]
         if not drops or not first_batches.count:
@@ -90,7 +87,7 @@ class DataWaste(Rule):
             pieces=intervals(first_batches),
         )
 
-    def _read_again(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _read_again(self, run: Run, limits: Limits) -> Findings:
         fit = run.fit
         steps, batches, samples = (
             int(fit.get("steps_per_epoch") or 0),
@@ -110,7 +107,7 @@ class DataWaste(Rule):
             detail="again",
         )
 
-    def _cut(self, run: Run) -> Iterable[Finding]:
+    def _cut(self, run: Run) -> Findings:
         steps, batches = run.fit.get("steps_per_epoch"), run.fit.get("input_batches")
         epochs = run.epoch_steps
         # What is left of a generator is repeated: see `data_ended`.

@@ -1,12 +1,9 @@
 """ECC errors: the GPU's memory returned data that it could not correct."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 
 COLUMN = "ecc_uncorrected"
@@ -19,13 +16,13 @@ class GpuEccErrors(Rule):
     title = "Uncorrected GPU memory errors"
     look = "⚠", "red"
     sources = ("ECC counters",)
-    thresholds: ClassVar = {"uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended")}
+    thresholds = {"uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended")}
     unknown = "the GPU has no ECC counters, or they were not sampled"
 
     def missing(self, run: Run) -> bool:
         return not any(run.column(gpu, COLUMN) for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         for gpu in run.used_gpus:
             bins = run.column(gpu, COLUMN)
             if bins is None:

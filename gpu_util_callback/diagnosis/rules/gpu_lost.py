@@ -1,12 +1,9 @@
 """GPU lost: the driver stopped answering for a GPU in mid-run."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.evidence.gauges import HOLD_NS
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import bounded
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 OFF_THE_BUS = 79  # NVIDIA's number of the error "GPU has fallen off the bus"
@@ -20,13 +17,13 @@ class GpuLost(Rule):
     title = "GPU lost"
     look = "✕", "red"
     sources = ("return codes of the driver",)
-    thresholds: ClassVar = {}
+    thresholds = {}
     unknown = "no GPU was sampled"
 
     def missing(self, run: Run) -> bool:
         return not run.gpus
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         for gpu in run.gpus:
             index = gpu["index"]
             driver_reason = _reason(run, index)

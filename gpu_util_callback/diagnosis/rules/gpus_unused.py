@@ -1,11 +1,8 @@
 """GPUs unused: the run has several GPUs, and some do no work for it."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, NO_WORK_PCT, Limits, Threshold, chosen
 
 
@@ -21,7 +18,7 @@ class GpusUnused(Rule):
     look = "◌", "red"
     unused = True
     sources = ("GPU utilization of each GPU",)
-    thresholds: ClassVar = {
+    thresholds = {
         "unused_active_pct": NO_WORK_PCT,
         "busy_active_pct": Threshold(15, "another GPU must do the work, or no GPU works"),
         "min_samples": MIN_SAMPLES,
@@ -31,7 +28,7 @@ class GpusUnused(Rule):
     def missing(self, run: Run) -> bool:
         return len(run.used_gpus) < 2 or not any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if int(run.manifest.get("world_size", 1)) > 1 or not len(run.steps):
             return
         first, last = int(run.steps["start_ns"][0]), run.end_ns

@@ -1,10 +1,7 @@
 """Half precision on a CPU: float16 is computed by a CPU that has no arithmetic for it."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 POLICIES = ("mixed_float16", "float16")
@@ -24,7 +21,7 @@ class HalfPrecisionCpu(Rule):
     title = "Half precision on a CPU"
     look = "½", "grey"
     sources = ("dtype policy", "device of the framework", "features of the CPU")
-    thresholds: ClassVar = {}
+    thresholds = {}
     unknown = "the model's precision, its device or the CPU's features are not known"
 
     def missing(self, run: Run) -> bool:
@@ -34,7 +31,7 @@ class HalfPrecisionCpu(Rule):
             or run.machine.get("cpu_float16") is None
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         policy = run.fit.get("mixed_precision")
         if policy not in POLICIES or not len(run.steps) or run.gpus:
             return

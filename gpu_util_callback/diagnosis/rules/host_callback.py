@@ -1,11 +1,8 @@
 """Host callback: the compiled step calls code of the host, and the device waits for it."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import base_of
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Limits, chosen
 
 
@@ -19,14 +16,14 @@ class HostCallback(Rule):
     title = "The compiled step calls the host"
     look = "↩", "mauve"
     sources = ("host activity of a trace",)
-    thresholds: ClassVar = {"host_callback_pct": MATTERS_PCT}
+    thresholds = {"host_callback_pct": MATTERS_PCT}
     unknown = "only a profiler trace shows calls from inside the compiled step"
     unknown_in_trace = "the trace shows nothing of the host"
 
     def missing(self, run: Run) -> bool:
         return run.source is None or not (len(run.steps) and run.source["host_traced"])
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         calls = run.source["host_calls"] if run.source is not None else None
         if run.source is None or calls is None:
             return

@@ -1,8 +1,7 @@
 """Host stall: training stands still while the host validates, saves or runs a callback."""
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from gpu_util_callback.diagnosis.rule import (
     Advice,
     Evidence,
     Finding,
+    Findings,
     Rule,
     in_many_steps,
     significant,
@@ -206,7 +206,7 @@ class HostStall(Rule):
     between_steps = True
     unnamed = "unmarked"
     sources = ("phases", "callback time of each step", "GPU utilization (optional)")
-    thresholds: ClassVar = {
+    thresholds = {
         "validation_pct": Threshold(
             20,
             "a validation set of a fifth of the data, forward pass only (a third of a training "
@@ -252,7 +252,7 @@ class HostStall(Rule):
         # The activity of a custom loop outside steps is observed.
         return not (run.custom_loop or phases or run.steps.total("callbacks_known"))
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
         findings = [
@@ -267,7 +267,7 @@ class HostStall(Rule):
 
     # -- a trace ---------------------------------------------------------------------------------
 
-    def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Iterable[Finding]:
+    def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Findings:
         calls = source["host_calls"]["idle_host_ns"] if source["host_calls"] else 0  # they have a rule
         once = source["once"]["idle_ns"] if source["once"] else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
@@ -315,7 +315,7 @@ class HostStall(Rule):
 
     # -- validation ----------------------------------------------------------------------------
 
-    def _validation(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _validation(self, run: Run, limits: Limits) -> Findings:
         groups = run.phases.of("validation", account="validation")
         for occurrences in groups.values():
             if occurrences.count < 2 and not run.ended:
@@ -369,7 +369,7 @@ class HostStall(Rule):
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------
 
-    def _at_ends(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _at_ends(self, run: Run, limits: Limits) -> Findings:
         for kind in ("callback", "checkpoint"):
             for name, occurrences in run.phases.of(kind, account="callbacks").items():
                 if occurrences.count < limits["min_occurrences"]:
@@ -411,7 +411,7 @@ class HostStall(Rule):
 
     # -- callbacks inside steps --------------------------------------------------------------------
 
-    def _in_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _in_steps(self, run: Run, limits: Limits) -> Findings:
         spans = run.spans_of("callbacks", enter=limits["callback_pct"] / 100, min_rows=int(limits["min_steps"]))
         for where, blocks in spans:
             took = run.steps.total("callbacks_ns", blocks)
@@ -529,7 +529,7 @@ class HostStall(Rule):
 
     # -- unmarked time of a custom loop ------------------------------------------------------------
 
-    def _unmarked(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _unmarked(self, run: Run, limits: Limits) -> Findings:
         """Yield the finding about unnamed time, if anything like it comes twice.
 
         Time before the first step is setup. The account's "other" is its upper bound.
@@ -592,7 +592,7 @@ class HostStall(Rule):
 
     # -- work of a custom loop that lies in its steps ----------------------------------------------
 
-    def _long_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _long_steps(self, run: Run, limits: Limits) -> Findings:
         if not run.custom_loop or not len(run.steps) or (run.framework == "jax" and not run.used_gpus):
             return  # on a CPU JAX queues its steps, and a later one waits for them
         occurrences, usual = long_steps(run, 1e6 * SLICE_MS / A_TENTH)

@@ -1,7 +1,6 @@
 """Imbalance: GPUs of one training do unequal work, and the others wait for the slowest."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     A_FIFTH_PCT,
     MATTERS_PCT,
@@ -47,7 +46,7 @@ class Imbalance(Rule):
     look = "≠", "teal"
     comparing = True
     sources = ("GPU utilization of each GPU",)
-    thresholds: ClassVar = {
+    thresholds = {
         "gap_pct": Threshold(25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"),
         "least_active_pct": NO_WORK_PCT,
         "min_s": MIN_S,
@@ -71,14 +70,14 @@ class Imbalance(Rule):
         sampled_gpus = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
         return len(sampled_gpus) < 2
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._at_work(run, limits)
         return significant(self._spans(run, limits), run.present_ns, limits)
 
     # -- of traces -------------------------------------------------------------------------------
 
-    def _at_work(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _at_work(self, run: Run, limits: Limits) -> Findings:
         busy = {gpu: run.traced.gpus[gpu].ns["kernel"] for gpu in traced_gpus(run)}
         gpus = sorted(busy, key=lambda gpu: busy[gpu])
         yield from self._unequal(
@@ -90,7 +89,7 @@ class Imbalance(Rule):
             gpus,
         )
 
-    def between(self, runs: Sequence[Run], limits: Limits) -> Iterable[Finding]:
+    def between(self, runs: Sequence[Run], limits: Limits) -> Findings:
         busy = {}
         for number, run in enumerate(runs):
             kernels = {gpu for gpu, _ in run.traced.kernels}
@@ -119,7 +118,7 @@ class Imbalance(Rule):
         limits: Limits,
         gpus: list[int],
         ranks: list[int] | None = None,
-    ) -> Iterable[Finding]:
+    ) -> Findings:
         """Yield the finding, if any; `busy_ns` of each by its name, `total_ns` of steps."""
         (least_busy, least), (busiest, most) = (
             choose(busy_ns.items(), key=lambda item: item[1]) for choose in (min, max)
@@ -149,7 +148,7 @@ class Imbalance(Rule):
 
     # -- of recordings ---------------------------------------------------------------------------
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _spans(self, run: Run, limits: Limits) -> Findings:
         series = {
             gpu: samples
             for gpu, bins in _alike(run).items()

@@ -1,8 +1,7 @@
 """Input-bound: the GPU idles because the next batch is not ready yet."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from gpu_util_callback.diagnosis.rule import (
     Advice,
     Evidence,
     Finding,
+    Findings,
     Rule,
     in_many_steps,
     negligible,
@@ -255,7 +255,7 @@ class InputBound(Rule):
     part = "input_wait"
     idling = True
     sources = ("input wait of each step", "GPU utilization (optional)", "pipeline stages (optional)")
-    thresholds: ClassVar = {
+    thresholds = {
         "wait_pct": Threshold(
             7.5,
             "XProf and torch-tb-profiler speak of 5 %; a healthy 3 % with slowly drifting noise "
@@ -291,7 +291,7 @@ class InputBound(Rule):
             return not (len(run.steps) and run.source["fetches"] and judged)
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
         spans = self._spans(run, limits)
@@ -302,7 +302,7 @@ class InputBound(Rule):
     def part_of(self, detail: str) -> str:
         return "step" if detail == CORES else self.part
 
-    def _cores(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _cores(self, run: Run, limits: Limits) -> Findings:
         """Return the time that the steps wait for a core because the input computes on it.
 
         Of the cores that others take, the input takes its share; it costs no more than its own computation.
@@ -341,7 +341,7 @@ class InputBound(Rule):
             detail=CORES,
         )
 
-    def _few_fetches(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _few_fetches(self, run: Run, limits: Limits) -> Findings:
         """Return long fetches of a run that is over, too few for a span: they may not come again."""
         long = long_fetches(run.steps, run.whole, slice(None))
         long = long and long.largest
@@ -381,7 +381,7 @@ class InputBound(Rule):
             pieces=pieces,
         )
 
-    def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Iterable[Finding]:
+    def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Findings:
         """Return the wait of all steps of a trace, or the spans that it is limited to."""
         steps, lost = run.steps.total_rows, run.steps.total("input_wait_ns")
         total = max(1, run.steps.total("duration_ns"))

@@ -1,15 +1,12 @@
 """Launch-bound: the GPU waits for the host between many short kernels."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
     MIN_SAMPLES,
@@ -43,7 +40,7 @@ class LaunchBound(Rule):
         "or: run_eagerly, GPU utilization and input wait",
         "or: looks at the training thread's Python stack in a loop's steps",
     )
-    thresholds: ClassVar = {
+    thresholds = {
         "idle_launch_pct": Threshold(15, "XProf calls 15 % of kernel launch time high"),
         "mean_kernel_us": SMALL_US,
         "kernels_per_step": Threshold(10, "in a trace; fewer: their launches are not what a step consists of"),
@@ -72,7 +69,7 @@ class LaunchBound(Rule):
         is_reported = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
         return not (traced_gpus(run) or is_reported or run.fit.get("dispatch") or run.fit.get("debugging"))
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         yield from self._debugging(run, limits)
         if run.source is not None:
             yield from self._traced(run, limits)
@@ -82,7 +79,7 @@ class LaunchBound(Rule):
         else:
             yield from self._predict(run, limits) or self._eager(run, limits)
 
-    def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _traced(self, run: Run, limits: Limits) -> Findings:
         for share in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
             if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
@@ -112,7 +109,7 @@ class LaunchBound(Rule):
                 of_trace=f"The GPU waits {share.pct:.0f} % of the time between short kernels",
             )
 
-    def _host(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _host(self, run: Run, limits: Limits) -> Findings:
         share = share_of(run, "idle_host", "idle_launch")
         steps = run.steps
         spent = steps.total("duration_ns")
@@ -163,7 +160,7 @@ class LaunchBound(Rule):
             )
         ]
 
-    def _debugging(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _debugging(self, run: Run, limits: Limits) -> Findings:
         """Yield a finding for each switch for debugging that was on: a fact, whose cost is not known."""
         for switch in run.fit.get("debugging") or []:
             if run.steps.total_rows >= limits["min_steps"] and (run.used_gpus or "CUDA" not in switch):
@@ -179,7 +176,7 @@ class LaunchBound(Rule):
                     detail=switch,
                 )
 
-    def _eager(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _eager(self, run: Run, limits: Limits) -> Findings:
         eager = _runs_eagerly(run, limits)
         if eager is None or run.steps.total_rows < limits["min_steps"]:
             return

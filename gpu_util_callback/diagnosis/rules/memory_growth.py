@@ -1,9 +1,9 @@
 """Memory growth: memory is taken and never given back, until there is none left."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.advice.snippets import sizes_vary, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule, known
 from gpu_util_callback.diagnosis.thresholds import (
     FOUR_FIFTHS,
     MOSTLY,
@@ -88,7 +88,7 @@ class MemoryGrowth(Rule):
     look = "◢", "red"
     forecast = True
     sources = ("the memory of the process", "of its container", "or of the framework's allocator")
-    thresholds: ClassVar = {
+    thresholds = {
         "grown_mib": Threshold(32, "allocators and caches of Python vary by some MiB for ever"),
         "taken_pct": Threshold(20, "of what was free: an epoch's growth is worth a word before the epoch's end"),
         "full_within_h": Threshold(72, "growth that takes longer ends no training"),
@@ -98,7 +98,7 @@ class MemoryGrowth(Rule):
     def missing(self, run: Run) -> bool:
         return not len(run.steps) or not any(len(track) for track in run.memory.values())
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         predicted = forecasts(run, limits)
         host = next((forecast for forecast in predicted if forecast.group == "host"), None)
         if host is not None:

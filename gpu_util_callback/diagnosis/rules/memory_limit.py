@@ -1,12 +1,9 @@
 """Memory limit: the framework may use a small part of the GPU's memory, and that part is full."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
 from gpu_util_callback.words import gpu_names
 
@@ -18,7 +15,7 @@ class MemoryLimit(Rule):
     title = "Memory limit too low"
     look = "▥", "teal"
     sources = ("the framework's allocator and its limit", "memory of the GPU")
-    thresholds: ClassVar = {
+    thresholds = {
         "limit_pct": Threshold(70, "TensorFlow and JAX take 75-95 % of the device by default"),
         "allocator_used_pct": Threshold(90, "a limit that is not reached does no harm"),
     }
@@ -27,7 +24,7 @@ class MemoryLimit(Rule):
     def missing(self, run: Run) -> bool:
         return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         low = {
             gpu: memory
             for gpu in run.used_gpus

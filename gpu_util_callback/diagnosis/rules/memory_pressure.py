@@ -1,13 +1,11 @@
 """Memory pressure: the allocator itself is full, frees its cache and retries, or fails."""
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
-from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule
 from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
 from gpu_util_callback.diagnosis.thresholds import FULL_PCT, Limits, Threshold
 from gpu_util_callback.words import gpu_names
@@ -24,7 +22,7 @@ class MemoryPressure(Rule):
     title = "GPU memory is full"
     look = "▤", "red"
     sources = ("the framework's allocator",)
-    thresholds: ClassVar = {
+    thresholds = {
         "allocator_used_pct": FULL_PCT,
         "retries": Threshold(
             4,
@@ -37,7 +35,7 @@ class MemoryPressure(Rule):
     def missing(self, run: Run) -> bool:
         return not any(allocator(run, gpu) for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         full = {
             gpu: memory
             for gpu in run.used_gpus

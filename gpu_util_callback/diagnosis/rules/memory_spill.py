@@ -1,14 +1,11 @@
 """Memory spill: the GPU's memory is full, and the driver keeps the rest in system memory."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY, MOSTLY_PCT, Limits, Threshold
 
 SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead
@@ -28,7 +25,7 @@ class MemorySpill(Rule):
     title = "GPU memory spilled into system memory"
     look = "⤓", "red"
     sources = ("the operating system", "GPU memory", "GPU utilization", "power", "memory activity")
-    thresholds: ClassVar = {
+    thresholds = {
         "memory_used_pct": FULL_PCT,
         "gpu_active_pct": Threshold(BUSY_PCT.default, "a kernel that waits for PCIe counts as busy"),
         "power_pct": Threshold(60, "of the power before: cores that wait for PCIe draw half; regulation moves a tenth"),
@@ -49,7 +46,7 @@ class MemorySpill(Rule):
             for gpu in run.used_gpus
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
         for stretch in shared_spans(losses_by_gpu, enter=MOSTLY, min_s=limits["min_s"]):
             gpu = stretch.gpus[0]

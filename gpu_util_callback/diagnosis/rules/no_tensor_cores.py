@@ -1,14 +1,13 @@
 """No tensor cores: matrix kernels run on the ordinary cores of a GPU that has tensor cores."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, idioms, keras_policy
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import Kernel
 from gpu_util_callback.diagnosis.evidence.windows import capability, traced_gpus
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 _MATRIX = re.compile(r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention|Cijk_", re.IGNORECASE)
@@ -31,7 +30,7 @@ class NoTensorCores(Rule):
     title = "Tensor cores unused"
     look = "○", "grey"
     sources = ("kernels of profiler windows", "compute capability")
-    thresholds: ClassVar = {
+    thresholds = {
         "plain_matrix_pct": Threshold(
             20, "a fifth of kernel time: below, mixed precision gains less than it costs to try"
         ),
@@ -44,7 +43,7 @@ class NoTensorCores(Rule):
     def missing(self, run: Run) -> bool:
         return not any(capability(run, gpu) and _kernels(run, gpu) for gpu in traced_gpus(run))
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         findings = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
         if not findings:
             return

@@ -1,14 +1,13 @@
 """Out of memory: the error, or the kill, that ended the training."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Rule, known
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule, known
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth, forecasts, why
 from gpu_util_callback.diagnosis.thresholds import FULL_PCT, THREE_QUARTERS, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import OutOfMemoryFacts
@@ -30,7 +29,7 @@ class OutOfMemory(Rule):
     look = "☒", "red"
     blocking = True
     sources = ("the error that ended the training", "or the last samples of a killed process")
-    thresholds: ClassVar = {
+    thresholds = {
         "host_used_pct": Threshold(
             FULL_PCT.default, "of the limit in use when a process ended without a word: it was killed for memory"
         )
@@ -40,7 +39,7 @@ class OutOfMemory(Rule):
     def missing(self, run: Run) -> bool:
         return "out_of_memory" not in run.memory_facts and not run.facts.get("lost")
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         error = run.memory_facts.get("out_of_memory")
         if error is not None:
             yield _post_mortem(run, error)
@@ -171,7 +170,7 @@ def _in_validation(run: Run) -> bool:
     return int(run.validation["start_ns"][-1]) >= int(run.steps["end_ns"].max())
 
 
-def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
+def _killed(run: Run, limits: Limits) -> Findings:
     """Yield the finding on a process that ended without a word when memory was full."""
     counted = (run.facts.get("lost") or {}).get("oom_kills") or {}
     used = _last_used_pct(run)

@@ -1,7 +1,6 @@
 """Recompilation: the step is traced or compiled again and again, mostly for new input shapes."""
 
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.spans import Series
-from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Evidence, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Evidence, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     MANY_TIMES,
     MATTERS_PCT,
@@ -249,7 +248,7 @@ class Recompilation(Rule):
     part = "compile"
     idling = True
     sources = ("compilation time of each step", "or: input shape of each step")
-    thresholds: ClassVar = {
+    thresholds = {
         "compile_pct": MATTERS_PCT,
         "compilations": Threshold(5, "training, the smaller last batch, and one of each again are normal"),
         **SIGNIFICANT,
@@ -260,11 +259,11 @@ class Recompilation(Rule):
         columns = ("compile_known", "known_rows", "new_rows")
         return not any(run.steps.total(name) for name in columns)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         yield from significant(self._spans(run, limits), run.present_ns, limits)
         yield from self._each_fit(run, limits)
 
-    def _each_fit(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _each_fit(self, run: Run, limits: Limits) -> Findings:
         """Yield the finding about a script whose fits compile, each with a recording of its own."""
         script = Script.from_process(run.manifest.get("process"))
         if script is None or script.fits < max(limits["compilations"], 2 * _fits(run)):
@@ -283,7 +282,7 @@ class Recompilation(Rule):
             of_ns=round(1e9 * script.wall_s),
         )
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _spans(self, run: Run, limits: Limits) -> Findings:
         steps = run.steps
         usual = _known_shape_ns(run)
         new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)

@@ -1,12 +1,12 @@
 """Small batch: the GPU is always active and mostly empty, and there is memory for more."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import copying_pct, fill, needed_vram
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
 
 # Shared with small_model: the same symptom without a better batch size to offer.
@@ -57,7 +57,7 @@ class SmallBatch(Rule):
     title = "Batch too small for this GPU"
     look = "▫", "teal"
     sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "allocator peak", "batch size")
-    thresholds: ClassVar = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
+    thresholds = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
     unknown = (
         "SM activity (GPM, Hopper and newer), copies (windows, PCIe traffic) or the allocator's peak are not known"
     )
@@ -65,7 +65,7 @@ class SmallBatch(Rule):
     def missing(self, run: Run) -> bool:
         return not any(fill_is_known(run, gpu) and needed_vram(run, gpu) for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if model_is_small(run, limits):
             return
         for gpu, evidence in empty_gpus(run, limits):

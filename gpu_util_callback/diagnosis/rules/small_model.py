@@ -1,11 +1,8 @@
 """Small model: this model cannot fill this GPU, and no setting changes that."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.advice.snippets import command, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, empty_gpus, fill_is_known, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 
@@ -17,7 +14,7 @@ class SmallModel(Rule):
     title = "Model too small for this GPU"
     look = "▵", "grey"
     sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "model parameters", "batch size")
-    thresholds: ClassVar = BUSY_BUT_EMPTY
+    thresholds = BUSY_BUT_EMPTY
     unknown = "SM activity (GPM, Hopper and newer), copies (windows, PCIe traffic), model or batch size are not known"
 
     def missing(self, run: Run) -> bool:
@@ -26,7 +23,7 @@ class SmallModel(Rule):
         is_sampled = any(fill_is_known(run, gpu) for gpu in run.used_gpus)
         return not (has_parameters and sized and is_sampled)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if not model_is_small(run, limits):
             return
         for gpu, evidence in empty_gpus(run, limits):

@@ -1,11 +1,8 @@
 """Stuck: no step came for a long time in which one was due, and nothing computed."""
 
-from collections.abc import Iterable
-from typing import ClassVar
-
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Rule, known
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule, known
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Standstill
 from gpu_util_callback.words import capitalized, duration, listed, waits_at
@@ -22,7 +19,7 @@ class Stuck(Rule):
     title = "Stuck"
     look = "■", "red"
     sources = ("times of the steps", "stacks of the threads while no step comes")
-    thresholds: ClassVar = {
+    thresholds = {
         "no_step_s": Threshold(30, "fetching a shard or uploading a file takes seconds; who waits for longer looks up"),
         "times_p99": Threshold(20, "times the 99th percentile of the steps: slow ones among them are usual"),
     }
@@ -32,7 +29,7 @@ class Stuck(Rule):
     def missing(self, run: Run) -> bool:
         return not run.manifest.get("step_watch")
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         facts = run.manifest["step_watch"]
         for number, standstill in enumerate(facts["standstills"]):
             newest = number == len(facts["standstills"]) - 1

@@ -1,14 +1,12 @@
 """Sync-bound: the host waits for the GPU after every step, and the GPU then for the host."""
 
 import re
-from collections.abc import Iterable
-from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms, sizes_vary
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold, chosen
 
 PER_CALL = 16  # a sixteenth of the loss is left
@@ -31,7 +29,7 @@ class SyncBound(Rule):
     title = "Sync-bound"
     look = "‖", "violet"
     sources = ("profiler windows", "or: GPU wait of each step and GPU utilization (TensorFlow)")
-    thresholds: ClassVar = {
+    thresholds = {
         "idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"),
         "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
         "gpu_wait_pct": Threshold(
@@ -62,13 +60,13 @@ class SyncBound(Rule):
             and any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         if traced_gpus(run):
             yield from self._traced(run, limits)
         else:
             yield from self._outside(run, limits)
 
-    def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _traced(self, run: Run, limits: Limits) -> Findings:
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
             evidence: Evidence = {
                 "idle_sync_pct": run.rounded(share.pct, 1),
@@ -84,7 +82,7 @@ class SyncBound(Rule):
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits for it",
             )
 
-    def _outside(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _outside(self, run: Run, limits: Limits) -> Findings:
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return

@@ -1,15 +1,13 @@
 """Throttled: the GPU clocks down because it is hot, or because its power is limited."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import HOLD_NS, RARE_NS, Sampled, sampled, shared_spans
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     A_FIFTH_PCT,
     LEAST_S,
@@ -44,7 +42,7 @@ class Throttled(Rule):
     look = "▲", "red"
     slowing = True
     sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
-    thresholds: ClassVar = {
+    thresholds = {
         "throttled_pct": Threshold(
             A_FIFTH_PCT.default, "a slowdown of a fifth of the time is a state; less is regulation"
         ),
@@ -64,10 +62,10 @@ class Throttled(Rule):
             run.column(gpu, column) and run.column(gpu, "sm_clock_mhz") for gpu in run.used_gpus for column in _REASONS
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         return significant(self._spans(run, limits), run.present_ns, limits)
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _spans(self, run: Run, limits: Limits) -> Findings:
         slowed = {gpu: clock for gpu in run.working_gpus if (clock := _slowed(run, gpu, limits)) is not None}
         for column, (word, fault) in _REASONS.items():
             losses_by_gpu = {

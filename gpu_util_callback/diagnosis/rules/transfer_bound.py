@@ -1,8 +1,6 @@
 """Transfer-bound: copies between host and GPU that no kernels hide, or a link that is too slow."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,7 +24,7 @@ from gpu_util_callback.diagnosis.evidence.samples import (
     shared_spans,
 )
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Rule, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     MATTERS_PCT,
     MIN_S,
@@ -54,7 +52,7 @@ class TransferBound(Rule):
     title = "Transfer-bound"
     look = "⇄", "orange"
     sources = ("profiler windows", "or: PCIe traffic and link of the GPU, and GPM SM active or GPU utilization")
-    thresholds: ClassVar = {
+    thresholds = {
         "exposed_copy_pct": TRACED_PCT,
         "link_used_pct": Threshold(70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"),
         "copies_alone_sm_pct": Threshold(
@@ -70,12 +68,12 @@ class TransferBound(Rule):
     def missing(self, run: Run) -> bool:
         return not traced_gpus(run) and not any(run.column(gpu, "pcie_rx_bytes_per_s") for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def find(self, run: Run, limits: Limits) -> Findings:
         yield from self._traced(run, limits)
         if not traced_gpus(run):
             yield from significant(self._full_links(run, limits), run.present_ns, limits)
 
-    def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _traced(self, run: Run, limits: Limits) -> Findings:
         limit = limits["exposed_copy_pct"]
         uploaded = run.source["uploaded_ns"] if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
@@ -116,7 +114,7 @@ class TransferBound(Rule):
             detail="upload",
         )
 
-    def _full_links(self, run: Run, limits: Limits) -> Iterable[Finding]:
+    def _full_links(self, run: Run, limits: Limits) -> Findings:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
         losses_by_gpu = {gpu: (link.samples, link.lost) for gpu, link in links.items()}
         enter = limits["idle_pct"] / 100
