@@ -16,6 +16,9 @@ from gpu_util_callback.recording.work import stated_samples
 MAX_BYTES = 2048
 IDLE_CAUSES = frozenset(rule.cause for rule in RULES if rule.unused)
 
+# Facts of the manifest that a summary has, too, most of them as they are.
+_SHARED = frozenset(RunSummary.__annotations__).intersection(Facts.__annotations__)
+
 
 def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSummary:
     """Return the summary of a run.
@@ -31,20 +34,10 @@ def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSum
     gpus, idle = _gpus_held(facts, judged["findings"])
     active_pct = judged.get("gpu_active_pct") or {}
     summary = {
-        "host": facts.get("host"),
-        "user": facts.get("user"),
-        "rank": facts.get("rank"),
+        **{name: facts.get(name) for name in _SHARED},
         "world_size": facts.get("world_size") or 1,
-        "job": facts.get("job"),
-        "job_source": facts.get("job_source"),
-        "fit_index": facts.get("fit_index"),
         "fits": facts.get("fits") or 1,
         "process": [facts.get("pid"), facts.get("process_started")],
-        "scheduler": facts.get("scheduler"),
-        "script": facts.get("script"),
-        "arguments": facts.get("arguments"),
-        "trial": facts.get("trial"),
-        "trial_of": facts.get("trial_of"),
         "parameters": model.get("parameters"),
         "backend": (facts.get("framework") or {}).get("backend"),
         "batch_size": stated_samples(facts),

@@ -1,7 +1,7 @@
 """The program around its training: the time from its first fit to its last, and the Python of a loop's steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, A_TWENTIETH, FOUR_FIFTHS, MOSTLY
@@ -36,17 +36,8 @@ class Script:
         """Build from a manifest's `process`; None if under 5 % went between the fits, or into compiling in each."""
         if not process:
             return None
-        script = cls(
-            process["fits"],
-            process["fits_s"],
-            process["between_s"],
-            process.get("compilations") or 0,
-            process.get("compile_s") or 0.0,
-            process.get("predict_set_up_s") or 0.0,
-            process.get("other_at") or "",
-            process.get("other_at_s") or 0.0,
-            process.get("inputs"),
-        )
+        known = {field.name: process.get(field.name) for field in fields(cls)}
+        script = cls(**{name: value for name, value in known.items() if value is not None})
         lost_s = max(script.between, script.compiles_again_s)
         return script if lost_s >= A_TWENTIETH * script.wall_s else None
 
