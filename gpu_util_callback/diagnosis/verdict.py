@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.evidence.cores import measure_cores
 from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
@@ -559,11 +559,11 @@ def _kernels_at_least(run: Run, idle: Idle) -> float | None:
 
 def _cores_of_others(run: Run) -> str:
     """Return which part of the cores other programs used, where all were busy; "" where not, or not known."""
-    host = InputWait(run, run.whole, 1.0, 1.0)
-    used = f"{OTHER_PROGRAMS} {min(host.cpus, host.other_cpus):.1f} of the {host.cpus} cores"
-    if host.queued_share is not None:
-        used += f", and this one's threads waited for one {percent(100 * host.queued_share)} of their time"
-    return used if host.cores_full and host.others_compute else ""
+    cores = measure_cores(run, run.whole)
+    used = f"{OTHER_PROGRAMS} {min(cores.allowed, cores.of_others):.1f} of the {cores.allowed} cores"
+    if cores.queued is not None:
+        used += f", and this one's threads waited for one {percent(100 * cores.queued)} of their time"
+    return used if cores.full and cores.others_compute else ""
 
 
 def _unchecked(run: Run) -> str:

@@ -78,8 +78,8 @@ def advise_cores(wait: InputWait) -> Advice:
     """Return advice for an input that takes the cores from the steps: to make once what does not change."""
     kept = made_once(wait)
     says = (
-        f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cpus} cores, and threads wait for a core "
-        f"for {percent(100 * (wait.queued_share or 0))} of the time: more workers would slow the steps further."
+        f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cores.allowed} cores, and threads wait for a core "
+        f"for {percent(100 * (wait.cores.queued or 0))} of the time: more workers would slow the steps further."
     )
     if kept is None:
         return Advice(f"{says} Make a sample cheaper, or once before training.", name="cores")
@@ -143,7 +143,7 @@ def _ahead_already(wait: InputWait) -> bool:
 
 def _beside_the_step(wait: InputWait) -> bool:
     """Return whether a thread can make a batch during the step: it waits, or has a core."""
-    return wait.waits is True or wait.run.device == "gpu" or wait.own_cpus is None or wait.has_room
+    return wait.waits is True or wait.run.device == "gpu" or wait.cores.own is None or wait.cores.has_room
 
 
 def _workers(wait: InputWait) -> Workers:
@@ -235,7 +235,9 @@ LOOP_LIMITS = (
         "are free, or make each batch cheaper.",
     ),
     Entry(
-        "cores", when=lambda wait: wait.cores_full, says=lambda wait: f"{wait.loop_paces}. {capitalized(wait.cores)}."
+        "cores",
+        when=lambda wait: wait.cores.full,
+        says=lambda wait: f"{wait.loop_paces}. {capitalized(wait.cores.busy)}.",
     ),
     Entry(
         "loop", when=lambda wait: True, says="{loop_paces}. Make a batch cheaper, or make what does not change once."

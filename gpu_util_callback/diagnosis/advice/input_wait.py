@@ -10,24 +10,22 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
-from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis.evidence.cores import Cores, measure_cores
+from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY, THREE_QUARTERS, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY, Constant, Count
 from gpu_util_callback.words import capitalized, percent
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
 COMPUTES = Constant(0.65, "CPU share from which a call computes: with a free core it would use all of it")
 FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs several threads")
-FULL_CPU_PCT = Constant(100 * THREE_QUARTERS, "with the cores this busy, more threads take time from each other")
-THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 NO_MS = Constant(1e-6, "a wait that is nothing: shares are divided by it")
 YOURS = "your_function"  # in a line of code
-LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
 
 
 @dataclass(frozen=True)
@@ -158,88 +156,25 @@ class InputWait:
 
     # -- cores and the interpreter -------------------------------------------------------------
 
-    @property
-    def cpus(self) -> int:
-        """Whole cores that this process may use; 0 = unknown."""
-        cores, quota = self._allowed_cpus, self.run.machine.get("cpu_quota")
-        return max(1, round(min(cores, quota or cores))) if cores else 0
-
-    @property
-    def _allowed_cpus(self) -> int:
-        """Cores on which this process may run, whatever its quota; 0 = unknown."""
-        return self.run.machine.get("cpus_allowed") or self._machine_cpus
-
-    @property
-    def _machine_cpus(self) -> int:
-        """Cores of the machine; 0 = unknown."""
-        return self.run.machine.get("cpus") or 0
-
-    def _host_share(self, column: str) -> float | None:
-        """Return a percentage among the host's samples as a fraction of 1; None = not sampled."""
-        pct = self.run.host_mean(column, *self.where.extent_ns)
-        return None if pct is None else pct / 100
-
-    @property
-    def own_cpus(self) -> float | None:
-        """Cores that this process keeps busy; None = not sampled."""
-        return self._host_share("process_cpu_pct")
+    @functools.cached_property
+    def cores(self) -> Cores:
+        """The cores that this process can have, and who keeps them busy."""
+        return measure_cores(self.run, self.where)
 
     @property
     def worker_cpus(self) -> float | None:
         """Cores that each worker process keeps busy; None = not sampled."""
-        children = self._host_share("children_cpu_pct")
-        return None if children is None or not self.workers else children / self.workers
-
-    @property
-    def other_cpus(self) -> float:
-        """Cores that other programs keep busy, but for those on which this process cannot run; 0 = unknown.
-
-        The others are taken to fill those first. This process and its workers do not count.
-        """
-        own_cpus, children = self.own_cpus, self._host_share("children_cpu_pct")
-        if math.isinf(self.cpus_in_use) or own_cpus is None:
-            return 0.0
-        if children is None and self.run.fit.get("input_processes"):
-            return 0.0  # its workers' share is not known apart
-        elsewhere = self._machine_cpus - self._allowed_cpus
-        return max(0.0, self.cpus_in_use - own_cpus - (children or 0) - elsewhere)
-
-    @property
-    def others_compute(self) -> bool:
-        """True if other programs take a noticeable part of this process' cores."""
-        return 0 < LITTLE * self.cpus <= self.other_cpus and self._free_of_others < self.cpus
-
-    @property
-    def _free_of_others(self) -> float:
-        """Cores that other programs leave to this process."""
-        return min(self.cpus, self._allowed_cpus - self.other_cpus)
-
-    @property
-    def own_cores(self) -> float:
-        """Cores that this process can have beside the other programs; infinite if unknown.
-
-        What the others leave idle, or the fair share of two threads on a machine that is full.
-        """
-        if not self.cpus or self.own_cpus is None:
-            return math.inf
-        share = self._allowed_cpus * THREADS / (THREADS + self.other_cpus)
-        return max(self.own_cpus, min(self.cpus, max(self._free_of_others, share)))
-
-    @property
-    def queued_share(self) -> float | None:
-        """Share (0-1) of the time in which this process' threads could run and had no core; None = not sampled."""
-        queued, own_cpus = self._host_share("threads_queued_pct"), self.own_cpus
-        return None if queued is None or own_cpus is None else max(0.0, queued) / max(1.0, queued + own_cpus)
+        return None if self.cores.of_workers is None or not self.workers else self.cores.of_workers / self.workers
 
     @property
     def input_cpus(self) -> float | None:
         """Cores that the input keeps busy while steps run; None = not known, or it is made between the steps."""
         if self.workers and (self.run.fit.get("input_processes") or "pydataset" not in self.kind):
-            return self._host_share("children_cpu_pct")
+            return self.cores.of_workers
         beside = self.works_ahead or (
             "pydataset" in self.kind and (self.workers > 1 or self.run.framework == "tensorflow")
         )
-        own_cpus, queued = self.own_cpus, self.queued_share
+        own_cpus, queued = self.cores.own, self.cores.queued
         if not beside or own_cpus is None or queued is None:
             return None
         # A stage's time is that of its threads, which wait for a core as often as the main thread.
@@ -251,68 +186,28 @@ class InputWait:
     @property
     def share_of_input(self) -> float:
         """The input's share (0-1) of the cores that steps lack, beside other programs by what each computes."""
-        input_cpus = self.input_cpus if self.others_compute else None
-        return 1.0 if input_cpus is None else input_cpus / (input_cpus + self.other_cpus)
-
-    @property
-    def _busy_cpus(self) -> float:
-        """Cores that this process and its workers keep busy; 1 for a worker not measured."""
-        processes = self.run.fit.get("input_processes") or "pydataset" not in self.kind
-        each = self.worker_cpus if self.worker_cpus is not None else min(1.0, self.cpus_in_use)
-        return (self.own_cpus or 0.0) + (self.workers * each if processes else 0.0)
-
-    @property
-    def cpus_in_use(self) -> float:
-        """Cores of the machine that anybody keeps busy; infinite if not sampled."""
-        busy = self._host_share("cpu_pct")
-        return busy * self._machine_cpus if busy is not None and self._machine_cpus else math.inf
-
-    @property
-    def spare_cores(self) -> float:
-        """Idle cores; on PyTorch, cores on which its threads spin count as busy."""
-        if not self.cpus or self.own_cpus is None or self.cores_full:
-            return 0.0
-        busy = self._busy_cpus
-        if self.run.framework == "torch" and self.run.device == "cpu":
-            busy = max(busy, float(self.run.fit.get("step_threads") or 0))
-        return max(0.0, self._free_of_others - busy)
-
-    @property
-    def has_room(self) -> bool:
-        """True if a core is free for a process that computes."""
-        return self.spare_cores >= 1
+        input_cpus = self.input_cpus if self.cores.others_compute else None
+        return 1.0 if input_cpus is None else input_cpus / (input_cpus + self.cores.of_others)
 
     @property
     def room_unknown(self) -> bool:
         """True if nothing tells whether workers would find a free core, or would mostly wait."""
-        return self.waits is not True and (self.own_cpus is None or not self.cpus)
+        return self.waits is not True and (self.cores.own is None or not self.cores.allowed)
 
     @property
     def workers_may_help(self) -> bool:
         """True unless workers would compute, and no core is free for them."""
-        return self.waits is True or self.has_room or self.room_unknown
-
-    @property
-    def cores_full(self) -> bool:
-        """True if the cores that this process may use are busy."""
-        if self.cpus and 100 * self._busy_cpus >= FULL_CPU_PCT * self.cpus:
-            return True
-        return 100 * (self._host_share("cpu_pct") or 0) >= FULL_CPU_PCT
-
-    @property
-    def may_lack_cores(self) -> bool:
-        """True if what hardly computes may only wait for a core: all are busy, or others keep most of them."""
-        return self.cores_full or 2 * self.other_cpus > self.cpus
+        return self.waits is True or self.cores.has_room or self.room_unknown
 
     @property
     def cpu_ms(self) -> float:
         """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
-        return (self.own_cpus or 0.0) * (self.arrives_ms + self.rare_ms)
+        return (self.cores.own or 0.0) * (self.arrives_ms + self.rare_ms)
 
     @property
     def cores_ms(self) -> float:
         """Least time between batches with the same work on all cores that it can have."""
-        return max(0.0, self.cpu_ms) / max(0.3, self.own_cores)
+        return max(0.0, self.cpu_ms) / max(0.3, self.cores.reachable)
 
     @functools.cached_property
     def _timed_calls(self) -> Sequence[Mapping[str, Any]]:
@@ -482,7 +377,7 @@ class InputWait:
         if call is None or call.get("cpu_ms") is None:
             return None
         queued_ms = call.get("queued_ms")
-        if queued_ms is None and self.cores_full:
+        if queued_ms is None and self.cores.full:
             return None
         return min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
 
@@ -496,22 +391,23 @@ class InputWait:
         share = self.call_cpu_share
         if share is not None:
             return True if share < MOSTLY else False if share > COMPUTES else None
-        own_cpus = self.own_cpus
+        own_cpus = self.cores.own
         if own_cpus is None:
             return None
         if own_cpus >= COMPUTES:
             return False
-        return True if own_cpus < MOSTLY and not self.may_lack_cores else None
+        return True if own_cpus < MOSTLY and not self.cores.may_be_lacking else None
 
     @property
     def workers_wait(self) -> bool | None:
         """True if the worker processes mostly wait (for files, a network); None = not known."""
-        if self.worker_cpus is not None:
-            return None if self.worker_cpus < MOSTLY and self.may_lack_cores else self.worker_cpus < MOSTLY
-        if math.isinf(self.cpus_in_use):
+        each = self.worker_cpus
+        if each is not None:
+            return None if each < MOSTLY and self.cores.may_be_lacking else each < MOSTLY
+        if math.isinf(self.cores.in_use):
             return None
         # The whole machine computes less than half as much as they could.
-        return self.cpus_in_use < MOSTLY * min(self.workers, self.cpus)
+        return self.cores.in_use < MOSTLY * min(self.workers, self.cores.allowed)
 
     @property
     def python_ms(self) -> float:
@@ -570,7 +466,7 @@ class InputWait:
         """
         first, slowest = chain_ms(self.stages, stage, stage_ms)
         other_limits_ms = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
-        cores = max(0.0, self.cpu_ms - spared_ms) / max(0.3, self.own_cores)
+        cores = max(0.0, self.cpu_ms - spared_ms) / max(0.3, self.cores.reachable)
         if python_ms is None:
             python_ms = self.python_ms if "py_function" in stage.flags else 0.0
         return max(stage_ms, other_limits_ms, cores, self.interpreter_ms(python_ms))
@@ -785,8 +681,8 @@ class InputWait:
     def loader_limit(self) -> str:
         """The limit of the batches' pace, as a sentence without its full stop."""
         maker = self.generator_name if self.kind == "generator" else self.input_class or "The loader"
-        if self.cores_full:
-            return capitalized(self.cores)
+        if self.cores.full:
+            return capitalized(self.cores.busy)
         if self.workers > 1:
             return f"{maker} has {self.workers} workers, as many as this machine can use"
         if self.waits is True:
@@ -828,23 +724,14 @@ class InputWait:
         return brief(ms) if ms >= 0.1 else f"{max(1, round(1e3 * ms))} µs"
 
     @property
-    def cores(self) -> str:
-        """The busy cores in words, with the share of other programs."""
-        count = {1: "the only core is", 2: "both cores are"}.get(self.cpus, f"all {self.cpus or ''} cores are")
-        share_of_others = (
-            f", {min(self.cpus, self.other_cpus):.1f} of them with other programs" if self.others_compute else ""
-        )
-        return f"{' '.join(count.split())} busy{share_of_others}"
-
-    @property
     def limit(self) -> str:
         """The limit of the input, for a headline without a remedy; "" if it is not known."""
         if self.made_at_once:
             return self.handling
         who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
-        if self.cores_full and self.waits is not True:
-            mine = self.stage is not None and not self.others_compute
-            return self.cores + (f", most with {who}" if mine else "")
+        if self.cores.full and self.waits is not True:
+            mine = self.stage is not None and not self.cores.others_compute
+            return self.cores.busy + (f", most with {who}" if mine else "")
         if self.waits is True and self.stage is not None:
             return f"the stage {who} mostly waits, for files or a network"
         if self.waits is False and (self.call or (self.stage and "py_function" in self.stage.flags)):

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
-    LITTLE,
     MOST_WORKERS,
     InputWait,
     brief,
@@ -14,6 +13,7 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
 )
 from gpu_util_callback.diagnosis.advice.snippets import ALL_BYTES, AS_FLOATS, TO_BYTES, WRAPPED, images_as_floats
 from gpu_util_callback.diagnosis.advice.table import Entry
+from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
 from gpu_util_callback.recording.manifest_facts import InputFile
@@ -56,8 +56,8 @@ class Workers:
         most = wait.run.fit.get("input_shards") or MOST_WORKERS
         if self.waits:
             return max(2, min(most, MOST_WORKERS, needed))
-        cores = wait.cpus or MOST_WORKERS
-        room = cores if wait.room_unknown else int(wait.workers + wait.spare_cores)
+        cores = wait.cores.allowed or MOST_WORKERS
+        room = cores if wait.room_unknown else int(wait.workers + wait.cores.spare)
         return max(2, min(most, MOST_WORKERS, needed, room))
 
     @property
@@ -68,11 +68,11 @@ class Workers:
         """
         wait, count = self.wait, self.count
         if not self.waits and self.processes and not wait.room_unknown:
-            count = min(count, max(1, int(wait.workers + wait.spare_cores)))
+            count = min(count, max(1, int(wait.workers + wait.cores.spare)))
         least = 0.0
         if not self.processes:
             least = wait.interpreter_ms(wait.python_ms)
-        elif not wait.workers and wait.own_cpus is not None:
+        elif not wait.workers and wait.cores.own is not None:
             least = wait.cores_ms
         handing_ms = 0.0
         if self.processes and "dataloader" in wait.kind:
@@ -214,7 +214,7 @@ def _more_help(wait: InputWait) -> bool:
         return False
     if _making_waits(wait):
         return wait.workers < MOST_WORKERS
-    return wait.has_room or (_room_asked(wait) and _loader_workers(wait).count > wait.workers)
+    return wait.cores.has_room or (_room_asked(wait) and _loader_workers(wait).count > wait.workers)
 
 
 def _room_asked(wait: InputWait) -> bool:
@@ -405,7 +405,7 @@ DATA_LOADER = (
         "workers",
         when=_more_help,
         says=_slow_loader,
-        asks=lambda wait: "" if _making_waits(wait) or wait.has_room else CORE_FREE,
+        asks=lambda wait: "" if _making_waits(wait) or wait.cores.has_room else CORE_FREE,
         remedy=lambda wait: "Use more" if wait.workers else "Let worker processes make batches ahead of time",
         changes=IN_WORKERS,
         code=lambda wait: loader_line(wait, _loader_workers(wait).count),
@@ -414,8 +414,8 @@ DATA_LOADER = (
     ),
     Entry(
         "worker threads",
-        when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores_full,
-        says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores}.",
+        when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores.full,
+        says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores.busy}.",
         asks="Do NumPy, SciPy or OpenCV operations in the dataset run on several threads?",
         remedy="Limit each worker to one",
         # PyTorch limits its own threads in workers; NumPy, SciPy and OpenCV have others.
@@ -507,7 +507,7 @@ PY_DATASET = (
     ),
     Entry(
         "processes",
-        when=lambda wait: wait.waits is False and wait.has_room and (wait.workers <= 1 or _on_threads(wait)),
+        when=lambda wait: wait.waits is False and wait.cores.has_room and (wait.workers <= 1 or _on_threads(wait)),
         says=lambda wait: (
             f"{wait.dataset_class} computes in Python, which runs one thread at a "
             f"time: {wait.pace}.{spawned_text(wait)}"
@@ -522,7 +522,7 @@ PY_DATASET = (
         "more workers",
         when=lambda wait: (
             1 < wait.workers < MOST_WORKERS
-            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.has_room)
+            and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.cores.has_room)
         ),
         says="{workers} workers of {dataset_class} are too few: {pace}.",
         asks=lambda wait: (
@@ -643,12 +643,12 @@ GRAIN = (
     Entry(
         "workers",
         when=lambda wait: (
-            (_making_waits(wait) or wait.has_room or wait.room_unknown) and _grain(wait).count > wait.workers
+            (_making_waits(wait) or wait.cores.has_room or wait.room_unknown) and _grain(wait).count > wait.workers
         ),
         says="{grain_workers}: {pace}. Worker processes import the script.",
         asks=lambda wait: (
             "They start again with each pass over the data: does a pass take a minute or more?"
-            if _making_waits(wait) or wait.has_room
+            if _making_waits(wait) or wait.cores.has_room
             else CORE_FREE
         ),
         remedy="Let more of them make the batches",
@@ -706,7 +706,7 @@ LIMITS = (
     ),
     Entry(
         "cores",
-        when=lambda wait: wait.cores_full,
+        when=lambda wait: wait.cores.full,
         says="{loader_limit}: {pace}. Make a sample cheaper, or stop what else runs here: more "
         "workers would only share the cores.",
     ),

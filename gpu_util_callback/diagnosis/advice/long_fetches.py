@@ -173,7 +173,7 @@ def _can_be_ready(wait: InputWait, long: LongFetches) -> bool:
     if a_pass and not (long.steps % a_pass).any():
         return False
     computes = wait.waits is False and wait.usual_fetch_ms >= A_TENTH * wait.needed_ms
-    return not computes or bool(_waited(wait, long)) or wait.own_cpus is None or wait.has_room
+    return not computes or bool(_waited(wait, long)) or wait.cores.own is None or wait.cores.has_room
 
 
 def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:

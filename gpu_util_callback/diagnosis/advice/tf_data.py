@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpu_util_callback.diagnosis.advice.input_wait import LITTLE, MOST_CALLS, InputWait, function_of
+from gpu_util_callback.diagnosis.advice.input_wait import MOST_CALLS, InputWait, function_of
 from gpu_util_callback.diagnosis.advice.snippets import drops_of
 from gpu_util_callback.diagnosis.advice.table import Entry
-from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 from gpu_util_callback.recording.manifest_facts import InputDrop
@@ -53,7 +53,7 @@ def _is_python(wait: InputWait) -> bool:
 def _few_calls(wait: InputWait) -> bool:
     """Return whether the code lets fewer calls of the stage run at a time than there are cores."""
     stage = wait.stage
-    if stage is None or "autotuned" in stage.flags or stage.parallelism >= wait.cpus:
+    if stage is None or "autotuned" in stage.flags or stage.parallelism >= wait.cores.allowed:
         return False
     return bool(stage.flags & {"sequential", "fixed_parallelism"})
 
@@ -66,8 +66,8 @@ def _calls_wait(wait: InputWait) -> bool:
     # The stage cannot have computed more than the whole process did, nor worked longer than its threads
     # were there: a reading of a few batches may say so.
     work_ms = min(stage.work_ms_per_batch, stage.parallelism * wait.arrives_ms)
-    own_cpus = wait.own_cpus
-    return own_cpus is not None and not wait.cores_full and own_cpus * wait.arrives_ms < MOSTLY * work_ms
+    own_cpus = wait.cores.own
+    return own_cpus is not None and not wait.cores.full and own_cpus * wait.arrives_ms < MOSTLY * work_ms
 
 
 def _calls_can_wait_together(wait: InputWait) -> bool:
@@ -75,7 +75,7 @@ def _calls_can_wait_together(wait: InputWait) -> bool:
     stage = wait.stage
     if stage is None or not (_is_map(wait) and _calls_wait(wait)):
         return False
-    return stage.inside is None and wait.cpus > 0 and _calls(wait) > stage.parallelism
+    return stage.inside is None and wait.cores.allowed > 0 and _calls(wait) > stage.parallelism
 
 
 def _call_us(wait: InputWait) -> float:
@@ -129,7 +129,7 @@ def _opener(wait: InputWait) -> Stage | None:
     if wait.not_the_bottleneck:
         # Where nothing is computed and no stage was seen at work, it is the files that are waited
         # for.
-        idles = wait.own_cpus is not None and wait.own_cpus < MOSTLY
+        idles = wait.cores.own is not None and wait.cores.own < MOSTLY
         if not idles or (wait.keeps_up and wait.work_ms >= LITTLE * wait.lost_ms):
             return None
     return opener
@@ -279,7 +279,7 @@ def _keeping(wait: InputWait) -> float:
 def _keeping_before_random(wait: InputWait) -> float:
     """Return the share saved by a cache, where what is random behind it goes on computing."""
     spared_ms = sum(stage.work_ms_per_batch for stage in wait.stages if stage.place >= _kept(wait).place)
-    cores_ms = max(0.0, wait.cpu_ms - spared_ms) / max(0.3, wait.own_cores)
+    cores_ms = max(0.0, wait.cpu_ms - spared_ms) / max(0.3, wait.cores.reachable)
     return min(_keeping(wait), wait.kept(wait.saves(cores_ms)))
 
 
@@ -352,7 +352,7 @@ def _written(wait: InputWait) -> str:
 def _waiting_calls(wait: InputWait) -> str:
     calls = _calls(wait)
     line = f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls={calls})"
-    return line if calls <= wait.cpus else _on_threads(calls, line)
+    return line if calls <= wait.cores.allowed else _on_threads(calls, line)
 
 
 def _on_threads(count: int, line: str) -> str:
@@ -583,7 +583,7 @@ REMEDIES = (
         remedy="Let TensorFlow choose the number of calls",
         code=lambda wait: f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)",
         before=_written,
-        saves=lambda wait: _with_calls(wait, wait.cpus),
+        saves=lambda wait: _with_calls(wait, wait.cores.allowed),
         changes=_random_numbers,
         proof="text_rows",
     ),
@@ -684,7 +684,7 @@ LIMITS = (
     ),
     Entry(
         "outside",
-        when=lambda wait: wait.not_the_bottleneck and not wait.cores_full,
+        when=lambda wait: wait.not_the_bottleneck and not wait.cores.full,
         says="{paces}, although no stage of the pipeline takes long and cores are free: a stage "
         "waits for something outside, a file system or a network. Move the data closer, or read "
         "more of it at a time.",
@@ -692,7 +692,7 @@ LIMITS = (
     Entry(
         "busy",
         when=lambda wait: wait.not_the_bottleneck,
-        says="{paces}, although no stage of the pipeline takes long: {cores}.",
+        says="{paces}, although no stage of the pipeline takes long: {cores.busy}.",
     ),
     Entry(
         "unknown stage",
@@ -721,8 +721,8 @@ LIMITS = (
         "stage",
         when=lambda wait: True,
         says=lambda wait: (
-            f"{wait.takes}{f', and {wait.cores}' if wait.cores_full else ''}. Do less in {wait.slowest.name} (smaller "
-            "images, fewer bytes), or do it once and store the result."
+            f"{wait.takes}{f', and {wait.cores.busy}' if wait.cores.full else ''}. Do less in {wait.slowest.name} "
+            "(smaller images, fewer bytes), or do it once and store the result."
         ),
     ),
 )

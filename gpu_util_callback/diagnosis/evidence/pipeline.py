@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FOUR_FIFTHS
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FOUR_FIFTHS, Constant
 from gpu_util_callback.recording.fold import FAR, Fold
 
+LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
 # Stages that open an input for each element; `sample_from_datasets` has all of its inputs from the start.

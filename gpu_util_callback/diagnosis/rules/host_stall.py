@@ -7,9 +7,9 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice import callbacks
 from gpu_util_callback.diagnosis.advice import host as host_advice
-from gpu_util_callback.diagnosis.advice.input_wait import InputWait
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, roundest, usual_period
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
+from gpu_util_callback.diagnosis.evidence.cores import measure_cores
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
@@ -596,8 +596,8 @@ class HostStall(Rule):
         if not run.custom_loop or not len(run.steps) or (run.framework == "jax" and not run.used_gpus):
             return  # on a CPU JAX queues its steps, and a later one waits for them
         occurrences, usual = long_steps(run, 1e6 * SLICE_MS / A_TENTH)
-        host = InputWait(run, run.whole, 1.0, 1.0)
-        if not run.used_gpus and host.cores_full and host.others_compute and not _in_rhythm(run, occurrences):
+        cores = measure_cores(run, run.whole)
+        if not run.used_gpus and cores.full and cores.others_compute and not _in_rhythm(run, occurrences):
             return  # a step that lacks a core takes long, at any time
         span_ns = max(1, run.present_in(run.whole))
         if occurrences.count < max(A_FEW, limits["min_occurrences"]):

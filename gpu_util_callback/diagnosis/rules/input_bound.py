@@ -312,12 +312,12 @@ class InputBound(Rule):
             return
         where = Range(run.first_step, run.end_step, *run.steps.extent_ns)
         wait = InputWait(run, where, NO_MS, spent_ns / where.steps / 1e6, stages=run.pipeline.stages(*where.extent_ns))
-        queued, input_cpus, other_cpus = wait.queued_share, wait.input_cpus, wait.other_cpus
+        cores, queued, input_cpus = wait.cores, wait.cores.queued, wait.input_cpus
         if queued is None or not input_cpus or 100 * queued < limits["core_wait_pct"]:
             return
-        if not wait.cores_full or input_cpus < max(other_cpus, A_TENTH * wait.cpus):
+        if not cores.full or input_cpus < max(cores.of_others, A_TENTH * cores.allowed):
             return  # a model's own threads fill the cores, too
-        share = min(queued * wait.share_of_input, input_cpus / wait.cpus)
+        share = min(queued * wait.share_of_input, input_cpus / cores.allowed)
         explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
         lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
         lost_ms = lost / where.steps / 1e6
@@ -331,8 +331,8 @@ class InputBound(Rule):
             evidence={
                 "core_wait_pct": round(100 * queued, 1),
                 "input_cpus": round(input_cpus, 2),
-                "other_cpus": round(other_cpus, 2),
-                "held_up_by": wait.cores,
+                "other_cpus": round(cores.of_others, 2),
+                "held_up_by": cores.busy,
             },
             threshold=chosen(limits, "core_wait_pct"),
             advice=input_advice.advise_cores(priced),
@@ -356,8 +356,9 @@ class InputBound(Rule):
         where = run.range_of(pieces[0][0], pieces[-1][1])
         lost = run.lost_of(total_ns, where)
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
-        crowded = long.count < AGAIN and wait.cores_full and 2 * wait.other_cpus >= wait.cpus  # threads wait for cores
-        if crowded or min(1e6 * longest_ms, lost) < least_ns:
+        cores = wait.cores
+        crowded = cores.full and 2 * cores.of_others >= cores.allowed  # threads wait for cores
+        if (long.count < AGAIN and crowded) or min(1e6 * longest_ms, lost) < least_ns:
             return
         advice = long_fetch_advice.advise_long(wait, wait.rare or long)
         if long.count < AGAIN:
@@ -602,7 +603,7 @@ def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
     if not wait.not_the_bottleneck:
         return False
     # A thread that hands a batch over waits for a core as long as any other: no input is slow then.
-    if wait.cores_full and wait.others_compute and wait.rare is None:
+    if wait.cores.full and wait.cores.others_compute and wait.rare is None:
         return True
     return not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns
 
