@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
 from gpu_util_callback.diagnosis.evidence.spans import MAX_SPANS, Range
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
-from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, one_interruption
+from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, Findings, one_interruption
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, still_known, thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Count, Limits
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
@@ -57,7 +57,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
             of_trace = rule.unknown_in_trace if run.source is not None else ""
             silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
         else:
-            findings_so_far.extend(rule.find(run, limits[rule.cause]))
+            findings_so_far += _completed(rule.find(run, limits[rule.cause]), run, limits)
     findings_so_far = [finding for finding in findings_so_far if not one_interruption(run, finding)]
     suppress_duplicates(findings_so_far)
     of_script = [finding for finding in findings_so_far if finding.of_ns is not None]
@@ -96,6 +96,17 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
         "spans": cast(list[Span], sorted(spans, key=order)),
         "silent": silent,
     }
+
+
+def _completed(findings: Findings, run: Run, limits: Mapping[str, Limits]) -> Iterator[Finding]:
+    """Yield findings with what their rules leave out: the limits on their evidence, and the GPUs in use."""
+    for finding in findings:
+        if finding.threshold is None:
+            of_cause = limits[finding.cause]
+            finding.threshold = {name: of_cause[name] for name in finding.evidence if name in of_cause}
+        if finding.gpus is None:
+            finding.gpus = run.used_gpus
+        yield finding
 
 
 def diagnose(recording: Recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> DiagnosisFacts:
@@ -172,7 +183,7 @@ def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDi
                 merged[claim["id"], False] = worst
     findings = list(merged.values())
     for rule in RULES:
-        for finding in rule.between(runs, limits[rule.cause]):
+        for finding in _completed(rule.between(runs, limits[rule.cause]), runs[0], limits):
             findings.append(_object(finding, runs[0]))
     findings.sort(key=order)
     causes = {claim["cause"] for claim in findings}
@@ -300,7 +311,7 @@ def _object(finding: Finding, run: Run) -> AnyFinding:
             "question": finding.advice.question,
             "changes": finding.advice.changes,
         },
-        "gpus": list(finding.gpus) if exact else sorted(finding.gpus),
+        "gpus": list(finding.gpus or ()) if exact else sorted(finding.gpus or ()),
         "ranks": _ranks(run) if finding.ranks is None else finding.ranks,
     }
     if finding.advice.untried:
@@ -413,7 +424,7 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
 
     def explained(finding: Finding, by: Finding) -> bool:
         slowed = RULE_OF[finding.cause].comparing and RULE_OF[by.cause].slowing
-        if not slowed or finding.gpus[0] not in by.gpus:
+        if not slowed or not finding.gpus or finding.gpus[0] not in (by.gpus or ()):
             return False
         assert finding.where is not None and by.where is not None
         overlap_ns = min(finding.where.end_ns, by.where.end_ns) - max(finding.where.start_ns, by.where.start_ns)

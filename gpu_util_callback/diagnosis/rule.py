@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.samples import SharedSpan
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.windows import Share
 from gpu_util_callback.diagnosis.thresholds import (
@@ -85,7 +86,9 @@ class Finding:
         lost_ns: time of the run this cause cost; None = it held, but its cost cannot be known.
         detail: distinguishes findings of one cause ("validation", "gpu1"); part of the id.
         evidence: name -> number or text, in the order to show; units in the names.
-        threshold: the limits that fired, under the names of the evidence they apply to.
+        threshold: the limits that fired, under the names of the evidence they apply to; None = all that have
+            the name of some of the evidence.
+        gpus: None = those in use.
         pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
             empty = anywhere in the range.
         state: seen often enough that more of it will follow, however little it cost so far.
@@ -103,9 +106,9 @@ class Finding:
     lost_ns: int | None
     confidence: Confidence
     evidence: Evidence
-    threshold: Evidence
+    threshold: Evidence | None
     advice: Advice
-    gpus: list[int] = field(default_factory=list)
+    gpus: list[int] | None = None
     detail: str = ""
     pieces: list[tuple[int, int]] = field(default_factory=list)
     state: bool = False
@@ -233,14 +236,13 @@ class Rule:
         lost_ns: int | None = None,
         confidence: Confidence = MEASURED,
         threshold: Mapping[str, object] | None = None,
-        gpus: Iterable[int] = (),
+        gpus: Iterable[int] | None = None,
         **more: Any,
     ) -> Finding:
         """Return a finding of this cause: of the whole run and of unknown cost, unless given.
 
         Args:
             title: by default the rule's.
-            threshold: the limits that fired, of `chosen` where the evidence has the same names.
             more: further attributes of `Finding`.
         """
         return Finding(
@@ -250,9 +252,9 @@ class Rule:
             lost_ns,
             confidence,
             evidence,
-            dict(threshold or {}),
+            None if threshold is None else dict(threshold),
             advice,
-            list(gpus),
+            None if gpus is None else list(gpus),
             **more,
         )
 
@@ -260,10 +262,10 @@ class Rule:
         self,
         share: Share,
         advice: Advice,
-        threshold: Mapping[str, float],
         evidence: Evidence,
         of_trace: str,
         detail: str = "",
+        threshold: Mapping[str, float] | None = None,
     ) -> Finding:
         """Return a finding for the steps of a share.
 
@@ -281,6 +283,16 @@ class Rule:
             gpus=share.gpus,
             severity=share.pct / 100 if share.exact else None,
             detail=detail,
+        )
+
+    def of_stretch(
+        self, stretch: SharedSpan, *, evidence: Evidence, lost_ns: int | None = None, **more: Any
+    ) -> Finding:
+        """Return a finding for a stretch of samples in which GPUs lose time: by default, as long as the slowest."""
+        lost_ns = stretch.lost_ns if lost_ns is None else lost_ns
+        evidence, gpus = {"gpu": stretch.gpus[0]} | evidence, stretch.gpus
+        return self.finding(
+            where=stretch.where, lost_ns=lost_ns, confidence=ESTIMATED, evidence=evidence, gpus=gpus, **more
         )
 
     def part_of(self, detail: str) -> str:

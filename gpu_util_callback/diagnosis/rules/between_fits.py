@@ -6,7 +6,7 @@ from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import ESTIMATED, LEAST_GAIN, Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import DOUBLE, LEAST_S, MOSTLY, MOSTLY_PCT, Limits, chosen
+from gpu_util_callback.diagnosis.thresholds import DOUBLE, LEAST_S, MOSTLY, MOSTLY_PCT, Limits
 from gpu_util_callback.words import duration
 
 OUTSIDE, OTHER = "fit outside its callbacks", "other code"
@@ -65,9 +65,7 @@ class BetweenFits(Rule):
             lost_ns=round(1e9 * script.between),
             confidence=ESTIMATED,
             evidence=evidence,
-            threshold=chosen(limits, "between_pct"),
             advice=advice,
-            gpus=run.used_gpus,
             of_ns=round(1e9 * script.wall_s),
         )
 

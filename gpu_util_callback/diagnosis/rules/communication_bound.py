@@ -46,9 +46,7 @@ class CommunicationBound(Rule):
             else:
                 evidence["world_size"] = run.manifest.get("world_size")
                 advice = _advice(run)
-            yield self.loss(
-                share, advice, threshold={"exposed_collective_pct": limit}, evidence=evidence, of_trace=title
-            )
+            yield self.loss(share, advice, evidence=evidence, of_trace=title)
 
 
 def _of_late_rank(late: SourceLateRank) -> Advice:

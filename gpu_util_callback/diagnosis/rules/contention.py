@@ -5,8 +5,8 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Findings, Rule, significant
-from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, SIGNIFICANT, Constant, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule, significant
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, SIGNIFICANT, Constant, Limits, Threshold
 from gpu_util_callback.words import capitalized, gpu_names
 
 OTHERS = "utilization_other_pct"
@@ -51,22 +51,17 @@ class Contention(Rule):
             samples = losses_by_gpu[gpu][0]
             memory = samples.at("memory_other_bytes")[mask]
             has_memory = np.isfinite(memory).any()
-            yield self.finding(
+            yield self.of_stretch(
+                stretch,
                 title=f"{self.title} (gpu{gpu})"
                 if len(stretch.gpus) == 1
                 else f"Other processes use {gpu_names(stretch.gpus)}",
-                where=stretch.where,
-                lost_ns=stretch.lost_ns,
-                confidence=ESTIMATED,
                 evidence={
-                    "gpu": gpu,
                     "others_active_pct": mean_of(samples.at(OTHERS)[mask]),
                     "gpu_active_pct": mean_of(samples.at("utilization_pct")[mask]),
                     "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2) if has_memory else None,
                 },
-                threshold=chosen(limits, "others_active_pct", "gpu_active_pct"),
                 advice=_advice(run, stretch.gpus, limits["others_active_pct"]),
-                gpus=stretch.gpus,
             )
 
 

@@ -4,7 +4,7 @@ from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_FIFTH, Limits, Threshold
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 from gpu_util_callback.words import capitalized
 
@@ -99,7 +99,6 @@ class CpuFallback(Rule):
                 "gpu_active_pct": round(idle.active_pct, 1),
                 held_in: round(most_bytes / 2**20, 3),
             },
-            threshold=chosen(limits, "gpu_active_pct"),
             advice=Advice(
                 f"{capitalized(called(run.framework))} sees the {names[0]}, but the steps run on the CPU: its "
                 "memory holds no model, and it was idle throughout. Put the model and every batch "

@@ -4,7 +4,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 
 class DataEnded(Rule):
@@ -57,11 +57,9 @@ class DataEnded(Rule):
                 continue
             if cut and len(short) == 1 and at_the_end:
                 continue
-            yield self._finding(run, limits, name, kind, short + first, int(batches[short].max()), longest)
+            yield self._finding(run, name, kind, short + first, int(batches[short].max()), longest)
 
-    def _finding(
-        self, run: Run, limits: Limits, name: str, kind: str, numbers: np.ndarray, then: int, longest: int
-    ) -> Finding:
+    def _finding(self, run: Run, name: str, kind: str, numbers: np.ndarray, then: int, longest: int) -> Finding:
         in_turn = len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
         which = f"{numbers[0]}–{numbers[-1]}" if in_turn else ", ".join(map(str, numbers[:3].tolist()))
         more = ", …" if not in_turn and len(numbers) > 3 else ""
@@ -72,9 +70,7 @@ class DataEnded(Rule):
         return self.finding(
             title=f"{place} had {then} of {longest:,} {unit}: the {what} is used up{repeats}",
             evidence={f"short_{name}s": len(numbers), "batches_then": then, "batches_first": longest},
-            threshold=chosen(limits, "batches_then"),
             advice=_advice(run, name, what, longest),
-            gpus=run.used_gpus,
             detail="" if name == "epoch" else name,
         )
 

@@ -7,16 +7,7 @@ from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in
 from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Findings, Rule, known, significant
-from gpu_util_callback.diagnosis.thresholds import (
-    AGAIN,
-    DOUBLE,
-    MATTERS_PCT,
-    MOSTLY,
-    SIGNIFICANT,
-    Limits,
-    Threshold,
-    chosen,
-)
+from gpu_util_callback.diagnosis.thresholds import AGAIN, DOUBLE, MATTERS_PCT, MOSTLY, SIGNIFICANT, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import InputDrop
 from gpu_util_callback.words import counted, listed
 
@@ -80,9 +71,7 @@ class DataWaste(Rule):
                     "gpu_active_meanwhile_pct": active,
                 }
             ),
-            threshold=chosen(limits, "dropped_pct"),
             advice=_skip_before(run, drop, samples),
-            gpus=run.used_gpus,
             detail="skip",
             pieces=intervals(first_batches),
         )
@@ -100,7 +89,6 @@ class DataWaste(Rule):
             title=f"An epoch of {steps:,} steps reads the {batches:,} batches of its set {steps / batches:.0f} "
             "times: steps_per_epoch counts batches, not samples",
             evidence={"set_samples": samples, "set_batches": batches, "set_read_times": round(steps / batches, 1)},
-            threshold=chosen(limits, "set_read_times"),
             advice=Advice(
                 "Is an epoch meant to be one pass?", f"model.fit(..., steps_per_epoch={batches})", question=True
             ),

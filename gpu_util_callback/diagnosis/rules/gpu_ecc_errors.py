@@ -4,7 +4,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 COLUMN = "ecc_uncorrected"
 
@@ -38,7 +38,6 @@ class GpuEccErrors(Rule):
                 title=f"gpu{gpu} had uncorrected memory errors",
                 where=run.range_of(start, max(end, start + 1)),
                 evidence={"gpu": gpu, "uncorrected_errors": errors},
-                threshold=chosen(limits, "uncorrected_errors"),
                 advice=Advice(
                     f"The memory of gpu{gpu} returned data that it could not correct: results from "
                     "then on may be wrong. Go back to a checkpoint from before, reset the GPU so "

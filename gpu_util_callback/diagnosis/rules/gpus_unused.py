@@ -3,7 +3,7 @@
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, NO_WORK_PCT, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MIN_SAMPLES, NO_WORK_PCT, Limits, Threshold
 
 
 class GpusUnused(Rule):
@@ -52,7 +52,6 @@ class GpusUnused(Rule):
                 "busy_active_pct": round(max(active[gpu] for gpu in busy), 1),
                 "faster_at_most": float(total) / len(busy),
             },
-            threshold=chosen(limits, "unused_active_pct", "busy_active_pct"),
             advice=_advice(run, unused),
             gpus=unused,
         )

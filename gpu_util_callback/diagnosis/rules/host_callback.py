@@ -3,7 +3,7 @@
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import base_of
 from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Limits, chosen
+from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, Limits
 
 
 class HostCallback(Rule):
@@ -35,7 +35,6 @@ class HostCallback(Rule):
             title=f"Calls to the host inside the compiled step take {pct:.0f} % of the {base_of(run.source)}",
             lost_ns=lost,
             evidence={"host_callback_pct": pct, "host_activity": calls["name"]},
-            threshold=chosen(limits, "host_callback_pct"),
             advice=_advice(run, calls["name"]),
             gpus=run.source["gpus"],
             severity=pct / 100,

@@ -272,42 +272,39 @@ class HostStall(Rule):
         once = source["once"]["idle_ns"] if source["once"] else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
             if source["once"] and 2 * once >= share.lost_ns:
-                yield self._start_up(share, source["once"], limits, run)
+                yield self._start_up(share, source["once"], run)
             share = share.without(once + calls)
             if share.pct < limits["idle_host_pct"]:
                 continue
             blocking = source.get("blocking_call")
             if blocking and 2 * blocking["idle_ns"] >= share.lost_ns:
-                yield self._blocked(share.only(min(blocking["idle_ns"], share.lost_ns)), blocking, limits, run)
+                yield self._blocked(share.only(min(blocking["idle_ns"], share.lost_ns)), blocking, run)
                 continue
             yield self.loss(
                 share,
                 host_advice.host_activity(source["host_activity"]),
-                threshold=chosen(limits, "idle_host_pct"),
                 evidence={"idle_host_pct": share.pct, "host_activity": source["host_activity"] or None},
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does something else",
             )
 
-    def _start_up(self, share: Share, once: SourceOnce, limits: Limits, run: Run) -> Finding:
+    def _start_up(self, share: Share, once: SourceOnce, run: Run) -> Finding:
         """Return the finding about costs that are paid once, in a trace that began too early."""
         start_up = share.only(once["idle_ns"])
         return self.loss(
             start_up,
             host_advice.traced_too_early(run, once["name"], once["longest_ns"]),
-            threshold=chosen(limits, "idle_host_pct"),
             evidence={"idle_host_pct": start_up.pct, "host_activity": once["name"]},
             of_trace=f"Start-up that is paid once takes {start_up.pct:.0f} % of the {start_up.whole}",
             detail="start_up",
         )
 
-    def _blocked(self, share: Share, call: SourceBlockingCall, limits: Limits, run: Run) -> Finding:
+    def _blocked(self, share: Share, call: SourceBlockingCall, run: Run) -> Finding:
         """Return the finding about single calls of the driver that hold the host."""
         took = f"{duration(call['each_ns'] / 1e9)}{' each' if call['count'] > 1 else ''}"
         calls = f"{call['count']:,} calls of {call['name']}" if call["count"] > 1 else f"One call of {call['name']}"
         return self.loss(
             share,
             host_advice.blocked_in(run, call),
-            threshold=chosen(limits, "idle_host_pct"),
             evidence={"idle_host_pct": share.pct, "host_activity": call["name"], "seconds_each": call["each_ns"] / 1e9},
             of_trace=f"{calls} {'take' if call['count'] > 1 else 'takes'} {took}, and the GPU idles meanwhile",
             detail="call",
@@ -450,7 +447,6 @@ class HostStall(Rule):
                 where=where,
                 lost_ns=lost,
                 evidence=evidence,
-                threshold=chosen(limits, "callback_pct", "ms_per_step"),
                 advice=advice,
                 detail=name or "callbacks",
                 state=in_many_steps(took, run.steps["top_callbacks_ns"][blocks]),
@@ -521,7 +517,6 @@ class HostStall(Rule):
                 confidence=ESTIMATED,
                 evidence=evidence | fired,
                 threshold=chosen(limits, "own_python_pct", "min_looks", *fired),
-                gpus=run.used_gpus,
                 state=True,
                 **what,
             )
@@ -583,7 +578,6 @@ class HostStall(Rule):
             where=where,
             lost_ns=lost,
             evidence=evidence,
-            threshold=chosen(limits, "unmarked_pct", "lost_pct"),
             advice=advice,
             detail=detail,
             pieces=pieces,
@@ -629,7 +623,6 @@ class HostStall(Rule):
             where=run.whole,
             lost_ns=lost,
             evidence=evidence,
-            threshold=chosen(limits, "long_steps_pct", "lost_pct"),
             advice=advice,
             detail=LONG,
             pieces=intervals(occurrences),

@@ -139,7 +139,6 @@ class Imbalance(Rule):
                 "least_busy": least_busy,
                 "least_busy_kernel_ms": least / 1e6,
             },
-            threshold=chosen(limits, "work_gap_pct", "gap_of_step_pct"),
             advice=Advice(do),
             gpus=gpus,
             severity=of_step / 100,

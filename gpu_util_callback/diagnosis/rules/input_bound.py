@@ -49,7 +49,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     Constant,
     Limits,
     Threshold,
-    chosen,
 )
 from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import duration, listed, percent
@@ -195,10 +194,8 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
             "longest_s": round(most_s, 3),
             "gpu_active_meanwhile_pct": active,
         },
-        threshold=chosen(limits, "wait_pct"),
         state=often >= MANY_TIMES,
         advice=advice_table.first_holding(input_advice.SET_UP, set_up),
-        gpus=run.used_gpus,
         detail="setup",
         pieces=intervals(occurrences),
     )
@@ -334,9 +331,7 @@ class InputBound(Rule):
                 "other_cpus": round(cores.of_others, 2),
                 "held_up_by": cores.busy,
             },
-            threshold=chosen(limits, "core_wait_pct"),
             advice=input_advice.advise_cores(priced),
-            gpus=run.used_gpus,
             state=True,
             detail=CORES,
         )
@@ -377,7 +372,6 @@ class InputBound(Rule):
             },
             threshold={share: limits[share], "seconds_each": limits["once_s"]},
             advice=advice,
-            gpus=run.used_gpus,
             detail="fetch",
             pieces=pieces,
         )
@@ -403,7 +397,6 @@ class InputBound(Rule):
                     "slowest_stage": stage["path"] if stage else None,
                     "slowest_stage_self_ms": stage.get("self_ms") if stage else None,
                 },
-                threshold=chosen(limits, "wait_pct"),
                 advice=_in_trace_advice(run, source, lost / steps / 1e6, (total - lost) / steps / 1e6),
                 gpus=source["gpus"],
                 severity=lost / total,
@@ -449,7 +442,6 @@ class InputBound(Rule):
             lost_ns=waiting.lost_ns,
             confidence=MEASURED if measured else ESTIMATED,
             evidence=evidence,
-            threshold=chosen(limits, "wait_pct"),
             advice=advice,
             gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
             state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),

@@ -155,7 +155,6 @@ class LaunchBound(Rule):
                 evidence={"predict_set_up_pct": round(pct, 1), "looks": stack_samples.count},
                 threshold=chosen(limits, "predict_set_up_pct", "min_looks"),
                 advice=host_advice.PREDICT_ADVICE,
-                gpus=run.used_gpus,
                 detail="predict",
             )
         ]
@@ -172,7 +171,6 @@ class LaunchBound(Rule):
                         switch.replace("True", "False").replace("=1", "=0"),
                         proof="tests/diagnosis/test_debugging.py::test_the_line_switches_it_off",
                     ),
-                    gpus=run.used_gpus,
                     detail=switch,
                 )
 
@@ -180,7 +178,8 @@ class LaunchBound(Rule):
         eager = _runs_eagerly(run, limits)
         if eager is None or run.steps.total_rows < limits["min_steps"]:
             return
-        evidence, threshold, advice = eager
+        evidence, advice = eager
+        threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
         title, gpus, lost_ns = "The step runs eagerly, operation by operation from Python", run.used_gpus, None
         idle = run.idle(*run.steps.extent_ns) if run.used_gpus else None
         in_steps = idle_in_steps(run) if idle is not None else None
@@ -210,16 +209,16 @@ class LaunchBound(Rule):
 # -- eager execution ---------------------------------------------------------------------------
 
 
-def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice] | None:
-    """Return evidence, thresholds and advice if the step runs eagerly; None if not, or if unknown.
+def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
+    """Return evidence and advice if the step runs eagerly; None if not, or if unknown.
 
     PyTorch always does unless the step is compiled: that alone is no cause.
     """
     if run.fit.get("run_eagerly", False) and (run.used_gpus or run.framework != "torch"):
-        return {"run_eagerly": "yes"}, {}, _eager_advice(run)
+        return {"run_eagerly": "yes"}, _eager_advice(run)
     by = run.framework_facts.get("eager_by")
     if by:
-        return {"eager_by": by}, {}, _undo(str(by))
+        return {"eager_by": by}, _undo(str(by))
     stack_samples = stack_samples_of(run)
     if stack_samples is None or not idioms(run).decorator:
         return None
@@ -233,8 +232,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.count}
     if stack_samples.operations:
         evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": op_us and round(op_us, 1)}
-    threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
-    return evidence, threshold, _compile_advice(run, stack_samples)
+    return evidence, _compile_advice(run, stack_samples)
 
 
 def _eager_advice(run: Run) -> Advice:

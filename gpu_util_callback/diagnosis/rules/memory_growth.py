@@ -12,16 +12,7 @@ from gpu_util_callback.diagnosis.advice.snippets import sizes_vary, steps_an_epo
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule, known
-from gpu_util_callback.diagnosis.thresholds import (
-    FOUR_FIFTHS,
-    MOSTLY,
-    NOTICEABLY,
-    Constant,
-    Count,
-    Limits,
-    Threshold,
-    chosen,
-)
+from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, MOSTLY, NOTICEABLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.recording.schema import FIT_GAP
 from gpu_util_callback.words import duration, gpu_names
 
@@ -102,12 +93,12 @@ class MemoryGrowth(Rule):
         predicted = forecasts(run, limits)
         host = next((forecast for forecast in predicted if forecast.group == "host"), None)
         if host is not None:
-            yield _finding(run, host, [], limits)
+            yield _finding(run, host, [])
         of_gpus = [forecast for forecast in predicted if forecast is not host]
         if of_gpus:
             first = min(of_gpus, key=lambda forecast: forecast.full_s if forecast.full_s is not None else np.inf)
             gpus = sorted(_gpu_of(forecast.group) for forecast in of_gpus)
-            yield _finding(run, first, gpus, limits)
+            yield _finding(run, first, gpus)
 
 
 def forecasts(run: Run, limits: Limits) -> list[Forecast]:
@@ -261,7 +252,7 @@ def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
 # ---- what grows ------------------------------------------------------------------------
 
 
-def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> Finding:
+def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
     growth = forecast.growth
     mib = growth.per_step / MIB
     title = CALLED[forecast.column]
@@ -293,7 +284,6 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int], limits: Limits) -> F
         title=title,
         confidence=ESTIMATED,
         evidence=known(evidence),
-        threshold=chosen(limits, "grown_mib"),
         advice=memory_advice.GROWING[kind](run, observed or ""),
         gpus=gpus,
         detail="gpu" if gpus else "host",

@@ -4,7 +4,7 @@ from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
 
@@ -46,7 +46,6 @@ class MemoryLimit(Rule):
                 "limit_gib": round(memory.limit / 2**30, 2),
                 "device_gib": round(total / 2**30, 2),
             },
-            threshold=chosen(limits, "limit_pct", "allocator_used_pct"),
             advice=_advice(run, memory.limit, total),
             gpus=low,
         )

@@ -5,7 +5,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Findings, Rule
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, FULL_PCT, MOSTLY, MOSTLY_PCT, Limits, Threshold
 
 SYSTEMS = ("Windows", "WSL")  # elsewhere the driver refuses instead
@@ -55,19 +55,16 @@ class MemorySpill(Rule):
                 continue
             samples, mask = losses_by_gpu[gpu][0], stretch.inside
             used = float(np.nanmax(samples.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
-            yield self.finding(
-                where=stretch.where,
+            yield self.of_stretch(
+                stretch,
                 lost_ns=round(stretch.where.length_ns * (1 - 1 / slowdown)),
-                confidence=ESTIMATED,
                 evidence={
-                    "gpu": gpu,
                     "memory_used_pct": round(100 * used, 1),
                     "gpu_active_pct": mean_of(samples.at("utilization_pct")[mask]),
                     "power_pct": round(_share(samples, "power_mw", mask), 1),
                     "memory_active_pct": round(_share(samples, "memory_utilization_pct", mask), 1),
                     "slowdown": round(slowdown, 1),
                 },
-                threshold={name: limits[name] for name in self.thresholds if name != "min_s"},
                 advice=Advice(
                     f"The memory of gpu{gpu} is full. The driver moved the rest to system memory, "
                     f"and steps are {slowdown:.1f} times as slow since. Use less memory: take smaller "
@@ -76,7 +73,6 @@ class MemorySpill(Rule):
                     "the driver refuse with an error instead.",
                     alters_training=True,
                 ),
-                gpus=stretch.gpus,
             )
 
 

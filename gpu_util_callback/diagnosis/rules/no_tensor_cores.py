@@ -49,7 +49,7 @@ class NoTensorCores(Rule):
             return
         first = findings[0]  # one line for all GPUs: they run the same model
         if run.source is not None:
-            first.gpus = [gpu for finding in findings for gpu in finding.gpus]
+            first.gpus = [gpu for finding in findings for gpu in finding.gpus or ()]
             first.detail = ""
         yield first
 
@@ -86,7 +86,6 @@ class NoTensorCores(Rule):
                 "precision": policy or None,
                 "compute_capability": able,
             },
-            threshold=dict(limits),
             advice=_advice(run, able, policy),
             gpus=[gpu],
             detail=f"gpu{gpu}",

@@ -203,6 +203,7 @@ def _killed(run: Run, limits: Limits) -> Findings:
     yield OutOfMemory.finding(
         title=title,
         confidence=ESTIMATED,
+        gpus=(),
         evidence=known(evidence),
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
         advice=memory_advice.GROWING[kind](run, grows_with or "") if kind else memory_advice.smaller(run, None, None),

@@ -17,7 +17,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     Count,
     Limits,
     Threshold,
-    chosen,
 )
 from gpu_util_callback.words import capitalized
 
@@ -275,9 +274,7 @@ class Recompilation(Rule):
             title=EVERY_FIT,
             lost_ns=round(1e9 * script.compiles_again_s),
             evidence={"compile_pct": round(pct, 1), "compilations": script.compilations},
-            threshold=chosen(limits, "compile_pct", "compilations"),
             advice=_advise_fits(run),
-            gpus=run.used_gpus,
             detail="every_fit",
             of_ns=round(1e9 * script.wall_s),
         )
@@ -316,9 +313,7 @@ class Recompilation(Rule):
                 lost_ns=lost,
                 confidence=ESTIMATED if by_shape or steps.mostly_estimated(blocks) else MEASURED,
                 evidence=evidence,
-                threshold=chosen(limits, "compile_pct", "compilations"),
                 advice=_advise_fits(run) if each_fit else _advise_shapes(run, count),
-                gpus=run.used_gpus,
                 state=count >= MANY_TIMES,
             )
 

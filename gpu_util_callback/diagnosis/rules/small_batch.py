@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, larger_bat
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import copying_pct, fill, needed_vram
 from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold
 
 # Shared with small_model: the same symptom without a better batch size to offer.
 BUSY_BUT_EMPTY = {
@@ -76,7 +76,6 @@ class SmallBatch(Rule):
             batch = {"vram_used_pct": round(used, 1), "batch_size": run.fit.get("batch_size")}
             yield self.finding(
                 evidence=evidence | batch,
-                threshold=chosen(limits, "gpu_active_pct", "sm_active_pct", "vram_used_pct"),
                 advice=_advice(run, evidence["sm_active_pct"], used),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",

@@ -58,7 +58,6 @@ class Stuck(Rule):
             ),
             threshold={"no_step_s": standstill.get("limit_s", 0.0)},
             advice=Advice(_advice(standstill)),
-            gpus=run.used_gpus,
             pieces=[(start, end)],
             severity=min(1.0, 1e9 * seconds / max(1, run.wall_ns)),
         )

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold
 
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
@@ -77,7 +77,6 @@ class SyncBound(Rule):
             yield self.loss(
                 share,
                 _advice(run),
-                threshold=chosen(limits, "idle_sync_pct"),
                 evidence=evidence,
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits for it",
             )
@@ -117,7 +116,6 @@ class SyncBound(Rule):
                 "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
                 "steps_per_execution": 1,
             },
-            threshold=chosen(limits, "gpu_active_pct", "gpu_wait_pct", "step_ms", "idle_ms_per_step"),
             advice=_advice(run),
             gpus=idle.gpus,
         )

@@ -7,7 +7,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import HOLD_NS, RARE_NS, Sampled, sampled, shared_spans
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule, significant
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import (
     A_FIFTH_PCT,
     LEAST_S,
@@ -82,7 +82,6 @@ class Throttled(Rule):
                 slow = float(np.nanmean(clock.mhz[mask]))
                 hot = clock.samples.at("temperature_c")[mask]
                 evidence: Evidence = {
-                    "gpu": gpu,
                     "reason": word,
                     "throttled_pct": round(throttled, 1),
                     "clock_deficit_pct": round(100 * (1 - slow / clock.full_mhz), 1),
@@ -90,15 +89,12 @@ class Throttled(Rule):
                     "full_clock_mhz": round(clock.full_mhz),
                     "temperature_c": round(float(np.nanmax(hot))) if np.isfinite(hot).any() else None,
                 }
-                yield self.finding(
+                yield self.of_stretch(
+                    stretch,
                     title=f"Throttled ({word})",
-                    where=stretch.where,
-                    lost_ns=stretch.lost_ns,
-                    confidence=ESTIMATED,
                     evidence=evidence,
                     threshold={"throttled_pct": limits["throttled_pct"], "clock_deficit_pct": least},
                     advice=_advice(run, stretch.gpus, word),
-                    gpus=stretch.gpus,
                     detail=word,
                 )
 

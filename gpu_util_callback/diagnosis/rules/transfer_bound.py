@@ -24,16 +24,8 @@ from gpu_util_callback.diagnosis.evidence.samples import (
     shared_spans,
 )
 from gpu_util_callback.diagnosis.evidence.windows import Share, share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Findings, Rule, significant
-from gpu_util_callback.diagnosis.thresholds import (
-    MATTERS_PCT,
-    MIN_S,
-    SIGNIFICANT,
-    TRACED_PCT,
-    Limits,
-    Threshold,
-    chosen,
-)
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Finding, Findings, Rule, significant
+from gpu_util_callback.diagnosis.thresholds import MATTERS_PCT, MIN_S, SIGNIFICANT, TRACED_PCT, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import gpu_names
 
@@ -78,7 +70,7 @@ class TransferBound(Rule):
         uploaded = run.source["uploaded_ns"] if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             if uploaded and 2 * uploaded >= share.lost_ns:
-                yield self._upload(run, share.only(uploaded), limit)
+                yield self._upload(run, share.only(uploaded))
                 share = share.without(uploaded)
             if share.pct < limit:
                 continue
@@ -98,17 +90,15 @@ class TransferBound(Rule):
             yield self.loss(
                 share,
                 _advice(run, degraded, up.ms_per_step > down.ms_per_step),
-                threshold={"exposed_copy_pct": limit},
                 evidence=evidence,
                 of_trace=f"Copies that nothing hides take {share.pct:.0f} % of the {share.whole}",
             )
 
-    def _upload(self, run: Run, share: Share, limit: float) -> Finding:
+    def _upload(self, run: Run, share: Share) -> Finding:
         """Return the finding about copying the model to the GPUs, in a trace that began too early."""
         return self.loss(
             share,
             host_advice.traced_too_early(run, "The upload before the kernels", share.lost_ns),
-            threshold={"exposed_copy_pct": limit},
             evidence={"exposed_copy_pct": share.pct},
             of_trace=f"The upload before the kernels takes {share.pct:.0f} % of the {share.whole}",
             detail="upload",
@@ -123,13 +113,10 @@ class TransferBound(Rule):
             full = mask & link.full
             degraded = _degraded(run, span.gpus[0])
             several = len(span.gpus) > 1
-            yield self.finding(
+            yield self.of_stretch(
+                span,
                 title=f"{self.title} ({gpu_names(span.gpus)}: the PCIe {'links are' if several else 'link is'} full)",
-                where=span.where,
-                lost_ns=span.lost_ns,
-                confidence=ESTIMATED,
                 evidence={
-                    "gpu": span.gpus[0],
                     "link_used_pct": mean_of(link.use[full]),
                     "gb_per_s": mean_of(link.rate[full] / 1e9, 2),
                     "link_gb_per_s": mean_of(link.limit[mask] / 1e9, 2),
@@ -137,9 +124,7 @@ class TransferBound(Rule):
                     "sm_active_pct": mean_of(link.sm_active[mask]),
                     "pcie_link": degraded,
                 },
-                threshold=chosen(limits, "link_used_pct"),
                 advice=_advice(run, degraded, False, full=True),
-                gpus=span.gpus,
             )
 
 
