@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_util_callback.monitor import GpuUtilMonitor
 from gpu_util_callback.recorder.messages import note
+from gpu_util_callback.steps.callback_list import describe_callbacks
 from gpu_util_callback.steps.frames import FitWatch
 
 __all__ = ["lightning_callback", "trainer_callback"]
@@ -122,11 +123,12 @@ class TrainerHooks:
     def _new_monitor(self) -> GpuUtilMonitor:
         return GpuUtilMonitor(**{"framework": "torch", **self._settings})
 
-    def _begin(self, loader: object, accumulates: object) -> None:
+    def _begin(self, loader: object, accumulates: object, callbacks: Iterable[object]) -> None:
         """Begin to record.
 
         Args:
             accumulates: the number of batches whose gradients one update of the weights adds up.
+            callbacks: all of the trainer.
         """
         self._finish()
         frame = self._training()
@@ -137,11 +139,14 @@ class TrainerHooks:
         if recorder is None:
             return
         name, batches = "transformers" if self._library == "transformers" else "lightning", recorder.facts["fit"]
-        recorder.facts["fit"] = facts = {**batches, "trainer": name}
+        facts: dict[str, Any] = {"trainer": name}
+        with recorder.guarded("facts about the callbacks"):
+            facts["callbacks"] = describe_callbacks(callbacks)
         if isinstance(accumulates, int) and accumulates > 0:
             facts["gradient_accumulation_steps"] = accumulates
             if name == "transformers" and batches.get("steps_per_epoch"):  # its step is an update
                 facts["steps_per_epoch"] = math.ceil(batches["steps_per_epoch"] / accumulates)
+        recorder.facts["fit"] = {**recorder.facts["fit"], **facts}  # at once: the recorder's thread adds its own
 
     def _training(self) -> FrameType:
         """Return the frame of the trainer's method that the program has called."""
@@ -181,7 +186,7 @@ class TrainerHooks:
         self._loop_does(method)
         self._request()
 
-    def _request(self) -> None:
+    def _request(self, *_: object, **__: object) -> None:
         """Note that the trainer may now ask for its next batch."""
         self._requested_s = time.perf_counter()
 
@@ -217,9 +222,9 @@ class _HuggingFace(TrainerHooks):
     _phase = ""  # under way
 
     def on_train_begin(self, args: object, *_: object, **arguments: object) -> None:
-        self._begin(arguments.get("train_dataloader"), getattr(args, "gradient_accumulation_steps", None))
-        handler = sys._getframe(1).f_locals.get("self")
-        self._report(lambda: self._others(getattr(handler, "callbacks", ())))
+        others = getattr(sys._getframe(1).f_locals.get("self"), "callbacks", ())
+        self._begin(arguments.get("train_dataloader"), getattr(args, "gradient_accumulation_steps", None), others)
+        self._report(lambda: self._others(others))
 
     def _others(self, callbacks: Iterable[object]) -> Iterator[_Reported]:
         """Yield the hooks of other callbacks, which are called before ours, but for the library's own light ones."""
@@ -246,8 +251,7 @@ class _HuggingFace(TrainerHooks):
         self._epoch("batches_end")
         self._next_phase(control)
 
-    def on_log(self, *_: object, **__: object) -> None:
-        self._request()
+    on_log = TrainerHooks._request
 
     def on_evaluate(self, _args: object, _state: object, control: Any, **_: object) -> None:
         self._next_phase(control)
@@ -280,7 +284,7 @@ class _Lightning(TrainerHooks):
     _in_batch = False  # `training_step` fetches by itself where it takes an iterator
 
     def on_train_start(self, trainer: Any, *_: object) -> None:
-        self._begin(trainer.train_dataloader, getattr(trainer, "accumulate_grad_batches", None))
+        self._begin(trainer.train_dataloader, getattr(trainer, "accumulate_grad_batches", None), trainer.callbacks)
         self._parts: dict[str, tuple[str, str]] = {}
         self._report(lambda: self._actions(trainer.profiler))
 
@@ -296,10 +300,8 @@ class _Lightning(TrainerHooks):
             part = (hook, "") if hook in (_FETCH, _BATCH, _EPOCH) else ("", "")
             if owner.startswith("[Callback]") and hook in _BETWEEN_STEPS:
                 name = owner.removeprefix("[Callback]").partition("{")[0].rpartition(".")[2]
-                if "Checkpoint" in name:
-                    part = "checkpoint", "checkpoint"
-                elif name != type(self).__name__:
-                    part = "callback", name
+                timed = name * (name != type(self).__name__)
+                part = ("checkpoint", "checkpoint") if "Checkpoint" in name else ("callback", timed)
             self._parts[action] = part
         return part
 

@@ -341,8 +341,7 @@ def workers(ranks: Iterable[int]) -> str:
     if len(ends) > 4:
         return f"{len(ordered):,} workers"
     names = [f"{first}–{last}" if last > first else f"{first}" for first, last in ends]
-    joined = listed(names)
-    return f"Worker{'s' if len(ordered) > 1 else ''} {joined}"
+    return f"Worker{'s' if len(ordered) > 1 else ''} {listed(names)}"
 
 
 def steps(start: int, end: int, of: int | None = None, noun: str = "step") -> str:

@@ -122,13 +122,15 @@ class Replica(TypedDict, total=False):
 class OwnCallback(TypedDict, total=False):
     """A class of the user's callbacks: how often they run, and the argument that sets it.
 
-    `library` is the installed package that it comes from, whose code is nobody's to edit.
+    `library` is the installed package that it comes from, whose code is nobody's to edit; `places` are the lines where
+    the program defines its hooks.
     """
 
     every: dict[str, Count]
     names: dict[str, str]
     monitor: str
     library: str
+    places: dict[str, str]
 
 
 class Dispatch(TypedDict, total=False):

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType, MethodType
 from typing import Protocol
 
+from gpu_util_callback.steps.dispatch import is_library, path_of, place_of
 from gpu_util_callback.steps.frames import epoch_iterator, uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
@@ -66,8 +67,8 @@ def describe_callbacks(callbacks: Iterable[object]) -> dict[str, dict[str, objec
 
     Returns: class name -> `every`, the arguments of its class that set this, with their values;
         `names`, its hooks' own names for the epoch or the batch; `monitor`, the validation metric
-        that it watches; `library`, the installed package that it comes from. Callbacks without any
-        of these are left out.
+        that it watches; `library`, the installed package that it comes from; `places`, where the program
+        defines its hooks. Callbacks without any of these are left out.
     """
     described = {}
     for callback in callbacks:
@@ -78,6 +79,7 @@ def describe_callbacks(callbacks: Iterable[object]) -> dict[str, dict[str, objec
             facts["monitor"] = watched
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
             facts |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
+            facts["places"] = _places(kind)
         elif kind.__name__ == "TensorBoard" and (frequency := getattr(callback, "histogram_freq", None)):
             facts["every"] = {"histogram_freq": int(frequency)}
         if any(facts.values()):
@@ -88,8 +90,7 @@ def describe_callbacks(callbacks: Iterable[object]) -> dict[str, dict[str, objec
 def _library(kind: type) -> str | None:
     """Return the installed package of a class; None for a program's own."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
-    return kind.__module__.partition(".")[0] if installed else None
+    return kind.__module__.partition(".")[0] if {"site-packages", "dist-packages"} & set(Path(path).parts) else None
 
 
 def _rhythms(callback: object) -> dict[str, int]:
@@ -103,8 +104,7 @@ def _rhythms(callback: object) -> dict[str, int]:
         name = argument.name
         if not _RHYTHM.search(name) or argument.kind == Parameter.POSITIONAL_ONLY:
             continue
-        attributes = callback.__dict__
-        value = attributes.get(name, attributes.get(f"_{name}", argument.default))
+        value = vars(callback).get(name, vars(callback).get(f"_{name}", argument.default))
         if value == "batch":  # every one
             value = 1
         if type(value) is int and value > 0:
@@ -114,15 +114,18 @@ def _rhythms(callback: object) -> dict[str, int]:
 
 def _first_arguments(callback: object) -> dict[str, str]:
     """Return a callback's names for its epoch or batch where they differ from Keras' own."""
-    names = {}
-    hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
-    for hook in hooks:
-        usual = "epoch" if "epoch" in hook else "batch"
-        code = getattr(getattr(type(callback), hook, None), "__code__", None)
-        name = code.co_varnames[1] if code is not None and code.co_argcount > 1 else usual
-        if name != usual:
-            names[hook] = name
-    return names
+    hooks = dict.fromkeys(("on_epoch_begin", "on_epoch_end"), "epoch")
+    hooks |= dict.fromkeys(("on_train_batch_begin", "on_train_batch_end"), "batch")
+    codes = {hook: getattr(getattr(type(callback), hook, None), "__code__", None) for hook in hooks}
+    names = {hook: code.co_varnames[1] for hook, code in codes.items() if code is not None and code.co_argcount > 1}
+    return {hook: name for hook, name in names.items() if name != hooks[hook]}
+
+
+def _places(kind: type) -> dict[str, str]:
+    """Return where a program defines hooks of a callback: name -> "Plots.on_epoch_end (train.py, line 12)"."""
+    codes = {name: getattr(getattr(kind, name), "__code__", None) for name in dir(kind) if name.startswith("on_")}
+    own = {name: code for name, code in codes.items() if code is not None and not is_library(path_of(code))}
+    return {name: place_of(code, code.co_firstlineno) for name, code in own.items()}
 
 
 class HookSums:

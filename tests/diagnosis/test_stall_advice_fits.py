@@ -121,6 +121,27 @@ def test_work_that_is_left_out_saves_no_more_than_it_took(run):
     assert 0 < least < finding["saves_s"] < most <= finding["lost_s"]
 
 
+BATCH, EPOCH = "Plots.on_train_batch_end (train.py, line 12)", "Plots.on_train_epoch_end (train.py, line 30)"
+PLACES = {"on_train_batch_end": BATCH, "on_train_epoch_end": EPOCH}
+
+
+@pytest.mark.parametrize(
+    "run, place",
+    [
+        (hooks("Plots.on_train_batch_end", callbacks={"Plots": {"places": PLACES}}), BATCH),
+        (phases("callback", "Plots.on_train_epoch_end", 0.5, callbacks={"Plots": {"places": PLACES}}), EPOCH),
+        (hooks("Plots", **LIGHTNING, callbacks={"Plots": {"places": {"on_train_batch_end": BATCH}}}), BATCH),
+        (hooks("Plots", **HUGGING_FACE, callbacks={"Plots": {"places": PLACES}}), f"{BATCH} or {EPOCH}"),
+        (hooks("Plots.on_test_begin", callbacks={"Plots": {"places": PLACES}}), "Plots"),
+        (hooks("Plots", **LIGHTNING), "Plots"),
+    ],
+)
+def test_a_callback_is_named_with_the_line_of_its_hook(run, place):
+    finding = found(run, "host_stall")
+    assert finding["title"] == "Plots stalls training"
+    assert finding["advice"]["text"].startswith(f"{place} takes "), finding["advice"]["text"]
+
+
 def test_what_other_callbacks_take_is_not_promised():
     run = run_of()
     start = run.now

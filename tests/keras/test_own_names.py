@@ -186,8 +186,13 @@ def test_callbacks_say_how_often_they_work():
     stopping = keras.callbacks.EarlyStopping(monitor="val_loss")
     plain = keras.callbacks.TerminateOnNaN()
     told = describe_callbacks([Prints("a", 5), stopping, plain, SimpleNamespace()])
+    line = Prints.on_epoch_end.__code__.co_firstlineno
     assert told == {
-        "Prints": {"every": {"print_every": 5, "epoch_freq": 2, "every": 1}, "names": {"on_epoch_end": "number"}},
+        "Prints": {
+            "every": {"print_every": 5, "epoch_freq": 2, "every": 1},
+            "names": {"on_epoch_end": "number"},
+            "places": {"on_epoch_end": f"Prints.on_epoch_end (test_own_names.py, line {line})"},
+        },
         "EarlyStopping": {"monitor": "val_loss"},
     }
 

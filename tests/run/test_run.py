@@ -261,8 +261,8 @@ class ModelCheckpoint(Callback):
 class Trainer:
     train_dataloader = [1] * 8
     accumulate_grad_batches = 4
-    def __init__(self):
-        self.callbacks = []
+    def __init__(self, callbacks=()):
+        self.callbacks = list(callbacks)
         self.profiler = SimpleNamespace(start=lambda action: None, stop=lambda action: None)
     def profiled(self, action, work):
         self.profiler.start(action)
@@ -289,6 +289,13 @@ class Trainer:
         self.call("on_train_epoch_end")
         self.call("on_train_end")
 """
+LIGHTNING_PROGRAM = """
+import time, torch, lightning.pytorch as L
+from lightning.pytorch.trainer.trainer import Callback
+class Plots(Callback):
+    def on_train_batch_end(self, *_): time.sleep(0.03)
+L.Trainer([Plots()]).fit()
+"""
 
 
 @pytest.fixture
@@ -301,7 +308,7 @@ def trainers(folder):
         "lightning/pytorch/__init__.py": "from lightning.pytorch.trainer.trainer import *",
         "lightning/pytorch/trainer/trainer.py": LIGHTNING,
         "transformers.t.py": "import torch, transformers; transformers.Trainer().train()",
-        "lightning.t.py": "import torch, lightning.pytorch as L; L.Trainer().fit()",
+        "lightning.t.py": LIGHTNING_PROGRAM,
     }
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -322,10 +329,16 @@ def test_other_trainers_are_recorded_by_their_callbacks(library, trainers):
     phases = recording.phases
     (validation,) = phases["self_ns"][phases["kind"] == "validation"] / 1e6
     assert validation > 45
+    places = recording.facts["fit"]["callbacks"]["Texts" if library == "transformers" else "Plots"]["places"]
     if library == "transformers":
+        assert places == {
+            "on_step_end": "Texts.on_step_end (__init__.py, line 6)",
+            "on_log": "Texts.on_log (__init__.py, line 8)",
+        }
         texts = recording.steps["callbacks_ns"].sum() + phases["self_ns"][phases["name"] == "Texts"].sum()
         assert texts / 1e6 > 8 * (29 + 39), "hooks of other callbacks are no part of the steps' own work"
     if library == "lightning":
+        assert places == {"on_train_batch_end": "Plots.on_train_batch_end (lightning.t.py, line 5)"}
         checkpoints = phases["self_ns"][phases["kind"] == "checkpoint"].sum() / 1e6
         assert checkpoints > 8 * 29 + 290, "Lightning calls it after each other callback: no wait for input"
         assert max(recording.steps["duration_ns"]) < 0.25e9, "what follows an epoch is no part of its last step"

@@ -76,6 +76,12 @@ class Work:
         return (self.run.fit.get("callbacks") or {}).get(self.who) or {}
 
     @property
+    def place(self) -> str:
+        """The hook with its line in the program, or those that a trainer's phase may be; the class if not known."""
+        places = self.facts.get("places") or {}
+        return places.get(self.hook) or ("" if self.hook else " or ".join(places.values())) or self.who
+
+    @property
     def from_library(self) -> bool:
         """True if the class is not the program's own."""
         return self.who in _OF_KERAS or bool(self.facts.get("library"))
@@ -151,8 +157,7 @@ class EpochWork(Work):
     @property
     def says(self) -> str:
         """The observation."""
-        each = duration(self.took_ns / self.times / 1e9)
-        return f"{self.who} takes {each} each time, and training waits."
+        return f"{self.place} takes {duration(self.took_ns / self.times / 1e9)} each time, and training waits."
 
     @property
     def every_epochs(self) -> int:
@@ -210,14 +215,14 @@ class StepWork(Work):
         if self.pooled:
             which = "validation" if "test" in self.hook else "epoch"
             return (
-                f"Keras runs {self.name} on other threads, and at the end of each {which} training waits for them, "
+                f"Keras runs {self.place} on other threads, and at the end of each {which} training waits for them, "
                 f"{duration(self.took_ns / 1e9)} in all."
             )
         if self.period >= SELDOM:
             spent = duration(self.took_ns / self.times / 1e9)
-            period = usual_period(self.steps / self.epochs, self.times / self.epochs)
-            return f"About every {period} steps, {self.who} takes {spent}, and {waits}."
-        return f"{self.who} takes {brief(self.each_ms)} a step, and {waits}."
+            every = usual_period(self.steps / self.epochs, self.times / self.epochs)
+            return f"About every {every} steps, {self.place} takes {spent}, and {waits}."
+        return f"{self.place} takes {brief(self.each_ms)} a step, and {waits}."
 
     @property
     def or_in_background(self) -> str:
