@@ -1,10 +1,11 @@
 """An agent without a language model follows `gpu-util skill` by the letter: `python -m gauntlet.agent --json FILE`.
 
-Each program is copied, recorded, read; the finding to fix first is tried, and where the trial proves it, its line is
-pasted by rule (`pasting.py`) and proven by `ab`: at most three rounds, one change in each. A question is answered by
-the trial alone. Programs: `new_trials/*.py`, whose first line says the change that is known to help, and scripts of
-your own. What that change gains by `try` is what is reachable, of a program of a blind set (`blind/first/NAME.py`) what
-its set's table has; what the agent reached is the product of its `ab`s.
+Each program is copied, recorded, read; a loop of its own gets the monitor's two lines first. The finding to fix first
+is tried, and where the trial proves it, its line is pasted by rule (`pasting.py`) and proven by `ab`: at most three
+rounds, one change in each. A question is answered by the trial alone. Programs: `new_trials/*.py`, whose first line
+says the change that is known to help, and scripts of your own. What that change gains by `try` is what is reachable, of
+a program of a blind set (`blind/first/NAME.py`) what its set's table has; what the agent reached is the product of its
+`ab`s.
 
     python -m gauntlet.agent --json gauntlet/agent.json --table gauntlet/agent.md [--only NAME…] [SCRIPT…]
 
@@ -27,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gauntlet.pasting import pasted
+from gauntlet.pasting import monitored, pasted
 
 HERE = Path(__file__).parent
 ROUNDS = 3
@@ -74,7 +75,8 @@ class Agent:
         rounds: list[dict[str, Any]] = []
         reached = 1.0
         while len(rounds) < ROUNDS:
-            one = self.round(f"logs-{len(rounds)}")
+            shutil.rmtree(self.folder / "logs", ignore_errors=True)
+            one = self.round("logs")
             rounds.append(one)
             if one.get("status") != 0:
                 break
@@ -83,7 +85,11 @@ class Agent:
 
     def round(self, logs: str) -> dict[str, Any]:
         """Record, read, try, paste, prove: what came out, `stop` where that ends it."""
-        recorded = self.gpu_util("run", "--quiet", "--log-dir", logs, "train.py", limit_s=RECORD_S)
+        recorded = self.gpu_util("run", "--log-dir", logs, "train.py", limit_s=RECORD_S)
+        with_monitor = None if (self.folder / logs).exists() else monitored(self.program.read_text())
+        if with_monitor is not None:
+            self.program.write_text(with_monitor)
+            recorded = self.gpu_util("run", "--log-dir", logs, "train.py", limit_s=RECORD_S)
         read = self.gpu_util("report", logs, "--json")
         if read.returncode:
             said = (recorded.stderr.strip().splitlines() or read.stderr.strip().splitlines())[-1:]

@@ -29,6 +29,30 @@ def pasted(source: str, code: str) -> str | None:
     return source
 
 
+def monitored(source: str) -> str | None:
+    """The program with the monitor's two lines around its own training loop; None where no loop of a loader trains."""
+    page = _Page(source)
+    loaders = page.calls("DataLoader")
+    made = [node for node in ast.walk(page.tree) if isinstance(node, ast.Assign) and node.value in loaders]
+    names = {page.text(node.targets[0]) for node in made}
+    loops = [node for node in ast.walk(page.tree) if isinstance(node, ast.For)]
+    trains = [
+        loop
+        for loop in loops
+        if (loop.iter in loaders or page.text(loop.iter) in names)
+        and any(isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".backward") for call in ast.walk(loop))
+    ]
+    if len(trains) != 1:
+        return None
+    around = next(loop for loop in loops if trains[0] in ast.walk(loop))  # the outermost one comes first
+    start, end = page.span(trains[0].iter)
+    lines = f"{source[:start]}monitor.batches({source[start:end]}){source[end:]}".splitlines()
+    first, last, indent = around.lineno - 1, around.end_lineno, page.indent(around)
+    lines[first:last] = [line and f"    {line}" for line in lines[first:last]]
+    begin = [f"{indent}import gpu_util_callback", f'{indent}with gpu_util_callback.GpuUtilMonitor("logs") as monitor:']
+    return "\n".join([*lines[:first], *begin, *lines[first:], ""])
+
+
 class _Page:
     """A source and its tree, with offsets for the tree's lines and columns."""
 

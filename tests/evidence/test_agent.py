@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gauntlet.agent import Agent, share, table
-from gauntlet.pasting import pasted
+from gauntlet.pasting import monitored, pasted
 
 PROGRAM = """
 class Plot(keras.callbacks.Callback):
@@ -101,6 +101,43 @@ def test_a_loader_of_whole_batches_is_made_behind_the_first():
 @pytest.mark.parametrize("code", ["", "x = prepared(x)  # once", "model.fit(ds, steps=call())", "Other(..., period=5)"])
 def test_what_no_rule_pastes_stays_as_it_is(code):
     assert pasted(PROGRAM, code) is None
+
+
+LOOP = """
+import torch
+data = make()
+if __name__ == "__main__":
+    loader = DataLoader(data, batch_size=4)
+    for epoch in range(3):
+        for x, y in loader:
+            loss(model(x), y).backward()
+
+        for x, y in DataLoader(held_out):
+            check(x, y)
+    print("done")
+"""
+
+
+MONITORED = """
+import torch
+data = make()
+if __name__ == "__main__":
+    loader = DataLoader(data, batch_size=4)
+    import gpu_util_callback
+    with gpu_util_callback.GpuUtilMonitor("logs") as monitor:
+        for epoch in range(3):
+            for x, y in monitor.batches(loader):
+                loss(model(x), y).backward()
+
+            for x, y in DataLoader(held_out):
+                check(x, y)
+    print("done")
+"""
+
+
+def test_a_loop_of_its_own_gets_the_monitors_two_lines():
+    assert monitored(LOOP) == MONITORED
+    assert monitored(PROGRAM) is None
 
 
 FINDING = {"id": "f", "cause": "input_bound", "saves_range_s": [3.0, 4.0]}
