@@ -1,26 +1,31 @@
 """The sampler: GPU and host metrics, read in daemon threads."""
 
+from __future__ import annotations
+
 import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from gpu_util_callback.gpus import _gate, _mapping
-from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mode_of
+from gpu_util_callback.gpus import _gate
 from gpu_util_callback.gpus._gate import Gate, Memory, Retired
 from gpu_util_callback.gpus._host import Host, host_facts
-from gpu_util_callback.gpus._reader import GpuReader, XidWatch
 from gpu_util_callback.gpus._store import FrameworkGpu, Store
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.segments import SampleBlock
 
+if TYPE_CHECKING:
+    from gpu_util_callback.gpus._devices import NvmlGpu
+    from gpu_util_callback.gpus._reader import GpuReader, XidWatch
+
 HANG_S = 1.0
 WATCH_S = 0.5
 SLOW_S = 1.0  # host metrics and critical errors
-Opened = tuple[Gate | None, Sequence[GpuReader], XidWatch | None]
+Opened: TypeAlias = "tuple[Gate | None, Sequence[GpuReader], XidWatch | None]"
 
 
 class RateController:
@@ -56,7 +61,7 @@ class Worker(threading.Thread):
     """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung."""
 
     def __init__(
-        self, open_driver: "Callable[[Worker], Opened]", hz: float, stopped: threading.Event, patient: bool = False
+        self, open_driver: Callable[[Worker], Opened], hz: float, stopped: threading.Event, patient: bool = False
     ) -> None:
         super().__init__(name="gpu-util-sampler", daemon=True)
         self.patient = patient  # its GPU hung before: the driver may be slow rather than dead
@@ -382,6 +387,10 @@ class Sampler:
         if problem is not None:
             self._memory.off("nvmlInit", "", problem["reason"], problem["cure"])
             return None, [], None
+        from gpu_util_callback.gpus import _mapping  # not on a machine without a driver
+        from gpu_util_callback.gpus._devices import driver_facts, list_gpus, mode_of
+        from gpu_util_callback.gpus._reader import GpuReader, XidWatch
+
         gate = worker.gate = Gate(binding, self._memory)
         self._driver = driver_facts(gate)
         every = list_gpus(gate)
@@ -411,7 +420,7 @@ class Sampler:
         return gate, readers, xid
 
 
-_samplers: "weakref.WeakSet[Sampler]" = weakref.WeakSet()
+_samplers: weakref.WeakSet[Sampler] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 SUPPORT = Path(__file__).resolve().parents[2] / "harness" / "support"
 OURS = "gpu_util_callback."
-# What no fit loads, whatever is found in it.
+# What no fit without a GPU loads, whatever is found in it.
 NEVER = (
     "cli",
     "diagnosis.check",
@@ -19,6 +19,8 @@ NEVER = (
     "diagnosis.survey",
     "diagnosis.total_time",
     "doctor",
+    "gpus._mapping",
+    "gpus._reader",
     "recording.alignment",
     "recording.discovery",
     "recording.reader",
@@ -78,3 +80,9 @@ def test_remedies_are_loaded_with_the_first_finding():
 def test_importing_us_loads_neither_the_recorder_nor_the_diagnosis():
     names, _ = loaded("\nimport gpu_util_callback")
     assert names == {"_version", "redaction"}
+
+
+def test_scalars_are_written_without_protobuf(tmp_path):
+    write = f"w = ScalarWriter({str(tmp_path)!r}); w.marker(); w.points([(1, {{'loss': 2.0}}, 3.0)]); w.close()"
+    names, printed = loaded(f"\nfrom gpu_util_callback.recording.event_files import ScalarWriter\n{write}")
+    assert "recording.event_files" in names and "google.protobuf" not in printed

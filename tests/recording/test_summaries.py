@@ -51,6 +51,25 @@ def test_the_marker_and_the_points(tmp_path):
     assert not second.summary.value[0].HasField("metadata")  # a tag's first point suffices
 
 
+def test_events_are_bytes_as_protobuf_writes_them(tmp_path):
+    writer = ScalarWriter(tmp_path)
+    writer.marker(wall_time=0.1)
+    steps = [0, 1, 127, 128, 300, 2**31, 2**40]
+    points = [{"loss": -0.5 * step, **({"ä" * 100: 3e-42} if step > 127 else {})} for step in steps]
+    writer.points(zip(steps, points, [7.5] * len(steps), strict=True))
+    writer.points([(1 << 41, {"loss": 1e39, "other": -1e39}, 8.0)])  # beyond a float32
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    assert data == b"".join(event_files.record(event.SerializeToString()) for event in events(path))
+    _, _, *read, last = events(path)
+    assert [event.step for event in read] == steps
+    assert [{v.tag: v.tensor.float_val[0] for v in event.summary.value} for event in read] == [
+        {tag: float(np.float32(value)) for tag, value in point.items()} for point in points
+    ]
+    assert [v.tensor.float_val[0] for v in last.summary.value] == [np.inf, -np.inf]
+
+
 def test_workers_have_runs_of_their_own(tmp_path):
     for worker in range(3):
         ScalarWriter(tmp_path, worker=worker).close()
