@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums
 from gpu_util_callback.diagnosis.run_reports import run_reports
-from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
+from gpu_util_callback.diagnosis.survey import Row, Stored, Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
@@ -205,7 +205,7 @@ def _sums(recordings: Sequence[Recording]) -> TotalReply | None:
             rows.append(row_of_open(recording, recompute=True))
         except Exception:  # its own problems are listed; the table has its row without sums
             logger.exception("summing up %s failed", recording.path)
-    return total_reply(total(Survey(rows))) if len(rows) > 1 else None
+    return total_reply(total(Survey(Stored(rows)))) if len(rows) > 1 else None
 
 
 def _recording(recording: Recording, report: RunReport, room: int) -> dict[str, object]:

@@ -1,10 +1,14 @@
 """One row a run, of all runs of log directories: from its summary, its manifest, or diagnosed from its rows."""
 
+import marshal
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import Any
 
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
@@ -23,9 +27,51 @@ from gpu_util_callback.redaction import without_secrets
 
 # Runs a Ray task reads: enough that starting it costs little, few enough to spread.
 TASK_RUNS = 50
+MOST_WAITING = 64 * REQUESTS  # requests and their answers in memory
+MOST_IN_MEMORY = 8 << 20  # bytes of rows
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]
+
+
+class Stored(Sequence[Any]):
+    """Objects of JSON in a temporary file, read one by one: those of 10⁵ runs took 700 MB.
+
+    Attributes:
+        order: their numbers in the order in which they are read; None = as they were added.
+    """
+
+    def __init__(self, objects: Iterable[Any] = ()):
+        self.order: Sequence[int] | None = None
+        self._file = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - open as long as this is
+        self._starts = array("Q", [0])  # bytes[objects + 1]
+        for each in objects:
+            self.append(each)
+
+    def append(self, value: Any) -> None:
+        data = marshal.dumps(value)
+        self._file.seek(self._starts[-1])
+        self._file.write(data)
+        self._starts.append(self._starts[-1] + len(data))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.numbered, range(len(self)) if self.order is None else self.order)
+
+    def __getitem__(self, at: Any) -> Any:
+        numbers = (range(len(self)) if self.order is None else self.order)[at]
+        return list(map(self.numbered, numbers)) if isinstance(at, slice) else self.numbered(numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def numbered(self, number: int) -> Any:
+        """Return the object that was added after this many others."""
+        start, end = self._starts[number : number + 2]
+        self._file.seek(start)
+        return marshal.loads(self._file.read(end - start))
 
 
 @dataclass
@@ -37,7 +83,7 @@ class Survey:
         diagnosed: how many runs had to be diagnosed from their rows of steps.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: Stored = field(default_factory=Stored)
     problems: list[Problem] = field(default_factory=list)
     read: int = 0
     diagnosed: int = 0
@@ -70,25 +116,24 @@ def survey(
     Raises: UnusableInput where a log directory cannot be opened, or a threshold does not exist.
     """
     result = Survey()
-    found: dict[str, tuple[Storage, Found]] = {}
+    unread: list[tuple[Storage, Found]] = []
     for logdir in logdirs:
-        storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(found)))
-        for place in places:
-            found.setdefault(_key(place), (storage, place))
-    unread = list(found.values())
+        storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(unread)))
+        unread += [(storage, place) for place in places]
+    if len(logdirs) > 1:  # one may lie in another
+        unread = list({_key(place): (storage, place) for storage, place in reversed(unread)}.values())[::-1]
+        unread.sort(key=lambda item: item[1].path)
     result.read = len(unread)
-    rows: list[tuple[str, Row]] = []
     if unread:
         answers = (
             _by_ray(unread, thresholds, recompute) if engine == "ray" else _by_threads(unread, thresholds, recompute)
         )
-        for count, (place, row, problems) in enumerate(answers, 1):
+        for count, (row, problems) in enumerate(answers, 1):
             result.problems += problems
             if row is not None:
-                rows.append((place.path, row))
+                result.rows.append(row)
                 result.diagnosed += row["diagnosed"]
             progress("read", count, len(unread))
-    result.rows = [row for _, row in sorted(rows, key=lambda item: item[0])]
     return result
 
 
@@ -96,22 +141,21 @@ def _say_found(progress: Progress, before: int, count: int) -> None:
     progress("found", before + count, None)
 
 
-Answer = tuple[Found, Row | None, list[Problem]]
+Answer = tuple[Row | None, list[Problem]]
 
 
 def _by_threads(
     unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool
 ) -> Iterable[Answer]:
     """Read rows here: several at a time from a remote store, which answers late."""
-    remote = [item for item in unread if item[0].remote]
+
+    def read(item: tuple[Storage, Found]) -> Answer:
+        return row_of(*item, thresholds, recompute)
+
     with ThreadPoolExecutor(REQUESTS, "gpu-util-read") as pool:
-        waiting = {pool.submit(row_of, *item, thresholds, recompute): item for item in remote}
-        for future in as_completed(waiting):
-            _, place = waiting.pop(future)
-            yield (place, *future.result())
-    for storage, place in unread:
-        if not storage.remote:
-            yield (place, *row_of(storage, place, thresholds, recompute))
+        for at in range(0, len(unread), MOST_WAITING):
+            for remote, items in groupby(unread[at : at + MOST_WAITING], lambda item: item[0].remote):
+                yield from (pool.map if remote else map)(read, items)
 
 
 def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool) -> Iterable[Answer]:
@@ -121,25 +165,17 @@ def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None,
     if not ray.is_initialized():
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
     task = ray.remote(num_cpus=1)(_rows_of_folders)
-    parts = [unread[at : at + TASK_RUNS] for at in range(0, len(unread), TASK_RUNS)]
-    waiting = {task.remote([place for _, place in part], dict(thresholds or {}), recompute): part for part in parts}
-    while waiting:
-        [ready], _ = ray.wait(list(waiting), num_returns=1)
-        part = waiting.pop(ready)
-        for (_, place), (row, problems) in zip(part, ray.get(ready), strict=True):
-            yield place, row, problems
+    parts = ([place for _, place in unread[at : at + TASK_RUNS]] for at in range(0, len(unread), TASK_RUNS))
+    for rows in [task.remote(part, dict(thresholds or {}), recompute) for part in parts]:
+        yield from ray.get(rows)
 
 
-def _rows_of_folders(
-    places: Sequence[Found], thresholds: Mapping, recompute: bool
-) -> list[tuple[Row | None, list[Problem]]]:
+def _rows_of_folders(places: Sequence[Found], thresholds: Mapping, recompute: bool) -> list[Answer]:
     storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {place.logdir for place in places}}
     return [row_of(storages[place.logdir], place, thresholds, recompute) for place in places]
 
 
-def row_of(
-    storage: Storage, place: Found, thresholds: Mapping | None = None, recompute: bool = False
-) -> tuple[Row | None, list[Problem]]:
+def row_of(storage: Storage, place: Found, thresholds: Mapping | None = None, recompute: bool = False) -> Answer:
     """Return the row of one recording, and its problems; None = it cannot be read at all."""
     try:
         if not thresholds:
@@ -170,7 +206,7 @@ def _from_summary(storage: Storage, place: Found, recompute: bool) -> Row | None
     return _row(place, summary, diagnosed=False)
 
 
-def _from_manifest(storage: Storage, place: Found, recompute: bool) -> tuple[Row | None, list[Problem]]:
+def _from_manifest(storage: Storage, place: Found, recompute: bool) -> Answer:
     """Return the row from the manifest alone; None where it lacks something."""
     path = storage.join(place.path, "manifest.json")
     try:

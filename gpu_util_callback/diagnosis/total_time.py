@@ -5,17 +5,22 @@ Recordings of one training are put together first: the ranks of a job, its resta
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any, cast, get_args
+
+import numpy as np
 
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
 from gpu_util_callback.diagnosis.report_types import (
     CauseCost,
-    GpuActive,
+    Faster,
     Hours,
     Part,
     Restarts,
@@ -27,7 +32,7 @@ from gpu_util_callback.diagnosis.report_types import (
     Unit,
     Version,
 )
-from gpu_util_callback.diagnosis.survey import Survey
+from gpu_util_callback.diagnosis.survey import Stored, Survey
 from gpu_util_callback.recording.discovery import CLOCKS_APART_NS, group_sessions
 from gpu_util_callback.recording.problems import reported
 from gpu_util_callback.redaction import hashed_script
@@ -39,6 +44,8 @@ REPEATED_TITLE = "Steps done again after a restart"
 REPEATED_LOOK = "⟲", "slate"
 PARTS = get_args(Part)
 UNITS: tuple[Unit, ...] = get_args(Unit)  # gpu_hours, hours
+# Most of a row's bytes, which say nothing of the training that it belongs to.
+_APART = frozenset({"active", "advice", "gpus", "idle_gpus", "lost", "time_s"})
 # All other causes lose time within the training steps.
 _OUTSIDE_STEPS = frozenset(rule.cause for rule in RULES if rule.idling)
 _HOUR = 3600.0
@@ -152,40 +159,140 @@ _TITLES = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES
 
 
 def total(survey: Survey) -> TotalSums:
-    """Return where the time of all runs went: hours of trainings, and of their GPUs."""
-    rows = [row for row in survey.rows if not row["imported"]]
-    unit: Unit = "gpu_hours" if any(row["gpus"] for row in rows) else "hours"
-    joined = trainings(rows)
-    everything = _Everything()
-    runs = [_run(training, everything.add(training), unit) for training in joined]
-    _add_speeds(runs, joined)
-    runs.sort(key=lambda run: -(run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"]))
+    """Return where the time of all runs went: hours of trainings, and of their GPUs.
+
+    Trainings are made, summed and stored one after the other: `runs` is a `Stored`.
+    """
+    rows = _Fleet(survey.rows)
+    unit: Unit = "gpu_hours" if rows.with_gpus else "hours"
+    everything, speeds = _Everything(), _Speeds()
+    restarts: Restarts = {"trainings": 0, "restarts": 0, "steps_done_again": 0, "unknown": 0}
+    runs, saves = Stored(), array("d")
+    for training in rows.trainings():
+        run = _run(training, everything.add(training), unit)
+        run["since"] = speeds.since(run, training.starts[-1].first, runs)
+        _add_restarts(restarts, training)
+        saves.append(run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"])
+        runs.append(run)
+    runs.order = array("Q", sorted(range(len(runs)), key=lambda number: -saves[number]))
     return {
         "version": TOTAL_VERSION,
-        "recordings": len(rows),
-        "imported": len(survey.rows) - len(rows),
-        "trainings": len(joined),
+        "recordings": len(rows.numbers),
+        "imported": len(survey.rows) - len(rows.numbers),
+        "trainings": len(runs),
         "unit": unit,
         **everything.sums.to_json(),
-        "without_gpu": {
-            "recordings": sum(not row["gpus"] for row in rows),
-            "hours": _hours(sum(row["wall_s"] or 0 for row in rows if not row["gpus"])),
+        "without_gpu": {"recordings": len(rows.numbers) - rows.with_gpus, "hours": _hours(rows.without_gpus_s)},
+        "gpu_active": {
+            "gpu_hours": _hours(rows.active_s) if rows.measured_s else None,
+            "of_gpu_hours": _hours(rows.measured_s),
         },
-        "gpu_active": _gpu_active(rows),
         "causes": everything.causes(unit),
         "unknown_cost": [
             {"cause": cause, "title": _TITLES.get(cause, cause), "trainings": count}
             for cause, count in everything.unknown.most_common()
         ],
-        "runs": runs,
-        "restarts": _restarts(joined),
+        "runs": cast(list[TrainingReport], runs),
+        "restarts": restarts,
         "read": {
             "manifests": survey.read,
             "diagnosed": survey.diagnosed,
-            "older_rules": sum(row["rules_version"] != RULES_VERSION for row in rows),
+            "older_rules": rows.older_rules,
             "problems": reported(survey.problems),
         },
     }
+
+
+class _Fleet:
+    """The rows of recordings, looked at once: their sums, and which of them may belong to one training.
+
+    Attributes:
+        numbers: of the rows in their store, without those of imported traces.
+        with_gpus: how many held a GPU; `without_gpus_s`: seconds of the others.
+        active_s, measured_s: seconds of GPUs in which a kernel or a copy ran, and in which that was measured.
+    """
+
+    def __init__(self, rows: Stored) -> None:
+        self._rows = rows
+        self.numbers, self._start_ns = array("Q"), array("q")  # of each row
+        self._keys, self._key_of = array("q"), array("Q")  # hash of each key, and the place of its row in `numbers`
+        self.with_gpus = self.older_rules = 0
+        self.without_gpus_s = self.active_s = self.measured_s = 0.0
+        for number, row in enumerate(rows):
+            if not row["imported"]:
+                self._add(number, row)
+
+    def _add(self, number: int, row: Row) -> None:
+        wall_s = row["wall_s"] or 0.0
+        self.older_rules += row["rules_version"] != RULES_VERSION
+        self.active_s += sum(row["active"]) * wall_s
+        self.measured_s += len(row["active"]) * wall_s
+        if row["gpus"]:
+            self.with_gpus += 1
+        else:
+            self.without_gpus_s += wall_s
+        alone = ("folder", row["run"], row["id"])
+        of_job = ("job", row["job"], str(row["fit_index"])) if row["job"] else alone
+        for key in (of_job, *_lookup_keys(row)):
+            self._keys.append(hash(key))
+            self._key_of.append(len(self.numbers))
+        self.numbers.append(number)
+        self._start_ns.append(row["start_ns"])
+
+    def trainings(self) -> Iterator[Training]:
+        """Yield all trainings, oldest first. Only rows that share a key with others are compared."""
+        heads = array("Q")  # the place of each training's first row
+        joined: dict[int, list[tuple[list[int], str, int | None]]] = {}  # by head: its starts
+        for places in self._sharing():
+            if len(places) == 1:
+                heads.extend(places)
+                continue
+            rows = [{name: value for name, value in self._row(place).items() if name not in _APART} for place in places]
+            place_of = {id(row): place for row, place in zip(rows, places, strict=True)}
+            for training in trainings(rows):
+                starts = [[place_of[id(row)] for row in start.rows] for start in training.starts]
+                head = min(starts[0], key=self._start_ns.__getitem__)
+                heads.append(head)
+                facts = ((start.because, start.kept_steps) for start in training.starts)
+                joined[head] = [(of_start, *fact) for of_start, fact in zip(starts, facts, strict=True)]
+        in_order = sorted(heads, key=self._start_ns.__getitem__)
+        for _, same in groupby(in_order, key=self._start_ns.__getitem__):
+            begun = [self._training(joined.get(head) or [([head], "", None)]) for head in same]
+            yield from sorted(begun, key=lambda training: training.starts[0].first["id"])
+
+    def _row(self, place: int) -> Row:
+        return self._rows.numbered(self.numbers[place])
+
+    def _training(self, starts: Iterable[tuple[list[int], str, int | None]]) -> Training:
+        """Return the training of these starts: places of rows, `because` and `kept_steps` of each."""
+        training = Training([Start([self._row(place) for place in of], because, kept) for of, because, kept in starts])
+        if len(training.starts) == 1:
+            _count_kept(training.starts)
+        return training
+
+    def _sharing(self) -> Iterator[list[int]]:
+        """Yield the places of rows that share keys, directly or by others between them."""
+        keys, key_of = np.array(self._keys), np.array(self._key_of)
+        by_key = np.argsort(keys, kind="stable")
+        alike = np.flatnonzero(keys[by_key][1:] == keys[by_key][:-1])
+        root = array("Q", range(len(self.numbers)))
+
+        def root_of(place: int) -> int:
+            while root[place] != place:
+                root[place] = root[root[place]]
+                place = root[place]
+            return place
+
+        for one, other in zip(key_of[by_key[alike]].tolist(), key_of[by_key[alike + 1]].tolist(), strict=True):
+            first, second = sorted((root_of(one), root_of(other)))
+            root[second] = first
+        members: dict[int, list[int]] = {}
+        for place in range(len(root)):
+            if (first := root_of(place)) != place:
+                members.setdefault(first, [first]).append(place)
+        for place in range(len(root)):
+            if root[place] == place:
+                yield members.pop(place, [place])
 
 
 @dataclass(slots=True)
@@ -274,34 +381,32 @@ def _top_cause(rows: Sequence[Row], causes: Sequence[str], lost: Mapping[str, Se
     return {"cause": cause, "title": best["lost"][cause]["title"], "advice": best["advice"].get(cause)}
 
 
-def _gpu_active(rows: Iterable[Row]) -> GpuActive:
-    """Return the GPU-hours in which a kernel or a copy ran, and those in which that was measured."""
-    active = measured = 0.0
-    for row in rows:
-        active += sum(row["active"]) * (row["wall_s"] or 0.0)
-        measured += len(row["active"]) * (row["wall_s"] or 0.0)
-    return {"gpu_hours": _hours(active) if measured else None, "of_gpu_hours": _hours(measured)}
+def _add_restarts(restarts: Restarts, training: Training) -> None:
+    if len(training.starts) > 1:
+        restarts["trainings"] += 1
+        restarts["restarts"] += len(training.starts) - 1
+        restarts["steps_done_again"] += sum(start.again or 0 for start in training.starts)
+        restarts["unknown"] += training.steps is None
 
 
-def _restarts(joined: Sequence[Training]) -> Restarts:
-    again = [training for training in joined if len(training.starts) > 1]
-    return {
-        "trainings": len(again),
-        "restarts": sum(len(training.starts) - 1 for training in again),
-        "steps_done_again": sum(start.again or 0 for training in again for start in training.starts),
-        "unknown": sum(training.steps is None for training in again),
-    }
+class _Speeds:
+    """The pace of the newest training of each job, by which a later one is compared."""
 
+    def __init__(self) -> None:
+        self._latest: dict[int, int] = {}  # hash of a job's key -> number of its newest training
+        self._start_ns, self._pace_s = array("q"), array("d")  # of each training; NaN = not known
 
-def _add_speeds(runs: Sequence[TrainingReport], joined: Sequence[Training]) -> None:
-    """Set each run's `since`: its speed against the newest earlier run of the same job."""
-    latest: dict[tuple, tuple[TrainingReport, float]] = {}
-    order = sorted(zip(runs, joined, strict=True), key=lambda pair: pair[1].starts[0].start_ns)
-    for run, training in order:
-        row = training.starts[-1].first
-        pace = _seconds_per_sample(row)
-        if row["parameters"] is None or pace is None:
-            continue
+    def since(self, run: TrainingReport, row: Row, earlier: Sequence[TrainingReport]) -> Faster | None:
+        """Return the speed of the next training against the newest earlier one of the same job; oldest first.
+
+        Args:
+            row: of its last start; `earlier`: all before it.
+        """
+        pace = _seconds_per_sample(row) if row["parameters"] is not None else None
+        self._start_ns.append(run["start_ns"])
+        self._pace_s.append(math.nan if pace is None else pace)
+        if pace is None:
+            return None
         job = row["job"] if row["job_source"] == "argument" else None
         script = hashed_script(row["script"])
         key = (
@@ -315,12 +420,14 @@ def _add_speeds(runs: Sequence[TrainingReport], joined: Sequence[Training]) -> N
             tuple(run["gpu_models"]),
         )
         arguments = script and row["arguments"]
-        keys = [(*key, run["run"]), *([(*key, None, arguments)] if arguments else ())]
-        alike = max((latest[key] for key in keys if key in latest), key=lambda one: one[0]["start_ns"], default=None)
-        if alike:
-            before, earlier = alike
-            run["since"] = {"id": before["id"], "run": before["run"], "speed": round(earlier / pace, 3)}
-        latest |= dict.fromkeys(keys, (run, pace))
+        keys = [hash((*key, run["run"])), *([hash((*key, None, arguments))] if arguments else ())]
+        alike = [self._latest[key] for key in keys if key in self._latest]
+        self._latest |= dict.fromkeys(keys, len(self._pace_s) - 1)
+        if not alike:
+            return None
+        number = max(alike, key=self._start_ns.__getitem__)
+        before = earlier[number]
+        return {"id": before["id"], "run": before["run"], "speed": round(self._pace_s[number] / pace, 3)}
 
 
 def _seconds_per_sample(row: Row) -> float | None:
@@ -379,7 +486,7 @@ class Start:
 
     @property
     def resumed(self) -> bool:
-        return bool(self.first["begins"]["epoch"] or self.first["begins"]["iteration"])
+        return _resumed(self.first)
 
     @property
     def again(self) -> int | None:
@@ -420,7 +527,7 @@ def trainings(rows: Iterable[Row]) -> list[Training]:
     joined: list[Training] = []
     by_key: dict[tuple, deque[Training]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
     for start in _sessions(rows):
-        keys = list(_lookup_keys(start))
+        keys = list(_lookup_keys(start.first))
         continued = _continued(start, [list(by_key[key]) for key in keys if key in by_key])
         if continued is None:
             continued = Training()
@@ -457,12 +564,15 @@ def _sessions(rows: Iterable[Row]) -> list[Start]:
     return sorted(starts, key=lambda start: (start.start_ns, start.first["id"]))
 
 
-def _lookup_keys(start: Start) -> Iterator[tuple]:
-    """Yield the keys under which starts that this one may continue are looked up.
+def _resumed(row: Row) -> bool:
+    return bool(row["begins"]["epoch"] or row["begins"]["iteration"])
+
+
+def _lookup_keys(row: Row) -> Iterator[tuple]:
+    """Yield the keys under which starts that the one of this row may continue are looked up.
 
     The script alone is no key: thousands of starts may share it.
     """
-    row = start.first
     program = hashed_script(row["script"]), row["fit_index"], row["backend"]
     scheduler = row["scheduler"]
     yield "home", row["logdir"], row["home"], *program
@@ -470,7 +580,7 @@ def _lookup_keys(start: Start) -> Iterator[tuple]:
         yield "scheduler", scheduler["name"], scheduler["job"], *program
     if row["trial"]:
         yield "trial", row["trial_of"], row["trial"], *program
-    if start.resumed or row["status"] != "ended":
+    if _resumed(row) or row["status"] != "ended":
         yield "unfinished", row["parameters"], *program
 
 

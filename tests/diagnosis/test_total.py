@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,39 @@ def test_a_damaged_summary_gives_way_to_the_manifest(mixed, damage):
     for path in mixed.rglob(SUMMARY_FILE):
         path.write_bytes(damage(path.read_bytes()))
     assert total_of(mixed) == expected
+
+
+def test_rows_on_disk_give_the_same_total_in_little_memory(mixed, tmp_path_factory, monkeypatch):
+    [slow] = (mixed / "slow").rglob("manifest.json")
+    summary = json.loads(written(summary_as_diagnosed(Recorded(parse(slow.read_bytes())[0]), "ended")))
+
+    def runs(count: int) -> Path:
+        """Write `count` summaries: of jobs of two ranks, where every third job goes on with the one before it."""
+        folder = tmp_path_factory.mktemp("runs")
+        for at in range(count):
+            group, start = at // 6, at % 6 // 2
+            begin_ns = summary["start_ns"] + group * 10**12 + start * 10**11
+            facts = {"start_ns": begin_ns, "end_ns": begin_ns + 10**10, "rank": at % 2, "world_size": 2}
+            facts |= {"job": f"job{at // 2}", "job_source": "argument", "process": [at, at], "script": "a.py"}
+            facts["status"] = "interrupted" if start == 1 else "ended"
+            home = folder / f"run{group}-{min(start, 1)}/plugins/gpu_utilization/{at:06d}"
+            home.mkdir(parents=True)
+            (home / SUMMARY_FILE).write_text(json.dumps({**summary, **facts}))
+        return folder
+
+    def peak_bytes(folder: Path) -> int:
+        tracemalloc.start()
+        found = total_of(folder)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert found["recordings"] == 3 * found["trainings"] == 6 * found["restarts"]["restarts"]
+        return peak
+
+    few, many = runs(60), runs(420)
+    known = {**total_of(few)}
+    monkeypatch.setattr("gpu_util_callback.diagnosis.survey.MOST_IN_MEMORY", 1)
+    assert {**total_of(few)} == known
+    assert (peak_bytes(many) - peak_bytes(few)) / 360 < 2500, "bytes a run; with all rows in memory 4400"
 
 
 def test_a_summary_keeps_the_advice_that_saves_most_and_stays_small(mixed):
