@@ -322,17 +322,11 @@ class PipelineReadings:
         self._readings += 1
         try:
             rows = daemon.begin(self._adapter.pipeline, "gpu-util-pipeline").result(DEADLINE_S)
-        except TimeoutError:
-            self._works = False
-            self._fail("pipeline", f"its stages could not be read within {DEADLINE_S:g} s", "")
-            return None
         except Exception as error:
-            self._works = False
-            self._fail(
-                "pipeline",
-                f"the input pipeline's stages cannot be read ({reason_of(error)})",
-                "leave tf.data's autotune on (options.autotune.enabled) to see the slowest stage",
-            )
+            self._works, late = False, isinstance(error, TimeoutError)
+            reason = f"within {DEADLINE_S:g} s" if late else f"({reason_of(error)})"
+            cure = "" if late else "leave tf.data's autotune on (options.autotune.enabled) to see the slowest stage"
+            self._fail("pipeline", f"the input pipeline's stages cannot be read {reason}", cure)
             return None
         if not rows:
             return None

@@ -1,7 +1,7 @@
 """The clock offsets between a job's workers, estimated from steps that end together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -246,14 +246,12 @@ def _tamed(values: np.ndarray) -> np.ndarray:
 def _against(clock: ClockOffset, reference: ClockOffset) -> ClockOffset:
     """Return the same offset against another worker than the one it was compared with."""
     if clock is reference:
-        return ClockOffset(clock.id, clock.rank, 0, 0.0, clock.at_ns, 0, max(clock.steps, reference.steps))
+        return replace(clock, offset_ns=0, drift=0.0, scatter_ns=0, steps=max(clock.steps, reference.steps))
     moved = reference.offset_ns + round(reference.drift * (clock.at_ns - reference.at_ns))
-    return ClockOffset(
-        clock.id,
-        clock.rank,
-        clock.offset_ns - moved,
-        clock.drift - reference.drift,
-        clock.at_ns,
-        round(float(np.hypot(clock.scatter_ns, reference.scatter_ns))),
-        clock.steps or reference.steps,
+    return replace(
+        clock,
+        offset_ns=clock.offset_ns - moved,
+        drift=clock.drift - reference.drift,
+        scatter_ns=round(float(np.hypot(clock.scatter_ns, reference.scatter_ns))),
+        steps=clock.steps or reference.steps,
     )

@@ -21,6 +21,7 @@ from gpu_util_callback.recording.problems import Problem, unopened, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, SUMMARY_FILE
 from gpu_util_callback.recording.storage import RemoteStorage, Storage, is_remote, storage_for
+from gpu_util_callback.words import counted
 
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
@@ -43,36 +44,8 @@ class Recordings(list[Recording]):
         return self.unread + [problem for recording in self for problem in recording.problems]
 
     def _repr_html_(self) -> str:
-        heads = ("run", "session", "rank", "started", "wall", "steps", "step time", "input wait", "status")
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(recording)) + "</tr>"
-            for recording in self
-        )
-        table = (
-            "<table><thead><tr>"
-            + "".join(f"<th>{head}</th>" for head in heads)
-            + f"</tr></thead><tbody>{rows}</tbody></table>"
-        )
-        lines = "".join(f"<li>{html.escape(str(problem))}</li>" for problem in self.problems)
-        return table + (f"<ul>{lines}</ul>" if lines else "")
-
-
-def _cells(recording: Recording) -> Iterator[str]:
-    """Yield the cells of a recording's row in the table of a notebook."""
-    from datetime import UTC, datetime
-
-    account = recording.account
-    wall = account["wall_s"]
-    steps = recording.summary.get("steps", {}).get("duration_ns", {})
-    yield recording.run
-    yield recording.session
-    yield "" if recording.rank is None else str(recording.rank)
-    yield datetime.fromtimestamp(recording.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    yield f"{wall:.1f} s"
-    yield f"{recording.step_count:,}"
-    yield f"{steps['p50'] / 1e6:.2f} ms" if steps.get("count") else ""
-    yield f"{100 * account['time_s'].get('input_wait', 0) / wall:.0f} %" if wall else ""
-    yield recording.status
+        lines = [f"{each.run}: {each.status}, {counted(each.step_count, 'step')}" for each in self]
+        return f"<pre>{html.escape(chr(10).join([*lines, *map(str, self.problems)]))}</pre>"
 
 
 def read_recordings(logdir: str | os.PathLike) -> Recordings:

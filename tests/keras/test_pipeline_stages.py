@@ -225,7 +225,7 @@ def test_a_reading_that_hangs_does_not_hold_the_recording(tmp_path, monkeypatch)
         release.set()
     assert recording.status == "ended" and len(recording.steps["step"]) == 20
     (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
-    assert "could not be read within 0.2 s" in missing["reason"]
+    assert "cannot be read within 0.2 s" in missing["reason"]
 
 
 def test_the_workers_of_a_pydataset_have_no_stages_and_nobody_is_warned(tmp_path, caplog):

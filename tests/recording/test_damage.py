@@ -129,7 +129,7 @@ def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path):
     assert isinstance(one.step_count, int)
     assert one.stored is None
     assert one.end_ns >= one.start_ns
-    assert "<table>" in found._repr_html_()
+    assert "<pre>" in found._repr_html_()
     assert one.revision
 
 
