@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,20 +11,8 @@ import numpy as np
 
 from gpu_util_callback.recording.manifest_facts import Silent, SourceLateRank
 from gpu_util_callback.traces import hostside, limits
-from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
-from gpu_util_callback.traces.hostside import (
-    AllocatorProfile,
-    HostOp,
-    OneTime,
-    TracedStage,
-    Wording,
-    allocator_profiles,
-    host_calls,
-    host_ops,
-    one_time_costs,
-    pipeline_stages,
-)
-from gpu_util_callback.traces.intervals import Intervals, union
+from gpu_util_callback.traces.breakdown import DeviceAccount, account
+from gpu_util_callback.traces.intervals import Intervals
 from gpu_util_callback.traces.kernels import (
     CopyGroup,
     KernelGroup,
@@ -32,7 +21,7 @@ from gpu_util_callback.traces.kernels import (
     kernel_groups,
     launch_stats,
 )
-from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace, groups
+from gpu_util_callback.traces.model import KERNELS, Device, DeviceKind, HostKind, Process, Trace, groups
 from gpu_util_callback.traces.steps import MIN_KERNELS, Steps, find_steps
 
 if TYPE_CHECKING:
@@ -64,28 +53,38 @@ class DeviceAnalysis:
         return int(self.any_busy.start[0]), int(self.any_busy.end[-1])
 
 
-@dataclass(slots=True)
+@dataclass
 class ProcessAnalysis:
     """One process: its steps, its GPUs, its host."""
 
     process: Process
     steps: Steps
     devices: list[DeviceAnalysis]
-    waits: Intervals  # the host fetching input, waiting or not
-    ops: Intervals  # the host executing ops of the framework, in any thread
-    host_ops: list[HostOp]
-    stages: list[TracedStage]
-    allocators: list[AllocatorProfile]
-    once: list[OneTime]
-    host_calls: tuple[Intervals, str]  # code of the host that compiled steps called, main name
+    host_ops: list[hostside.HostOp]
+    stages: list[hostside.TracedStage]
+    allocators: list[hostside.AllocatorProfile]
+    once: np.ndarray  # rows of the host's events that are paid for once
     late_rank: SourceLateRank | None = None
-    unused_devices: list[int] = field(default_factory=list)  # visible, and without any event
+
+    @cached_property
+    def waits(self) -> Intervals:
+        """The times in which the host fetched input in any thread, waiting or not."""
+        return self.process.events.times(self.process.events.of(HostKind.INPUT_WAIT))
+
+    @cached_property
+    def ops(self) -> Intervals:
+        """The times in which the host executed ops of the framework in any thread."""
+        return self.process.events.times(self.process.events.of(HostKind.OP))
 
     @property
     def once_times(self) -> Intervals:
         """The times of one-time costs."""
-        starts, ends = zip(*((cost.start_ps, cost.end_ps) for cost in self.once), strict=True)
-        return union(np.array(starts, np.int64), np.array(ends, np.int64))
+        return self.process.events.times(self.once)
+
+    @property
+    def unused_devices(self) -> list[int]:
+        """The GPUs that were visible, and have no events."""
+        return [d.index for d in self.process.devices if not len(d.events)]
 
     @property
     def active(self) -> list[DeviceAnalysis]:
@@ -111,7 +110,7 @@ class ProcessAnalysis:
 
     def share(self, category: str) -> float:
         """Return a category's share of all steps, mean over the active GPUs (0 without GPUs)."""
-        total = int((self.steps.end_ps - self.steps.start_ps).sum())
+        total = int(self.steps.duration_ps.sum())
         if not total or not self.active:
             return 0.0
         spent = [int(d.account.steps[category].sum()) for d in self.active]
@@ -129,10 +128,10 @@ class ProcessAnalysis:
 
     def host_input_ps(self) -> np.ndarray:
         """Return the host's fetch time within each step: int64[steps], picoseconds."""
-        return self.waits.measure(self.steps.start_ps, self.steps.end_ps)
+        return self.steps.measure(self.waits)
 
 
-@dataclass(slots=True)
+@dataclass
 class Analysis:
     """The analysis of a trace; `output` makes JSON and rows of a recording of it."""
 
@@ -144,19 +143,16 @@ class Analysis:
     thresholds_set: dict[str, float] = field(default_factory=dict)  # those other than the default
     silent: list[Silent] = field(default_factory=list)  # causes that cannot be judged
     verdict: str = ""
-    _wording: Wording | None = None
 
     @property
     def devices(self) -> list[DeviceAnalysis]:
         """The GPUs of all processes that had any activity."""
         return [d for p in self.processes for d in p.devices]
 
-    @property
-    def wording(self) -> Wording:
-        """The framework that advice is written for; detected once, in all names of the trace."""
-        if self._wording is None:
-            self._wording = hostside.wording(self.trace)
-        return self._wording
+    @cached_property
+    def wording(self) -> hostside.Wording:
+        """The framework that advice is written for."""
+        return hostside.wording(self.trace)
 
 
 def measure(trace: Trace) -> Analysis:
@@ -168,7 +164,7 @@ def measure(trace: Trace) -> Analysis:
     count = 0
     for process in trace.processes:
         steps = find_steps(process, trace.names)
-        once = one_time_costs(process, trace.names, steps)
+        once = hostside.one_time_costs(process, trace.names, steps)
         devices = []
         chosen, aside = _accountable(process, steps)
         if aside:
@@ -180,11 +176,11 @@ def measure(trace: Trace) -> Analysis:
             devices.append(
                 DeviceAnalysis(
                     index=device.index if unique else count,
-                    account=account(process, device, steps, [(o.start_ps, o.end_ps) for o in once]),
+                    account=account(process, device, steps, process.events.times(once)),
                     kernels=kernel_groups(process, device, trace.names),
                     copies=copy_groups(device),
                     launches=launch_stats(process, device, trace.names),
-                    kernel_busy=device.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE),
+                    kernel_busy=device.busy(*KERNELS),
                     any_busy=busy,
                 )
             )
@@ -194,14 +190,10 @@ def measure(trace: Trace) -> Analysis:
                 process=process,
                 steps=steps,
                 devices=devices,
-                waits=waits(process),
-                ops=_op_time(process),
-                host_ops=host_ops(process, trace.names),
-                stages=pipeline_stages(process, trace.names),
-                allocators=allocator_profiles(process, trace.names),
+                host_ops=hostside.host_ops(process, trace.names),
+                stages=hostside.pipeline_stages(process, trace.names),
+                allocators=hostside.allocator_profiles(process, trace.names),
                 once=once,
-                host_calls=host_calls(process, trace.names),
-                unused_devices=[d.index for d in process.devices if not len(d.events)],
             )
         )
     _find_late_rank(processes, trace.paths)
@@ -253,8 +245,8 @@ def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.n
     events = p.active[0].device.events
     rows = np.flatnonzero(events.kind == DeviceKind.COLLECTIVE)
     step = np.searchsorted(p.steps.start_ps, events.start_ps[rows], "right") - 1
-    took = events.end_ps - events.start_ps
-    return {int(p.steps.label[at]): (events.name[rows[mine]], took[rows[mine]]) for at, mine in groups(step) if at >= 0}
+    name, took = events.name[rows], events.duration_ps[rows]
+    return {int(p.steps.label[at]): (name[mine], took[mine]) for at, mine in groups(step) if at >= 0}
 
 
 def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
@@ -269,16 +261,11 @@ def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
     most = max(1, min(limits.MAX_GPUS, cells // max(1, len(steps))))
     if len(active) <= most:
         return active, ""
-    work = [int((d.events.end_ps - d.events.start_ps).sum()) for d in active]
+    work = [int(d.events.duration_ps.sum()) for d in active]
     busiest = sorted(range(len(active)), key=lambda i: -work[i])[:most]
     return [active[i] for i in sorted(busiest)], (
         f"{len(active):,} GPUs in {len(steps):,} steps: only the {most:,} busiest are shown"
     )
-
-
-def _op_time(process: Process) -> Intervals:
-    rows = process.events.kind == HostKind.OP
-    return union(process.events.start_ps[rows], process.events.end_ps[rows])
 
 
 def _unjudged(p: ProcessAnalysis) -> list[str]:

@@ -19,7 +19,6 @@ idle gap is explained by the host's activity before the work that ended it:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,14 +57,7 @@ class DeviceAccount:
     steps: dict[str, np.ndarray]  # category -> int64[steps], picoseconds; sums to the step
 
 
-def waits(process: Process) -> Intervals:
-    """Return the times when the process's host was fetching input, in any thread."""
-    events = process.events
-    rows = events.kind == HostKind.INPUT_WAIT
-    return union(events.start_ps[rows], events.end_ps[rows])
-
-
-def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple[int, int]] = ()) -> DeviceAccount:
+def account(process: Process, device: Device, steps: Steps, once: Intervals = EMPTY) -> DeviceAccount:
     """Return the ten categories of one GPU over the process's steps.
 
     Args:
@@ -85,19 +77,12 @@ def account(process: Process, device: Device, steps: Steps, once: Sequence[tuple
     staging, idle = _idle(process, device, steps, low, high)
     sets["copy_h2d"] = sets["copy_h2d"] | staging
     sets.update(idle)
-    if once:
-        starts, ends = (np.array(times, np.int64) for times in zip(*once, strict=True))
-        started = (sets["idle_launch"] | sets["idle_sync"]) & union(starts, ends)
-        for category in ("idle_launch", "idle_sync"):
-            sets[category] = sets[category] - started
-        sets["idle_host"] = sets["idle_host"] | started
-    rows = {
-        category: sets[category].measure(steps.start_ps, steps.end_ps) for category in CATEGORIES if category != "other"
-    }
-    remaining = steps.end_ps - steps.start_ps
-    for column in rows.values():
-        remaining = remaining - column
-    rows["other"] = remaining
+    started = (sets["idle_launch"] | sets["idle_sync"]) & once
+    for category in ("idle_launch", "idle_sync"):
+        sets[category] = sets[category] - started
+    sets["idle_host"] = sets["idle_host"] | started
+    rows = {category: steps.measure(sets[category]) for category in CATEGORIES if category != "other"}
+    rows["other"] = steps.duration_ps - sum(rows.values())
     return DeviceAccount(device, sets, {c: rows[c] for c in CATEGORIES})
 
 
@@ -112,23 +97,22 @@ def _idle(
     calls = process.events
     busy, first = union_with_first(events.start_ps, events.end_ps)
     gaps = busy.complement(low, high)
-    none = dict.fromkeys(IDLE_CATEGORIES, EMPTY)
-    if not len(gaps) or not process.has_host:
-        return EMPTY, none
+    if not len(gaps) or not len(busy) or not process.has_host:
+        return EMPTY, dict.fromkeys(IDLE_CATEGORIES, EMPTY)
 
     launch_start, launch_end = launches(process, device)
     # The work that ends each gap, and its launch time (the gap's end where unknown).
     ends_at = np.searchsorted(busy.start, gaps.end)
     has_next = ends_at < len(busy)
-    following = first[np.minimum(ends_at, max(len(busy) - 1, 0))] if len(busy) else None
-    launched = returned = np.full(len(gaps), UNLINKED)
-    if following is not None:
-        launched = np.where(has_next, launch_start[following], UNLINKED)
-        returned = np.where(has_next, launch_end[following], UNLINKED)
+    following = first[np.minimum(ends_at, len(busy) - 1)]
+    launched, returned = (np.where(has_next, at[following], UNLINKED) for at in (launch_start, launch_end))
     has_launch = launched >= low
     late = np.where(has_launch, np.clip(launched, gaps.start, gaps.end), gaps.end)
 
-    launching, blocked = _launching(gaps, late, has_launch, returned), _blocked(calls)
+    # From a launch to the start of its work; a long delay is a dependency, not a launch.
+    queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
+    launching = union(late, np.where(has_launch, np.maximum(queued_until, late), late))
+    blocked = calls.times(blocking_rows(calls))
     held, launching = launching & blocked, launching - blocked
 
     # Before it: nothing was queued. First the input, where the wait was over before the launch.
@@ -136,7 +120,7 @@ def _idle(
     idle_input = _input(process, before)
     remaining = _part(before) - idle_input
     # Then a copy that is made ready, whoever waits for it.
-    copied = has_next & (events.kind[following] == DeviceKind.COPY_H2D) if following is not None else has_next
+    copied = has_next & (events.kind[following] == DeviceKind.COPY_H2D)
     staging = remaining & _staging(process) & _part(before, copied)
     remaining = remaining - staging
     # Then synchronization: the host was waiting for the GPU when it ran dry.
@@ -147,12 +131,12 @@ def _idle(
     drained = sync.contains(gaps.start - 1) | np.isin(gaps.start, read_back)
     unexplained = remaining.measure(before.start, before.end) - (remaining & sync).measure(before.start, before.end)
     short = unexplained <= DISPATCH_GAP_PS
-    straddles = _straddles(gaps, steps)
+    # Gaps that contain the beginning of a step lie between steps.
+    straddles = np.searchsorted(steps.start_ps, gaps.end) > np.searchsorted(steps.start_ps, gaps.start)
     idle_sync = remaining & (sync | _part(before, drained & short))
     remaining = remaining - idle_sync
     # Then launching: calls for this device or any driver call, and short pauses between launches.
-    api = (calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL)
-    calling = union(calls.start_ps[api], calls.end_ps[api]) - blocked
+    calling = calls.times(calls.of(HostKind.LAUNCH, HostKind.CALL)) - blocked
     dispatch = remaining & (calling | _part(before, short & has_launch & ~straddles))
     idle_launch = dispatch | launching
     # Without work that is linked to its launch, a late host cannot be shown.
@@ -169,46 +153,24 @@ def _idle(
 _GAP_CAUSES = (*IDLE_CATEGORIES, "copy_h2d", "other")
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A period in which a GPU was idle, and the main cause."""
-
-    start_ps: int
-    end_ps: int
-    cause: str  # one of `_GAP_CAUSES`
+_LONGEST_GAPS = 20
 
 
-def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
-    """Return the longest idle gaps between a GPU's first and last event, longest first."""
+def longest_gaps(result: DeviceAccount) -> list[tuple[int, int, str]]:
+    """Return the longest idle gaps between a GPU's first and last event, longest first: start and end in ps, cause."""
     busy = result.device.busy()
-    if len(busy) < 2:
-        return []
     start, end = busy.end[:-1], busy.start[1:]
-    rows = np.argsort(start - end, kind="stable")[:limit]
+    rows = np.argsort(start - end, kind="stable")[:_LONGEST_GAPS]
     start, end = start[rows], end[rows]
     parts = np.stack([result.sets[c].measure(start, end) for c in _GAP_CAUSES[:-1]])
     unnamed = (end - start) - parts.sum(axis=0)
     best = np.argmax(np.vstack((parts, unnamed)), axis=0)
-    return [
-        Gap(int(a), int(b), _GAP_CAUSES[i]) for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
-    ]
+    return list(zip(start.tolist(), end.tolist(), (_GAP_CAUSES[cause] for cause in best), strict=True))
 
 
 def blocking_rows(calls: HostEvents) -> np.ndarray:
     """Return the rows of the driver's and runtime's calls that hold the host for over `DISPATCH_GAP_PS`."""
-    api = (calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL)
-    return np.flatnonzero(api & (calls.end_ps - calls.start_ps > DISPATCH_GAP_PS))
-
-
-def _launching(gaps: Intervals, late: np.ndarray, has_launch: np.ndarray, returned: np.ndarray) -> Intervals:
-    """Return the times from a launch to the start of its work; a long delay is a dependency, not a launch."""
-    queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
-    return union(late, np.where(has_launch, np.maximum(queued_until, late), late))
-
-
-def _blocked(calls: HostEvents) -> Intervals:
-    rows = blocking_rows(calls)
-    return union(calls.start_ps[rows], calls.end_ps[rows])
+    return np.flatnonzero(calls.of(HostKind.LAUNCH, HostKind.CALL) & (calls.duration_ps > DISPATCH_GAP_PS))
 
 
 def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
@@ -257,29 +219,12 @@ def _staging(process: Process) -> Intervals:
     """Return the times in which any thread of the host made a copy to the process's only GPU ready."""
     if sum(len(device.events) > 0 for device in process.devices) > 1:
         return EMPTY
-    rows = process.events.kind == HostKind.STAGING
-    return union(process.events.start_ps[rows], process.events.end_ps[rows])
+    return process.events.times(process.events.of(HostKind.STAGING))
 
 
 def _syncs(process: Process, device: Device) -> Intervals:
     """Return the times the host waited for a device: synchronization calls, blocking copies."""
-    calls = process.events
-    rows = calls.kind == HostKind.SYNC
-    start, end = calls.start_ps[rows], calls.end_ps[rows]
-    events = device.events
-    copies = np.isin(events.kind, (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H))
-    if copies.any():
-        call_start, returned = launches(process, device)
-        blocking = copies & (call_start > UNLINKED) & (returned >= events.end_ps)
-        start = np.concatenate((start, events.start_ps[blocking]))
-        end = np.concatenate((end, returned[blocking]))
-    return union(start, end)
-
-
-def _straddles(gaps: Intervals, steps: Steps) -> np.ndarray:
-    """Return a mask of the gaps that contain the beginning of a step: they lie between steps."""
-    if not len(steps):
-        return np.zeros(len(gaps), bool)
-    at = np.searchsorted(steps.start_ps, gaps.start, side="left")
-    inside = np.minimum(at, len(steps) - 1)
-    return (at < len(steps)) & (steps.start_ps[inside] < gaps.end)
+    calls, events = process.events, device.events
+    returned = launches(process, device)[1]  # before any event where the call is not known
+    blocking = events.of(DeviceKind.COPY_H2D, DeviceKind.COPY_D2H) & (returned >= events.end_ps)
+    return calls.times(calls.of(HostKind.SYNC)) | union(events.start_ps[blocking], returned[blocking])

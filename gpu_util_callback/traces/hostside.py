@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.breakdown import blocking_rows, launches
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
 from gpu_util_callback.traces.kernels import op_name, replayed
-from gpu_util_callback.traces.model import PS_PER_MS, HostKind, Names, Process, Trace, groups, kernels
+from gpu_util_callback.traces.model import KERNELS, PS_PER_MS, PS_PER_NS, HostKind, Names, Process, Trace, groups
 from gpu_util_callback.traces.steps import Steps
 
 _CURVE_POINTS = 512
@@ -45,17 +46,16 @@ def sums(group: np.ndarray, duration: np.ndarray, groups: int) -> tuple[np.ndarr
     return total, longest
 
 
-def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
-    """Return the ops that took most time on the host, at most `limit`, busiest first."""
-    events = process.events
-    rows = np.flatnonzero(events.kind == HostKind.OP)
-    if not len(rows):
-        return []
-    duration = (events.end_ps - events.start_ps)[rows]
-    unique, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
-    total, longest = sums(inverse, duration, len(unique))
+_BUSIEST_OPS = 100
+
+
+def host_ops(process: Process, names: Names) -> list[HostOp]:
+    """Return the ops that took most time on the host, busiest first."""
+    ops = process.events.take(process.events.of(HostKind.OP))
+    unique, inverse, count = np.unique(ops.name, return_inverse=True, return_counts=True)
+    total, longest = sums(inverse, ops.duration_ps, len(unique))
     result = []
-    for i in np.argsort(-total, kind="stable")[:limit].tolist():
+    for i in np.argsort(-total, kind="stable")[:_BUSIEST_OPS].tolist():
         name, kind = op_name(names[int(unique[i])])
         result.append(HostOp(name=name, kind=kind, count=int(count[i]), total_ps=int(total[i]), max_ps=int(longest[i])))
     return result
@@ -84,33 +84,20 @@ def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
     paths = [_ELEMENT.sub("", names[name]) for name in unique.tolist()]
     numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
     stage = np.array([numbers[path] for path in paths])[inverse]
-    active = {}
-    paths_of_stages = list(numbers)
-    spent = np.bincount(stage, (events.end_ps - events.start_ps)[rows])
-    busiest = np.zeros(len(paths_of_stages), bool)
-    busiest[np.argsort(-spent, kind="stable")[: limits.MAX_STAGES]] = True
-    rows, stage = rows[busiest[stage]], stage[busiest[stage]]
-    for number, mine in groups(stage):
-        if not _hands_over(paths_of_stages[number]):
-            start, end = events.start_ps[rows[mine]], events.end_ps[rows[mine]]
-            active[paths_of_stages[number]] = (len(mine), int((end - start).sum()), union(start, end))
-    feeding: dict[str, list[Intervals]] = {}
-    for path, (_, _, spans) in active.items():
-        feeding.setdefault(path.rpartition("::")[0], []).append(spans)
-    pulled = {
-        consumer: union(np.concatenate([s.start for s in parts]), np.concatenate([s.end for s in parts]))
-        for consumer, parts in feeding.items()
-    }
-    stages = [
-        TracedStage(
-            name=path.rpartition("::")[2],
-            path=path,
-            count=count,
-            total_ps=total_ps,
-            self_ps=0 if _PASSES_ON.match(path.rpartition("::")[2]) else (spans - pulled.get(path, EMPTY)).total,
-        )
-        for path, (count, total_ps, spans) in active.items()
-    ]
+    paths = list(numbers)
+    spent = np.bincount(stage, events.duration_ps[rows])
+    busiest = np.isin(stage, np.argsort(-spent, kind="stable")[: limits.MAX_STAGES])
+    rows, stage = rows[busiest], stage[busiest]
+    rows_of = {paths[number]: rows[mine] for number, mine in groups(stage) if not _hands_over(paths[number])}
+    feeding: dict[str, list[np.ndarray]] = {}  # rows of the stages that a stage pulls from
+    for path, mine in rows_of.items():
+        feeding.setdefault(path.rpartition("::")[0], [rows[:0]]).append(mine)
+    stages = []
+    for path, mine in rows_of.items():
+        name = path.rpartition("::")[2]
+        pulled = events.times(np.concatenate(feeding.get(path, [rows[:0]])))
+        self_ps = 0 if _PASSES_ON.match(name) else (events.times(mine) - pulled).total
+        stages.append(TracedStage(name, path, len(mine), int(events.duration_ps[mine].sum()), self_ps))
     return sorted(stages, key=lambda s: -s.self_ps)
 
 
@@ -142,31 +129,24 @@ class AllocatorProfile:
 def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]:
     """Return one profile per allocator and device, device memory first; limited to the busiest."""
     readings = process.allocator
-    if not len(readings):
-        return []
-    _, allocators = np.unique(readings.allocator, return_inverse=True)
-    keys = readings.device.astype(np.int64) * (len(readings) + 1) + allocators
+    keys = readings.device.astype(np.int64) * (len(names) + 1) + readings.allocator
     result = []
-    by_allocator = list(groups(keys))
-    by_allocator.sort(key=lambda pair: -len(pair[1]))
-    for _, rows in by_allocator[: limits.MAX_ALLOCATORS]:
+    for rows in sorted((rows for _, rows in groups(keys)), key=len, reverse=True)[: limits.MAX_ALLOCATORS]:
         mine = readings.take(rows)
-        device, allocator = int(mine.device[0]), int(mine.allocator[0])
         top = int(np.argmax(mine.allocated_bytes))
         fragmentation = float(mine.fragmentation[top])
+        available = mine.available_bytes[mine.available_bytes >= 0]
         # The highest reading of each of equal runs of readings: no peak is lost.
         edges = np.unique(np.linspace(0, len(mine), _CURVE_POINTS + 1).astype(np.int64)[:-1])
         best = np.maximum.reduceat(mine.allocated_bytes, edges)
         edges, best = edges[best >= 0], best[best >= 0]
         result.append(
             AllocatorProfile(
-                allocator=names[allocator],
-                device=device,
+                allocator=names[int(mine.allocator[0])],
+                device=int(mine.device[0]),
                 peak_bytes=_none_if_negative(mine.peak_bytes.max()),
                 max_allocated_bytes=_none_if_negative(mine.allocated_bytes[top]),
-                min_available_bytes=_none_if_negative(
-                    min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)
-                ),
+                min_available_bytes=int(available.min()) if len(available) else None,
                 fragmentation_at_peak=fragmentation if 0 <= fragmentation <= 1 else None,
                 events=len(mine),
                 time_ps=mine.time_ps[edges],
@@ -180,32 +160,25 @@ def _none_if_negative(value) -> int | None:
     return int(value) if value >= 0 else None
 
 
-def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5) -> str:
-    """Return the host's activity during `idle`: the most specific name that covers `share` of it.
+def culprit(process: Process, names: Names, idle: Intervals) -> str:
+    """Return the host's activity during `idle`: the most specific name that covers half of it.
 
     Names nest (a call within a call within a loop); of those that cover enough, the one with the
     least time outside `idle` is the most specific. Waiting for another thread is not an answer. ""
     where nothing covers enough.
     """
     events = process.events
-    if not len(idle) or not len(events):
-        return ""
-    rows = np.flatnonzero(~np.isin(events.kind, (HostKind.STEP, HostKind.INPUT_WAIT)))
-    covered = idle.measure(events.start_ps[rows], events.end_ps[rows])
-    rows, covered = rows[covered > 0], covered[covered > 0]
-    if not len(rows):
-        return ""
+    covered = idle.measure(events.start_ps, events.end_ps)
+    rows = np.flatnonzero((covered > 0) & ~events.of(HostKind.STEP, HostKind.INPUT_WAIT))
     unique, inverse = np.unique(events.name[rows], return_inverse=True)
-    overlap = np.bincount(inverse, weights=covered)
-    total = np.bincount(inverse, weights=(events.end_ps - events.start_ps)[rows])
-    enough = np.flatnonzero(overlap >= share * idle.total)
+    overlap = np.bincount(inverse, weights=covered[rows])
+    total = np.bincount(inverse, weights=events.duration_ps[rows])
     # A name whose overlap exceeds the idle time runs on several threads.
-    enough = enough[overlap[enough] <= 1.05 * idle.total]
-    works = [not _WAITS.search(names[name]) for name in unique[enough].tolist()]
-    enough = enough[np.array(works, bool)]
-    if not len(enough):
+    enough = np.flatnonzero((overlap >= 0.5 * idle.total) & (overlap <= 1.05 * idle.total))
+    working = [name for name in enough.tolist() if not _WAITS.search(names[int(unique[name])])]
+    if not working:
         return ""
-    return names[int(unique[enough[np.argmin(total[enough] - overlap[enough] * 0.5)]])]
+    return names[int(unique[min(working, key=lambda name: total[name] - overlap[name] * 0.5)])]
 
 
 # Calls that start CUDA or HIP, or load code into a GPU: none of them belongs to a step.
@@ -219,42 +192,29 @@ _FIRST_TIMES = 10
 _LEAST_ONCE_PS = 10 * PS_PER_MS
 
 
-@dataclass(frozen=True, slots=True)
-class OneTime:
-    """A call or an op that is paid once: start-up, loading of code, a library's first use."""
-
-    name: str
-    start_ps: int
-    end_ps: int
-
-    @property
-    def length_ps(self) -> int:
-        return self.end_ps - self.start_ps
-
-
-def one_time_costs(process: Process, names: Names, steps: Steps) -> list[OneTime]:
-    """Return what certainly was paid for once: calls that start up, and first ones of their name.
+def one_time_costs(process: Process, names: Names, steps: Steps) -> np.ndarray:
+    """Return the host's events (rows) that certainly were paid for once: calls that start up, and first ones of a name.
 
     Such a first call or op takes ten times as long as any later one of at least three. What starts up in
     most of the steps, as code that each of them loads anew, is not paid for once.
     """
     events = process.events
-    rows = np.flatnonzero(np.isin(events.kind, (HostKind.CALL, HostKind.LAUNCH, HostKind.OP)))
-    long = rows[(events.end_ps - events.start_ps)[rows] >= _LEAST_ONCE_PS]
+    took = events.duration_ps
+    rows = np.flatnonzero(events.of(HostKind.CALL, HostKind.LAUNCH, HostKind.OP))
+    long = rows[took[rows] >= _LEAST_ONCE_PS]
     rows = rows[np.isin(events.name[rows], np.unique(events.name[long]))]
-    costs = []
-    for name, mine in groups(events.name[rows]):
-        took = (events.end_ps - events.start_ps)[rows[mine]]
-        text = names[name]
-        starts_up = bool(_STARTS_UP.match(text)) and not _in_most_steps(
-            steps, events.start_ps[rows[mine[took >= _LEAST_ONCE_PS]]]
-        )
-        alone = len(took) == 1 and bool(_MAY_START_UP.match(text))
-        first = len(took) > 3 and took[0] / _FIRST_TIMES >= took[1:].max()
-        for at in rows[mine] if starts_up else rows[mine[:1]] if first or alone else ():
-            if events.end_ps[at] - events.start_ps[at] >= _LEAST_ONCE_PS:
-                costs.append(OneTime(text, int(events.start_ps[at]), int(events.end_ps[at])))
-    return costs
+    costs = [rows[:0]]
+    for name, of_name in groups(events.name[rows]):
+        mine = rows[of_name]
+        long = mine[took[mine] >= _LEAST_ONCE_PS]
+        starts_up = _STARTS_UP.match(names[name]) and not _in_most_steps(steps, events.start_ps[long])
+        alone = len(mine) == 1 and _MAY_START_UP.match(names[name])
+        first = len(mine) > 3 and took[mine[0]] / _FIRST_TIMES >= took[mine[1:]].max()
+        if starts_up:
+            costs.append(long)
+        elif first or alone:
+            costs.append(long[long == mine[0]])
+    return np.concatenate(costs)
 
 
 def _in_most_steps(steps: Steps, at: np.ndarray) -> bool:
@@ -263,28 +223,15 @@ def _in_most_steps(steps: Steps, at: np.ndarray) -> bool:
     return len(steps) >= 3 and 2 * len(inside) > len(steps)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingCall:
-    """The driver's or runtime's call that holds the host longest while the GPUs idle; times are means.
-
-    Attributes:
-        op: the framework's operation that calls it; "" = none in the trace.
-        count: its calls of over a millisecond within the steps.
-        idle_ps: of the GPUs at work, all calls together.
-    """
-
-    name: str
-    op: str
-    count: int
-    each_ps: int
-    idle_ps: int
-
-
-def blocking_call(process: Process, names: Names, steps: Steps, idle: list[Intervals]) -> BlockingCall | None:
-    """Return the call of the driver that holds the host longest while the GPUs idle; None without any.
+def blocking_call(process: Process, names: Names, steps: Steps, idle: list[Intervals]) -> dict[str, object] | None:
+    """Return the driver's or runtime's call that holds the host longest while the GPUs idle; None without any.
 
     Args:
         idle: when each GPU at work waited for the host.
+
+    Returns: its `name`; `op`, the framework's operation that calls it ("" = none in the trace); `count`, its
+        calls of over a millisecond within the steps; `each_ns`, their mean; `idle_ns`, the mean idle time of the
+        GPUs in all of them.
     """
     events = process.events
     rows = blocking_rows(events)
@@ -298,20 +245,15 @@ def blocking_call(process: Process, names: Names, steps: Steps, idle: list[Inter
     of_name = np.bincount(events.name[rows], held)
     mine = events.name[rows] == np.argmax(of_name)
     longest = int(rows[mine][np.argmax(held[mine])])
-    start, end = events.start_ps[longest], events.end_ps[longest]
-    around = np.flatnonzero(
-        (events.thread == events.thread[longest])
-        & (events.kind == HostKind.OP)
-        & (events.start_ps <= start)
-        & (events.end_ps >= end)
-    )
-    return BlockingCall(
-        name=names[int(events.name[longest])],
-        op=names[int(events.name[around[-1]])] if len(around) else "",
-        count=int(mine.sum()),
-        each_ps=int((events.end_ps - events.start_ps)[rows[mine]].mean()),
-        idle_ps=int(held[mine].sum()),
-    )
+    ops = events.around(longest)
+    ops = ops[events.kind[ops] == HostKind.OP]
+    return {
+        "name": names[int(events.name[longest])],
+        "op": names[int(events.name[ops[-1]])] if len(ops) else "",
+        "count": int(mine.sum()),
+        "each_ns": int(events.duration_ps[rows[mine]].mean()) // PS_PER_NS,
+        "idle_ns": int(held[mine].sum()) // PS_PER_NS,
+    }
 
 
 # Host code that a compiled step calls. Operations of TensorFlow may also be of a function that the
@@ -326,15 +268,14 @@ _OF_JAX = re.compile(
 def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
     """Return when compiled steps ran code on the host, and the function with most of that time."""
     events = process.events
-    kinds = (HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
-    active = np.isin(events.kind, kinds)
+    active = events.of(HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
     jax = np.flatnonzero(active & names.matching(_OF_JAX.search)[events.name])
     ops = np.flatnonzero(active & names.matching(_OF_TENSORFLOW.search)[events.name])
     rows = np.concatenate((jax, ops[_of_called_functions(process, ops)]))
     if not len(rows):
         return EMPTY, ""
-    spent = np.bincount(events.name[rows], (events.end_ps - events.start_ps)[rows])
-    return union(events.start_ps[rows], events.end_ps[rows]), names[int(np.argmax(spent))]
+    spent = np.bincount(events.name[rows], events.duration_ps[rows])
+    return events.times(rows), names[int(np.argmax(spent))]
 
 
 def _of_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
@@ -345,16 +286,12 @@ def _of_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
     events = process.events
     runs = np.flatnonzero((events.kind == HostKind.RUN) & (events.value != -1))
     calls = np.unique(events.value[runs[~process.of_pipeline(runs)]])
-    executors = np.flatnonzero(
-        (events.kind == HostKind.FRAMEWORK)
-        & np.isin(events.value, calls)
-        & np.isin(events.thread, np.unique(events.thread[ops]))
-    )
+    executors = np.flatnonzero(events.of(HostKind.FRAMEWORK) & np.isin(events.value, calls))
     inside = np.zeros(len(ops), bool)
     works = dict(groups(events.thread[executors]))
     for thread, mine in groups(events.thread[ops]):
-        rows = executors[works.get(thread, np.empty(0, np.int64))]
-        inside[mine] = union(events.start_ps[rows], events.end_ps[rows]).contains(events.start_ps[ops[mine]])
+        rows = executors[works.get(thread, executors[:0])]
+        inside[mine] = events.times(rows).contains(events.start_ps[ops[mine]])
     return inside
 
 
@@ -377,36 +314,24 @@ _KERNELS_A_CALL = 5
 _HARDLY_COMPILED = 0.05  # of the kernels
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """Who made the kernels of the GPUs at work.
+def compiled(process: Process, names: Names, framework: str) -> tuple[str, float, float]:
+    """Return what compiled the kernels of a process's GPUs at work.
 
-    Attributes:
-        by: "torch" (torch.compile), "exported", "xla", or "" where the program started all of them one by one.
-        share: of the kernels those of compiled code, 0-1.
-        graph_share: of the kernels those replayed from CUDA graphs, 0-1.
+    Returns: "torch" (torch.compile), "exported", "xla", or "" where the program started all of them one by one;
+        of the kernels the share of compiled code, and the share replayed from CUDA graphs (0-1).
     """
-
-    by: str = ""
-    share: float = 0.0
-    graph_share: float = 0.0
-
-
-def compiled(process: Process, names: Names, framework: str) -> Compiled:
-    """Return what compiled the kernels of a process's GPUs at work."""
     events = process.events
     of_region = {"torch": names.matching(_COMPILED_REGION.search), "exported": names.matching(_EXPORTED_REGION.search)}
     made = names.matching(_COMPILED_KERNEL.search)
     count = graphs = 0
     inside = dict.fromkeys(of_region, 0)
     for device in process.active_devices:
-        rows = np.flatnonzero(kernels(device.events))
+        rows = np.flatnonzero(device.events.of(*KERNELS))
         begun = launches(process, device)[0][rows]
         count += len(rows)
         graphs += int(replayed(process, device, names)[rows].sum())
         for by, region in of_region.items():
-            at = np.flatnonzero(region[events.name])
-            within = union(events.start_ps[at], events.end_ps[at]).contains(begun)
+            within = events.times(region[events.name]).contains(begun)
             if by == "torch" or region.any():
                 within |= made[device.events.name[rows]]
             inside[by] += int(within.sum())
@@ -418,11 +343,12 @@ def compiled(process: Process, names: Names, framework: str) -> Compiled:
         share = float(0 < calls * _KERNELS_A_CALL <= count)
     if by == "torch" and framework in ("jax", "tensorflow"):
         by = "xla"
-    return Compiled(by if share >= _HARDLY_COMPILED else "", share, graphs / max(1, count))
+    return by if share >= _HARDLY_COMPILED else "", share, graphs / max(1, count)
 
 
-_JAX = "PjitFunction("
-_TENSORFLOW = ("ExecutorState::", "IteratorGetNext", "Iterator::")
+_JAX = re.compile(r"PjitFunction\(")
+_TENSORFLOW = re.compile(r"ExecutorState::|IteratorGetNext|Iterator::")
+_TORCH = re.compile(r"^aten::|at::native::")
 # The function that Keras compiles, as TensorFlow names it.
 _KERAS = re.compile(r"(multi|one)_step_on_(iterator|data)|__inference_train_function")
 # Names of the backward pass and of optimizers, on the host or on the GPU.
@@ -460,24 +386,21 @@ class Wording:
 
 
 def wording(trace: Trace) -> Wording:
-    """Return the framework seen in the names of a trace, in one pass."""
-    jax = tensorflow = keras = trains = torch = arrays = False
-    workers, server = None, ""
-    for name in trace.names.strings:
-        server = server or next((server for server, sign in _SERVERS.items() if sign.search(name)), "")
-        trains = trains or _TRAINS.search(name) is not None
-        torch = torch or "at::native::" in name or name.startswith("aten::")
-        jax = jax or name.startswith(_JAX)
-        tensorflow = tensorflow or name.startswith(_TENSORFLOW)
-        keras = keras or _KERAS.search(name) is not None
-        arrays = arrays or _OF_ARRAYS.search(name) is not None
-        if "DataLoader" in name and (loader := _LOADER.search(name)):
-            workers = workers or loader[1] == "Multi"
+    """Return the framework seen in the names of a trace."""
+    names = trace.names.strings
+
+    def is_seen(sign: Callable[[str], object]) -> bool:
+        return any(map(sign, names))
+
+    trains = is_seen(_TRAINS.search)
+    server = next((server for name in names for server, sign in _SERVERS.items() if sign.search(name)), "")
     if server and not trains:  # a training may borrow their kernels
         return Wording("", server=server)
-    if jax:  # first: it may take its input from tf.data
+    if is_seen(_JAX.match):  # first: it may take its input from tf.data
         return Wording("jax", trains=trains)
-    if tensorflow:
-        return Wording("tensorflow", keras, trains=trains, arrays=keras and arrays)
-    torch = torch or trace.format == "kineto"
-    return Wording("torch" if torch else "", False, workers, trains)
+    if is_seen(_TENSORFLOW.match):
+        keras = is_seen(_KERAS.search)
+        return Wording("tensorflow", keras, trains=trains, arrays=keras and is_seen(_OF_ARRAYS.search))
+    loaders = [loader[1] for name in names if "DataLoader" in name and (loader := _LOADER.search(name))]
+    torch = trace.format == "kineto" or is_seen(_TORCH.search)
+    return Wording("torch" if torch else "", False, "Multi" in loaders if loaders else None, trains)

@@ -22,7 +22,7 @@ from gpu_util_callback.diagnosis import RULES, Evidence, Run, judge, judge_toget
 from gpu_util_callback.recording.storage import put
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, measure
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
-from gpu_util_callback.traces.read import Progress, read_trace
+from gpu_util_callback.traces.read import read_trace
 from gpu_util_callback.traces.recorded import facts, kernel_rows, recording_tables, step_rows, traced_rows
 
 if TYPE_CHECKING:
@@ -31,19 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gpu_util_callback")
 
 _TOOLS = {"xplane": "TensorFlow/JAX profiler", "kineto": "PyTorch profiler", "nsys": "Nsight Systems"}
-# Facts that no trace contains.
-_CANNOT = (
-    ("NVML", "a trace holds no power, clocks, temperature or memory of other processes"),
-    ("callbacks", "a trace has no callbacks or epochs"),
-)
+_RECORD = "record the training with GpuUtilCallback"
 _BUSY_BUCKETS = 512
 
 
 def import_trace(
-    path: str | os.PathLike[str],
-    log_dir: str | os.PathLike[str],
-    progress: Progress | None = None,
-    thresholds: Mapping | None = None,
+    path: str | os.PathLike[str], log_dir: str | os.PathLike[str], thresholds: Mapping | None = None
 ) -> list[str]:
     """Read a trace and write one recording per process of it.
 
@@ -57,7 +50,7 @@ def import_trace(
     Raises: UnusableInput when the trace cannot be read, or for a threshold that does not exist;
         OSError when `log_dir` cannot be written.
     """
-    return write_recordings(analyse(read_trace(path, progress), thresholds), log_dir)
+    return write_recordings(analyse(read_trace(path), thresholds), log_dir)
 
 
 def write_recordings(analysis: Analysis, log_dir: str | os.PathLike[str]) -> list[str]:
@@ -91,7 +84,7 @@ def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
     """Return the epoch time of the trace's time 0, and whether the file states it."""
     if p.process.epoch_ns is not None:
         return p.process.epoch_ns, True
-    start = int(p.steps.start_ps[0]) // PS_PER_NS
+    start = p.steps.extent[0] // PS_PER_NS
     try:
         written = Path(analysis.trace.paths[0]).stat().st_mtime_ns
     except OSError:
@@ -111,8 +104,7 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
 
     p = analysis.processes[place]
     zero, has_time = _zero_ns(analysis, p)
-    start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
-    end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
+    start, end = (zero + at // PS_PER_NS for at in p.steps.extent)
     manifest = _facts(analysis, p, number, count, start, end, has_time)
     steps = {"first_step": int(p.steps.label.min()), "stop_step": int(p.steps.label.max()) + 1}
     manifest["windows"] = [{"window": 0, **steps, "start_ns": start, "end_ns": end}]  # it is one itself
@@ -143,30 +135,16 @@ def _facts(
     trace = analysis.trace
     tool = _TOOLS[trace.format]
     names = [Path(path).name for path in trace.paths]
+    imported = f"imported from a {tool} trace"
     cannot = [
-        {
-            "source": source,
-            "reason": f"imported from a {tool} trace: {reason}",
-            "cure": "record the training with GpuUtilCallback",
-        }
-        for source, reason in _CANNOT
+        ("NVML", f"{imported}: a trace holds no power, clocks, temperature or memory of other processes", _RECORD),
+        ("callbacks", f"{imported}: a trace has no callbacks or epochs", _RECORD),
     ]
     if not has_time:
-        cannot.append(
-            {
-                "source": "clock",
-                "reason": "the file does not say when it was recorded; its own date is shown instead",
-                "cure": "",
-            }
-        )
+        cannot.append(("clock", "the file does not say when it was recorded; its own date is shown instead", ""))
     if not p.process.has_host:
-        cannot.append(
-            {
-                "source": "host",
-                "reason": "host threads were not traced: why the GPU was idle is unknown",
-                "cure": "trace the host as well",
-            }
-        )
+        unknown = "host threads were not traced: why the GPU was idle is unknown"
+        cannot.append(("host", unknown, "trace the host as well"))
     process_facts = facts(p, trace.names, analysis.wording, lambda d: d.device.index)
     return {
         "host": p.process.host or socket.gethostname(),
@@ -183,7 +161,7 @@ def _facts(
             {**of_rules, "name": d.device.name, "uuid": d.device.facts.get("uuid"), "label": f"GPU {d.device.index}"}
             for d, of_rules in zip(p.devices, process_facts["gpus"], strict=True)
         ],
-        "unavailable": cannot,
+        "unavailable": [{"source": source, "reason": reason, "cure": cure} for source, reason, cure in cannot],
         "started_ns": start_ns,
         "ended_ns": end_ns,
     }
@@ -205,9 +183,7 @@ def _samples(p: ProcessAnalysis, zero_ns: int):
 
 def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
     """Return the share of time with work over equal parts of the steps, by each definition."""
-    low, high = int(p.steps.start_ps[0]), int(p.steps.end_ps[-1])
-    edges = np.linspace(low, high, _BUSY_BUCKETS + 1).astype(np.int64)
-    edges = np.unique(edges)
+    edges = np.unique(np.linspace(*p.steps.extent, _BUSY_BUCKETS + 1).astype(np.int64))
     length = np.diff(edges)
     kernel = d.kernel_busy.measure(edges[:-1], edges[1:]) / length
     busy = d.any_busy.measure(edges[:-1], edges[1:]) / length
@@ -220,8 +196,8 @@ def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
 def _scalars(p: ProcessAnalysis, writer: ScalarWriter) -> None:
     """Write the scalars of a fit, for every step of the trace."""
     now = time.time()
-    wait, duration = p.input_wait_ps(), p.steps.end_ps - p.steps.start_ps
-    kernels = [d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps) for d in p.devices]
+    wait, duration = p.input_wait_ps(), p.steps.duration_ps
+    kernels = [p.steps.measure(d.kernel_busy) for d in p.devices]
     # TensorBoard drops earlier points when a step goes back; a trace may hold several fits.
     highest = -1
     for i, label in enumerate(p.steps.label.tolist()):

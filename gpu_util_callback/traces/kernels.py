@@ -9,8 +9,8 @@ import numpy as np
 
 from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.breakdown import UNLINKED, launches
-from gpu_util_callback.traces.intervals import union
 from gpu_util_callback.traces.model import (
+    KERNELS,
     PS_PER_US,
     Device,
     DeviceKind,
@@ -18,20 +18,11 @@ from gpu_util_callback.traces.model import (
     MemoryKind,
     Names,
     Process,
-    kernels,
 )
 from gpu_util_callback.traces.naming import TensorCore, tensor_core
 
 # Below this a kernel costs about as much to launch as it runs.
 SHORT_KERNEL_PS = 10 * PS_PER_US
-
-_DIRECTIONS = {
-    DeviceKind.COPY_H2D: "h2d",
-    DeviceKind.COPY_D2H: "d2h",
-    DeviceKind.COPY_D2D: "d2d",
-    DeviceKind.COPY_OTHER: "other",
-    DeviceKind.MEMSET: "memset",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +44,13 @@ class KernelGroup:
 def kernel_groups(process: Process, device: Device, names: Names) -> list[KernelGroup]:
     """Return the kernels of a GPU, longest first; beyond a limit the rest is one row."""
     events = device.events
-    rows = np.flatnonzero(np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE)))
+    rows = np.flatnonzero(events.of(*KERNELS))
     if not len(rows):
         return []
     order = rows[np.argsort(events.name[rows], kind="stable")]
     name = events.name[order]
     first = np.flatnonzero(np.concatenate((np.ones(1, bool), name[1:] != name[:-1])))
-    duration = events.end_ps[order] - events.start_ps[order]
+    duration = events.duration_ps[order]
     total = np.add.reduceat(duration, first)
     low = np.minimum.reduceat(duration, first)
     high = np.maximum.reduceat(duration, first)
@@ -126,33 +117,27 @@ class CopyGroup:
     total_ps: int
     exposed_ps: int  # while no kernel ran
 
-    @property
-    def gb_per_s(self) -> float | None:
-        """Mean rate while copying, in 10^9 bytes per second."""
-        return self.bytes / self.total_ps * 1000 if self.bytes and self.total_ps else None
-
 
 def copy_groups(device: Device) -> list[CopyGroup]:
     """Return the copies and memsets of a GPU, the group with most time first."""
     events = device.events
     kernels = device.busy(DeviceKind.KERNEL)
     groups = []
-    for kind, direction in _DIRECTIONS.items():
+    for kind in (kind for kind in DeviceKind if kind not in KERNELS):
         for memory in MemoryKind:
             rows = (events.kind == kind) & (events.memory == memory)
             if not rows.any():
                 continue
-            start, end = events.start_ps[rows], events.end_ps[rows]
             size = events.bytes[rows]
             groups.append(
                 CopyGroup(
-                    direction=direction,
+                    direction=kind.name.removeprefix("COPY_").lower(),
                     memory=memory.name.lower(),
                     count=int(rows.sum()),
                     # Exact: of many copies the sum may not fit in 64 bits.
                     bytes=sum(size.tolist()) if (size >= 0).all() else None,
-                    total_ps=int((end - start).sum()),
-                    exposed_ps=(union(start, end) - kernels).total,
+                    total_ps=int(events.duration_ps[rows].sum()),
+                    exposed_ps=(events.times(rows) - kernels).total,
                 )
             )
     return sorted(groups, key=lambda g: -g.total_ps)
@@ -181,15 +166,13 @@ def replayed(process: Process, device: Device, names: Names) -> np.ndarray:
 def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     """Return how the launches of a device's kernels went, from call to begin."""
     events = device.events
-    kernel = kernels(events)
-    graph = replayed(process, device, names)
-    linked = kernel & (launches(process, device)[0] > UNLINKED)
-    duration = (events.end_ps - events.start_ps)[kernel]
+    kernel = events.of(*KERNELS)
+    count = int(kernel.sum())
     return LaunchStats(
-        kernels=int(kernel.sum()),
-        linked=int(linked.sum()),
-        short_share=float((duration < SHORT_KERNEL_PS).mean()) if len(duration) else None,
-        graph_kernels=int(graph[kernel].sum()),
+        kernels=count,
+        linked=int((launches(process, device)[0] > UNLINKED)[kernel].sum()),
+        short_share=float((events.duration_ps[kernel] < SHORT_KERNEL_PS).mean()) if count else None,
+        graph_kernels=int(replayed(process, device, names)[kernel].sum()),
     )
 
 

@@ -11,6 +11,7 @@ microseconds keeps all of its digits.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 import zlib
@@ -18,6 +19,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
@@ -26,6 +28,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import foreign, limits
 from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number, ordinal
 from gpu_util_callback.traces.model import (
+    KERNELS,
     PS_PER_US,
     AllocatorEvents,
     Device,
@@ -34,11 +37,13 @@ from gpu_util_callback.traces.model import (
     HostEvents,
     HostKind,
     KernelShape,
+    MemoryKind,
     Names,
     Process,
     Shapes,
     Trace,
     by_device,
+    triple,
 )
 from gpu_util_callback.traces.naming import (
     DERIVED_LINES,
@@ -53,13 +58,19 @@ from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kern
 
 _LIMIT = 1 << 63
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
+_LAUNCH = "registers per thread", "shared memory", "est. achieved occupancy %"
 
 
-def _triple(value: object) -> tuple[int, int, int] | None:
-    if not isinstance(value, list) or len(value) != 3:
-        return None
-    x, y, z = (integer(v) for v in value)
-    return (x, y, z) if (x, y, z) != (0, 0, 0) else None
+@lru_cache(maxsize=65536)
+def _kind_and_memory(category: str, name: str) -> tuple[DeviceKind, MemoryKind]:
+    """Return the kind of an event of a GPU, and that of the host's memory which a copy touches."""
+    if "memset" in category:
+        return DeviceKind.MEMSET, MemoryKind.UNKNOWN
+    if "memcpy" in category:
+        ends = _ENDS.search(name)
+        source, target = (e.lower() for e in ends.groups()) if ends else ("", "")
+        return copy_kind(name, source, target), memory_kind(source, target)
+    return device_kind(name), MemoryKind.UNKNOWN
 
 
 # --- rows of events -------------------------------------------------------------------------------
@@ -71,8 +82,11 @@ class _Rows:
     codes: ClassVar[dict[str, str]]
 
     def __init__(self) -> None:
-        self._columns = {name: array(code) for name, code in self.codes.items()}
-        self._appends = [column.append for column in self._columns.values()]
+        self.columns = {name: array(code) for name, code in self.codes.items()}
+        self._appends = [column.append for column in self.columns.values()]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
 
     def add(self, *row: int) -> None:
         """Append a row, in the columns' order."""
@@ -80,7 +94,7 @@ class _Rows:
             append(value)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()}
+        return {name: np.frombuffer(column, column.typecode) for name, column in self.columns.items()}
 
 
 class HostRows(_Rows):
@@ -116,18 +130,14 @@ class DeviceRows(_Rows):
         super().__init__()
         self.names = names
         self._shapes = Shapes()
-        self._kind_and_memory: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
         self.without_device = 0  # events of impossible ones
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
     def add_kineto(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
         """Add a Kineto event of category kernel, gpu_memcpy or gpu_memset."""
-        category = event["cat"].lower()
-        kind, memory = self._kind_of(category, name)
-        shape = -1
-        if kind in (DeviceKind.KERNEL, DeviceKind.COLLECTIVE):
-            shape = self._shape_of(arguments)
+        kind, memory = _kind_and_memory(event["cat"].lower(), name)
+        shape = self._shape_of(arguments) if kind in KERNELS else -1
         if kind == DeviceKind.COLLECTIVE and "Group size" in arguments:
             self.group_sizes.add(integer(arguments["Group size"]))
         device = integer(arguments.get("device", event.get("pid")))
@@ -140,11 +150,11 @@ class DeviceRows(_Rows):
 
     def add_plain(self, device: int, stream: int, name: str, details_by_key: dict, start: int, end: int) -> None:
         """Add an event of the trace viewer: details as in XPlane, as texts."""
-        kind, memory, size, shape = int(device_kind(name)), 0, -1, -1
+        kind, memory, size, shape = device_kind(name), MemoryKind.UNKNOWN, -1, -1
         details = details_by_key.get("memcpy_details")
         if isinstance(details, str) and kind != DeviceKind.KERNEL:
             copy = copy_details(details, name)
-            kind, memory, size = int(copy.kind), int(copy.memory), copy.bytes
+            kind, memory, size = copy.kind, copy.memory, copy.bytes
         details = details_by_key.get("kernel_details")
         if isinstance(details, str):
             shape = self._shapes.id(kernel_shape(details))
@@ -153,44 +163,23 @@ class DeviceRows(_Rows):
         op_id = self.names.id(op_of(op)) if isinstance(op, str) else -1
         self.add(device, start, end, stream, correlation, -1, size, kind, name_id, op_id, shape, memory, 0)
 
-    def _kind_of(self, category: str, name: str) -> tuple[int, int]:
-        """Return the `DeviceKind` of a device event, and the kind of memory that a copy touches (else 0)."""
-        kind_and_memory = self._kind_and_memory.get((category, name))
-        if kind_and_memory is None:
-            if "memset" in category:
-                kind_and_memory = int(DeviceKind.MEMSET), 0
-            elif "memcpy" in category:
-                ends = _ENDS.search(name)
-                source, target = (e.lower() for e in ends.groups()) if ends else ("", "")
-                kind_and_memory = int(copy_kind(name, source, target)), int(memory_kind(source, target))
-            else:
-                kind_and_memory = int(device_kind(name)), 0
-            self._kind_and_memory[(category, name)] = kind_and_memory
-        return kind_and_memory
-
     def _shape_of(self, arguments: dict) -> int:
         """Return the id of how a kernel was launched: its grid, blocks, registers and shared memory."""
-        get = arguments.get
-        grid, block = get("grid"), get("block")
-        occupancy = get("est. achieved occupancy %")
-        registers, shared = get("registers per thread"), get("shared memory")
-        key: tuple | None
+        registers, shared, occupancy = map(arguments.get, _LAUNCH)
+        grid, block = (tuple(size) if type(size) is list else () for size in map(arguments.get, ("grid", "block")))
+        key = registers, shared, occupancy, grid, block
         try:
-            key = (registers, shared, occupancy, tuple(grid) if grid else None, tuple(block) if block else None)
-            shape_id = self._launched.get(key)
-        except TypeError:  # odd values, which are not hashable
-            key, shape_id = None, None
-        if shape_id is not None:
-            return shape_id
-        shape = KernelShape(
-            registers=None if registers is None else integer(registers),
-            shared_bytes=None if shared is None else integer(shared),
-            grid=_triple(grid),
-            block=_triple(block),
-            occupancy_pct=number(occupancy),
-        )
+            return self._launched[key]
+        except (KeyError, TypeError):  # a new one, or odd values that are not hashable
+            shape = KernelShape(
+                registers=None if registers is None else integer(registers),
+                shared_bytes=None if shared is None else integer(shared),
+                grid=triple([integer(part) for part in grid]),
+                block=triple([integer(part) for part in block]),
+                occupancy_pct=number(occupancy),
+            )
         index = self._shapes.id(shape)
-        if key is not None and index >= 0:
+        with contextlib.suppress(TypeError):
             self._launched[key] = index
         return index
 
@@ -243,38 +232,22 @@ _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_
 _OLD_TORCH_CPU, _OLD_TORCH_GPU = "CPU functions", "CUDA functions"
 _DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
 _DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
+_CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime")
+_NO_ACTIVITY = (  # copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans
+    *("gpu_user_annotation", "cuda_sync", "cuda_event", "ac2g", "async", "fwdbwd", "trace", "cpu_instant_event"),
+    *("cuda_profiler_range", "collective_comm", "async_cpu_to_gpu"),
+)
 _HOST_KINDS = {
     "cpu_op": HostKind.OP,
     "operator": HostKind.OP,
     "user_annotation": HostKind.RANGE,
     "python": HostKind.RANGE,
     "python_function": HostKind.PYTHON,
-    "cuda_runtime": HostKind.CALL,
-    "cuda_driver": HostKind.CALL,
-    "runtime": HostKind.CALL,
-    "driver": HostKind.CALL,
-    "hip_runtime": HostKind.CALL,
-    "xpu_runtime": HostKind.CALL,
     "overhead": HostKind.FRAMEWORK,
+    **dict.fromkeys(_CALLS, HostKind.CALL),
+    **dict.fromkeys(_NO_ACTIVITY),
 }
-# Not activity: copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans.
-_OTHER_CATEGORIES = frozenset(
-    (
-        "gpu_user_annotation",
-        "cuda_sync",
-        "cuda_event",
-        "ac2g",
-        "async",
-        "fwdbwd",
-        "trace",
-        "cpu_instant_event",
-        "cuda_profiler_range",
-        "collective_comm",
-        "async_cpu_to_gpu",
-    )
-)
 _CATEGORIES, _PHASES = 64, 16  # listed of those that are not known
-_KNOWN_CATEGORIES = _DEVICE_CATEGORIES | _OTHER_CATEGORIES | frozenset(_HOST_KINDS)
 
 
 def read_kineto(
@@ -316,6 +289,23 @@ class _NoTrace(Exception):
     """Valid JSON, in which no profiler of a training wrote; its text says what it is."""
 
 
+@lru_cache(maxsize=65536)
+def _host_kind(category: str, name: str) -> HostKind | None:
+    """Return the kind of a host's event by category and name; None = no activity."""
+    kind = _HOST_KINDS[category]
+    if kind is None:
+        return None
+    if kind == HostKind.CALL:
+        return api_kind(name) or HostKind.CALL
+    if kind != HostKind.PYTHON and step_marker(name):
+        return HostKind.STEP
+    if _LOADER.search(name):
+        return HostKind.INPUT_WAIT
+    if kind != HostKind.PYTHON and _COMMUNICATION.search(name):
+        return HostKind.COLLECTIVE
+    return kind
+
+
 # A stamp may be of the epoch, in microseconds; a larger number is not a time.
 _MAX_US = limits.MAX_EPOCH_NS // 1000
 
@@ -353,7 +343,6 @@ class _TextReader:
         self.process_names: dict[object, str] = {}
         self.thread_names: dict[tuple[object, object], str] = {}
         self.plain = _PlainEvents(names)
-        self.kinds: dict[tuple[str, str], int] = {}
         self.window_end: int | None = None
         self.allocations: dict[tuple[int, int], tuple[array, array]] = {}
         self.unusable = 0
@@ -422,29 +411,23 @@ class _TextReader:
 
     def _complete(self, event: dict, start: int, end: int) -> None:
         """Add an activity, its start and end in ps from the trace's zero, to the host's rows or a GPU's."""
-        category = event.get("cat")
         arguments = event.get("args")
         if type(arguments) is not dict:
             arguments = {}
         name = event.get("name")
         name = name if type(name) is str else "unknown"
-        if type(category) is not str or category == "":
-            self.plain.add(event, name, arguments, start, end)
-            return
-        category = category.lower()
-        if category not in _KNOWN_CATEGORIES:
-            if len(self.categories) < _CATEGORIES:
-                self.categories.add(category)
-            self.plain.add(event, name, arguments, start, end)
-            return
+        category = event.get("cat")
+        category = category.lower() if type(category) is str else ""
         if category in _DEVICE_CATEGORIES:
             self.device.add_kineto(event, name, arguments, start, end)
             return
-        key = (category, name)
-        kind = self.kinds.get(key)
+        if category not in _HOST_KINDS:
+            if category and len(self.categories) < _CATEGORIES:
+                self.categories.add(category)
+            self.plain.add_event(event, name, arguments, start, end)
+            return
+        kind = _host_kind(category, name)
         if kind is None:
-            kind = self.kinds[key] = self._host_kind(category, name)
-        if kind < 0:
             return
         value, root = -1, False
         if kind == HostKind.STEP and (step := step_marker(name)):
@@ -463,21 +446,6 @@ class _TextReader:
             external if type(external) is int and abs(external) < _LIMIT else -1,
             root,
         )
-
-    def _host_kind(self, category: str, name: str) -> int:
-        """Return the HostKind of an event by category and name; -1 = no activity."""
-        kind = _HOST_KINDS.get(category, -1)
-        if kind < 0:
-            return -1  # gpu_user_annotation, cuda_sync, flows, the profiler's own spans
-        if kind == HostKind.CALL:
-            return api_kind(name) or HostKind.CALL
-        if kind != HostKind.PYTHON and step_marker(name):
-            return HostKind.STEP
-        if _LOADER.search(name):
-            return HostKind.INPUT_WAIT
-        if kind != HostKind.PYTHON and _COMMUNICATION.search(name):
-            return HostKind.COLLECTIVE
-        return kind
 
     def _thread(self, pid: object, tid: object) -> int:
         """Return the index of a thread, from 0 in the order of appearance."""
@@ -636,38 +604,32 @@ class _TextReader:
                     allocated_bytes=np.frombuffer(allocated, np.int64),
                 )
             )
-        joined = AllocatorEvents.concat(parts)
-        return joined.take(np.argsort(joined.time_ps, kind="stable"))
+        return AllocatorEvents.concat(parts).in_order()
 
 
-class _PlainEvents:
+class _PlainEvents(_Rows):
     """Events without a category (JAX's, TensorFlow's), until their processes' names are known."""
 
+    codes: ClassVar = {"thread": "i", "name": "i", "start_ps": "q", "end_ps": "q"}
     _KEPT = ("correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r", "id")
 
     def __init__(self, names: Names) -> None:
+        super().__init__()
         self._names = names
         self._threads: dict[tuple[str, str], int] = {}
-        self._columns = [array("q") for _ in range(4)]  # thread, name, start, end
         self._arguments: dict[int, dict] = {}
 
-    def __len__(self) -> int:
-        return len(self._columns[0])
-
-    def add(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+    def add_event(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
         useful = {key: arguments[key] for key in self._KEPT if key in arguments}
         if useful:
             self._arguments[len(self)] = useful
         key = (str(event.get("pid")), str(event.get("tid")))
-        thread = self._threads.setdefault(key, len(self._threads))
-        row = (thread, self._names.id(name), start, end)
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
+        self.add(self._threads.setdefault(key, len(self._threads)), self._names.id(name), start, end)
 
     def rows(self) -> Iterator[tuple[str, str, int, dict, int, int]]:
         """Yield pid, tid, name, kept arguments, start and end of each event."""
         threads = list(self._threads)
-        for row, (thread, name, start, end) in enumerate(zip(*self._columns, strict=True)):
+        for row, (thread, name, start, end) in enumerate(zip(*self.columns.values(), strict=True)):
             yield *threads[thread], name, self._arguments.get(row, {}), start, end
 
 

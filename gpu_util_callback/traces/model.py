@@ -9,7 +9,7 @@ columns, NaN in float columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
@@ -39,6 +39,12 @@ def groups(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         yield int(ordered[low]), order[low:high]
 
 
+def map_distinct(values: np.ndarray, function: Callable, dtype: type) -> np.ndarray:
+    """Return a function of each value, which is called once for each distinct one."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return np.array([function(value) for value in distinct.tolist()], dtype)[inverse.reshape(-1)]
+
+
 class DeviceKind(IntEnum):
     """Kinds of GPU work."""
 
@@ -49,6 +55,9 @@ class DeviceKind(IntEnum):
     COPY_D2D = 4  # on one device, or between two (peer to peer)
     COPY_OTHER = 5  # host to host, or an unknown direction
     MEMSET = 6
+
+
+KERNELS = DeviceKind.KERNEL, DeviceKind.COLLECTIVE
 
 
 class HostKind(IntEnum):
@@ -165,12 +174,34 @@ _FLOAT = {"dtype": np.float64, "absent": np.nan}
 
 
 @dataclass(slots=True)
-class DeviceEvents(Columns):
-    """The work that ran on one device, sorted by start."""
+class Events(Columns):
+    """Activity of a GPU or of a host's threads: start, end and kind of each event."""
 
     start_ps: np.ndarray = field(metadata=_INT64)
     end_ps: np.ndarray = field(metadata=_INT64)
-    kind: np.ndarray = field(metadata=_KIND)  # DeviceKind
+    kind: np.ndarray = field(metadata=_KIND)  # DeviceKind or HostKind
+
+    @property
+    def duration_ps(self) -> np.ndarray:
+        return self.end_ps - self.start_ps
+
+    def of(self, *kinds: IntEnum) -> np.ndarray:
+        """Return a mask of the events of some kinds."""
+        return np.isin(self.kind, kinds)
+
+    def times(self, rows: np.ndarray | None = None) -> Intervals:
+        """Return the union of some events (indexes or a mask), by default of all."""
+        return union(self.start_ps, self.end_ps) if rows is None else union(self.start_ps[rows], self.end_ps[rows])
+
+    def in_order(self):
+        """Return the events by their start; of those that start together the longest first."""
+        return self.take(np.lexsort((-self.end_ps, self.start_ps)))
+
+
+@dataclass(slots=True)
+class DeviceEvents(Events):
+    """The work that ran on one device, sorted by start."""
+
     stream: np.ndarray = field(metadata=_INT64)
     correlation: np.ndarray = field(metadata=_INT64)  # of the launch, within the process
     name: np.ndarray = field(metadata=_INT32)
@@ -185,31 +216,23 @@ def by_device(events: DeviceEvents, device: np.ndarray) -> tuple[dict[int, Devic
     """Return each device's events in their order, and how many are left out: of impossible devices."""
     sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
     events, device = events.take(sane), device[sane]
-    return {index: in_order(events.take(rows)) for index, rows in groups(device)}, int((~sane).sum())
-
-
-def kernels(events: DeviceEvents) -> np.ndarray:
-    """Return a mask of the kernels, those that communicate included."""
-    return np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
+    return {index: events.take(rows).in_order() for index, rows in groups(device)}, int((~sane).sum())
 
 
 @dataclass(slots=True)
-class HostEvents(Columns):
+class HostEvents(Events):
     """The activity of the threads of one process, sorted by start."""
 
-    start_ps: np.ndarray = field(metadata=_INT64)
-    end_ps: np.ndarray = field(metadata=_INT64)
     thread: np.ndarray = field(metadata=_INT32)  # index into Process.threads
-    kind: np.ndarray = field(metadata=_KIND)  # HostKind
     name: np.ndarray = field(metadata=_INT32)
     correlation: np.ndarray = field(metadata=_INT64)
     value: np.ndarray = field(metadata=_INT64)  # STEP: training step; RUN: function id
     root: np.ndarray = field(metadata=_FLAG)  # 1: the profiler calls it the root of a step
 
-
-def in_order(events):
-    """Return device or host events by their start; of those that start together the longest first."""
-    return events.take(np.lexsort((-events.end_ps, events.start_ps)))
+    def around(self, row: int) -> np.ndarray:
+        """Return the events (rows) of an event's thread in which it lies, itself among them."""
+        around = (self.start_ps <= self.start_ps[row]) & (self.end_ps >= self.end_ps[row])
+        return np.flatnonzero(around & (self.thread == self.thread[row]))
 
 
 @dataclass(slots=True)
@@ -223,6 +246,10 @@ class AllocatorEvents(Columns):
     available_bytes: np.ndarray = field(metadata=_INT64)
     peak_bytes: np.ndarray = field(metadata=_INT64)
     fragmentation: np.ndarray = field(metadata=_FLOAT)
+
+    def in_order(self):
+        """Return the readings by their time."""
+        return self.take(np.argsort(self.time_ps, kind="stable"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +288,11 @@ def _possible(shape: KernelShape) -> KernelShape:
         if not all(0 < part <= most for part in size) or math.prod(size) > together:
             wild.append(name)
     return replace(shape, **dict.fromkeys(wild)) if wild else shape
+
+
+def triple(parts: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return the three parts of a size; None if there are not three."""
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
 
 
 class Shapes:
@@ -304,11 +336,7 @@ class Device:
 
     def busy(self, *kinds: DeviceKind) -> Intervals:
         """Return the union of the events of some kinds (none given: of all)."""
-        events = self.events
-        if not kinds:
-            return union(events.start_ps, events.end_ps)
-        keep = np.isin(events.kind, kinds)
-        return union(events.start_ps[keep], events.end_ps[keep])
+        return self.events.times(self.events.of(*kinds) if kinds else None)
 
 
 # Of the busiest GPU's kernel time: below, a GPU does not take part in the steps.
@@ -351,7 +379,7 @@ class Process:
         One that ran a few kernels, while others ran for long, is not what steps wait for.
         """
         worked = [d for d in self.devices if len(d.events)]
-        busy = [d.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE).total for d in worked]
+        busy = [d.busy(*KERNELS).total for d in worked]
         least = max(1, _AT_WORK * max(busy, default=0))
         return [d for d, spent in zip(worked, busy, strict=True) if spent >= least] or worked
 
@@ -359,22 +387,24 @@ class Process:
     def calls_by_correlation(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows of calls that submitted GPU work, by correlation, and the correlations."""
         calls = self.events
-        rows = np.flatnonzero(
-            (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
-        )
+        rows = np.flatnonzero((calls.correlation >= 0) & calls.of(HostKind.LAUNCH, HostKind.CALL))
         order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest first
         return order, calls.correlation[order]
 
     @property
+    def all_events(self) -> list[Events]:
+        """The events of each GPU, and those of the host."""
+        return [*(device.events for device in self.devices), self.events]
+
+    @property
     def total_ps(self) -> float:
         """Duration of all events together."""
-        every = [d.events for d in self.devices] + [self.events]
-        return sum(float((e.end_ps - e.start_ps).sum(dtype=np.float64)) for e in every)
+        return sum(float(events.duration_ps.sum(dtype=np.float64)) for events in self.all_events)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
         """First and last time of any event (0, 0 where nothing was recorded)."""
-        events = [e for e in [d.events for d in self.devices] + [self.events] if len(e)]
+        events = [e for e in self.all_events if len(e)]
         if not events:
             return 0, 0
         return min(int(e.start_ps.min()) for e in events), max(int(e.end_ps.max()) for e in events)

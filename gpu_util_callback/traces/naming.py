@@ -73,16 +73,9 @@ def copy_kind(name: str, source: str = "", destination: str = "") -> DeviceKind:
 
 def memory_kind(*ends: str) -> MemoryKind:
     """Return the host side of a copy, from the two words that name its ends."""
-    words = " ".join(ends).lower()
-    for word, kind in (
-        ("pageable", MemoryKind.PAGEABLE),
-        ("pinned", MemoryKind.PINNED),
-        ("managed", MemoryKind.MANAGED),
-        ("device", MemoryKind.DEVICE),
-    ):
-        if word in words:
-            return kind
-    return MemoryKind.UNKNOWN
+    words = " ".join(ends).upper()
+    kinds = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED, MemoryKind.DEVICE)
+    return next((kind for kind in kinds if kind.name in words), MemoryKind.UNKNOWN)
 
 
 _API = re.compile(r"^(cu|cuda|hip|nvtx)[A-Z]\w*")

@@ -12,11 +12,10 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from gpu_util_callback.traces.model import (
     Trace,
     by_device,
     groups,
-    in_order,
+    map_distinct,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind, step_marker
 from gpu_util_callback.traces.xplane_events import host_kind
@@ -75,7 +74,7 @@ _MAX_VALUE = 64 << 20  # bytes of one text
 
 
 class Export:
-    """An opened `.sqlite` export; a context manager. All reads are of plain tables, read-only.
+    """An opened `.sqlite` export. All reads are of plain tables, read-only.
 
     Raises: UnusableInput, from every method, when the file is damaged.
     """
@@ -104,12 +103,7 @@ class Export:
         except _DAMAGE as error:
             raise self._damaged(error) from None
 
-    def __enter__(self) -> Export:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._connection.close()
 
     def _check(self) -> int:
@@ -134,28 +128,19 @@ class Export:
 
     def integers(self, table: str, columns: tuple[str, ...], where: str = "") -> dict[str, np.ndarray]:
         """Return columns as int64; absent columns and NULL are -1. Empty without the table."""
-        empty = {c: np.empty(0, np.int64) for c in columns}
         present = [c for c in columns if self.has(table, c)]
-        if not present:
-            return empty
         chosen = ", ".join(f"CAST(COALESCE({_quote(c)}, -1) AS INTEGER)" for c in present)
-        query = f"SELECT {chosen} FROM {_quote(table)} {where}"
-        parts: list[np.ndarray] = []
+        parts = [np.empty((0, len(present)), np.int64)]
         try:
-            for rows in self._chunks(query):
-                parts.append(np.array(rows, np.int64).T)
+            for rows in self._chunks(f"SELECT {chosen} FROM {_quote(table)} {where}") if present else ():
+                parts.append(np.array(rows, np.int64))
         except (OverflowError, ValueError):
             raise UnusableInput(f"{self.path}: {table} holds what are no numbers") from None
         except _DAMAGE as error:
             raise self._damaged(error) from None
-        if not parts:
-            return empty
-        joined = np.concatenate(parts, axis=1)
-        result = {c: joined[i] for i, c in enumerate(present)}
-        for column in columns:
-            if column not in result:
-                result[column] = np.full(joined.shape[1], -1, np.int64)
-        return result
+        read = dict(zip(present, np.concatenate([part.T for part in parts], axis=1), strict=True))
+        absent = np.full(sum(map(len, parts)), -1, np.int64)
+        return {column: read.get(column, absent) for column in columns}
 
     def rows(self, table: str, columns: tuple[str, ...], where: str = "") -> Iterator[tuple]:
         """Yield rows of a table, unconverted; none unless it has all the columns."""
@@ -166,6 +151,12 @@ class Export:
             yield from self._fetched(f"SELECT {chosen} FROM {_quote(table)} {where}")
         except _DAMAGE as error:
             raise self._damaged(error) from None
+
+    def records(self, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """Yield rows of a table by column, unconverted; None in the columns that it lacks."""
+        present = tuple(c for c in columns if self.has(table, c))
+        for row in self.rows(table, present) if present else ():
+            yield dict.fromkeys(columns) | dict(zip(present, row, strict=True))
 
     def _fetched(self, query: str) -> Iterator[tuple]:
         """Yield rows of a query, up to the amount of text that the file can hold."""
@@ -290,6 +281,10 @@ _MEMORY = {
     5: MemoryKind.DEVICE,
     6: MemoryKind.MANAGED,
 }
+_GPU_COLUMNS = (
+    *("id", "name", "smCount", "totalMemory", "memoryBandwidth"),
+    *("computeMajor", "computeMinor", "uuid", "busLocation"),
+)
 _GPU_EVENTS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
@@ -320,24 +315,13 @@ def read_nsys(path: Path) -> Trace:
 
     Raises: UnusableInput when it is damaged, or holds no GPU work and no CUDA calls.
     """
-    with Export(path) as file:
+    with closing(Export(path)) as file:
         return _TableReader(file, path).read()
 
 
 def _pid(global_id: np.ndarray) -> np.ndarray:
     """Return the process id inside a globalPid or globalTid; 0 where the column is absent."""
     return np.where(global_id >= 0, (global_id >> 24) & 0xFFFFFF, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """Data that is read once for all processes."""
-
-    epoch: int | None
-    shapes: list[KernelShape]
-    hosts: dict[int, str]
-    threads: dict[int, str]
-    memory: dict[int, AllocatorEvents]
 
 
 class _TableReader:
@@ -364,31 +348,36 @@ class _TableReader:
         gpu = {table: self._gpu_table(table) for table in _GPU_EVENTS}
         calls, call_pid, call_tid = self._calls()
         ranges, range_pid, range_tid = self._ranges()
-        pids: set[int] = set()
-        for pid, _, _ in gpu.values():
-            pids.update(np.unique(pid).tolist())
-        pids.update(np.unique(call_pid).tolist())
-        if not pids:
-            pids.update(np.unique(range_pid).tolist())
+        work_pid = np.concatenate([pid for pid, _, _ in gpu.values()])
+        pids = {*np.unique(work_pid).tolist(), *np.unique(call_pid).tolist()} or set(np.unique(range_pid).tolist())
         if len(pids) > limits.MAX_PROCESSES:
             raise UnusableInput(f"{file.path}: {len(pids):,} processes; export those of the training alone")
-        of_all = _Common(
-            epoch=self._epoch(),
-            shapes=self.shapes.all(),
-            hosts=self._process_names(),
-            threads=self._thread_names(),
-            memory=self._memory(),
-        )
+        memory, process_names, thread_names = self._memory(), self._process_names(), self._thread_names()
+        epoch_ns = epoch(next(file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)), (None,))[0])
         work = DeviceEvents.concat([events for _, _, events in gpu.values()])
-        work_pid = np.concatenate([pid for pid, _, _ in gpu.values()])
         device = np.concatenate([number for _, number, _ in gpu.values()])
         calls, tids = HostEvents.concat([calls, ranges]), np.concatenate((call_tid, range_tid))
         work_of = dict(groups(work_pid))
         calls_of = dict(groups(np.concatenate((call_pid, range_pid))))
         none = np.empty(0, np.int64)
-        for process_id in sorted(pids):
-            mine, host = work_of.get(process_id, none), calls_of.get(process_id, none)
-            self._process(process_id, work.take(mine), device[mine], calls.take(host), tids[host], of_all)
+        for pid in sorted(pids):
+            mine, of_host = work_of.get(pid, none), calls_of.get(pid, none)
+            host = calls.take(of_host)
+            threads, thread = np.unique(tids[of_host], return_inverse=True)
+            host.thread = thread.reshape(-1).astype(np.int32)
+            host = host.in_order()
+            self.trace.processes.append(
+                Process(
+                    host=process_names.get(pid, "process"),
+                    devices=self._devices(pid, work.take(mine), device[mine], host),
+                    threads=[thread_names.get(t, f"thread {t & 0xFFFFFF}") for t in threads.tolist()],
+                    events=host,
+                    allocator=memory.get(pid, AllocatorEvents.concat([])),
+                    shapes=self.shapes.all(),
+                    pid=pid or None,
+                    epoch_ns=epoch_ns,
+                )
+            )
         # Processes that only set up or wait (launchers, workers) are left out.
         working = [p for p in self.trace.processes if p.devices]
         self.trace.processes = working or self.trace.processes[:1]
@@ -412,13 +401,11 @@ class _TableReader:
         return np.where(good, start, 0) * PS_PER_NS, np.where(good, end, 0) * PS_PER_NS, good
 
     def _name_ids(self, keys: np.ndarray, fallback: str) -> np.ndarray:
-        unique, inverse = np.unique(keys, return_inverse=True)
         missing = self.names.id(fallback)
-        return np.array([self.strings.get(key, missing) for key in unique.tolist()], np.int32)[inverse]
+        return map_distinct(keys, lambda key: self.strings.get(key, missing), np.int32)
 
-    def _classify(self, names: np.ndarray, kind_of) -> np.ndarray:
-        unique, inverse = np.unique(names, return_inverse=True)
-        return np.array([int(kind_of(self.names[name])) for name in unique.tolist()], np.int8)[inverse]
+    def _classify(self, names: np.ndarray, kind_of: Callable[[str], int]) -> np.ndarray:
+        return map_distinct(names, lambda name: kind_of(self.names[name]), np.int8)
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
         """Return process id, device number and events of one of the three GPU tables."""
@@ -480,13 +467,8 @@ class _TableReader:
         _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
         numbers = []
         for row in np.stack([data[c][first] for c in _SHAPE], axis=1).tolist():
-            grid, block = tuple(row[0:3]), tuple(row[3:6])
-            shape = KernelShape(
-                registers=row[6] if row[6] >= 0 else None,
-                shared_bytes=row[7] + row[8] if min(row[7:9]) >= 0 else None,
-                grid=grid if min(grid) > 0 else None,
-                block=block if min(block) > 0 else None,
-            )
+            shared_bytes = row[7] + row[8] if min(row[7:9]) >= 0 else None
+            shape = KernelShape(row[6], shared_bytes, grid=tuple(row[0:3]), block=tuple(row[3:6]))
             numbers.append(self.shapes.id(shape))
         return np.array(numbers, np.int32)[inverse.reshape(-1)]
 
@@ -521,58 +503,29 @@ class _TableReader:
             for row, (text,) in zip(range(len(name)), texts, strict=False):
                 if isinstance(text, str):
                     name[row] = self.names.id(text)
-        unique, inverse = np.unique(name, return_inverse=True)
-        kinds, values, clean = [], [], []
-        for key in unique.tolist():
+
+        def kind_value_name(key: int) -> tuple[int, int, int]:
             kind, value, label = range_kind(self.names[key])
-            kinds.append(int(kind))
-            values.append(value)
-            clean.append(self.names.id(label))
-        inverse = inverse.reshape(-1)
-        events = HostEvents.build(
-            start_ps=start,
-            end_ps=end,
-            kind=np.array(kinds, np.int8)[inverse],
-            name=np.array(clean, np.int32)[inverse],
-            value=np.array(values, np.int64)[inverse],
-        )
+            return kind, value, self.names.id(label)
+
+        kind, value, name = map_distinct(name, kind_value_name, np.int64).reshape(-1, 3).T
+        events = HostEvents.build(start_ps=start, end_ps=end, kind=kind, name=name, value=value)
         keep = good & (events.kind >= 0)
         return events.take(keep), _pid(data["globalTid"])[keep], data["globalTid"][keep]
 
     # --- one process --------------------------------------------------------------------------
 
-    def _process(
-        self, pid: int, events: DeviceEvents, device: np.ndarray, host: HostEvents, tids: np.ndarray, of_all: _Common
-    ) -> None:
-        unique, thread = np.unique(tids, return_inverse=True)
-        host.thread = thread.reshape(-1).astype(np.int32)
-        host = in_order(host)
-        facts, titles = self._gpu_facts(pid)
+    def _devices(self, pid: int, events: DeviceEvents, device: np.ndarray, host: HostEvents) -> list[Device]:
+        """Return a process's GPUs with their events, whose device numbers are in `device`."""
         events.op = project(events, host)
         events_by_device, wild = by_device(events, device)
         if wild:
             self.trace.problems.append(f"{wild} events with impossible device numbers were left out")
-        devices = [
-            Device(number, titles.get(number, "GPU"), mine, facts.get(number, {}))
-            for number, mine in events_by_device.items()
+        gpus = self._gpu_facts(pid)
+        names_and_facts = {number: gpus.get(number, ("GPU", {})) for number in events_by_device}
+        return [
+            Device(number, name, events_by_device[number], facts) for number, (name, facts) in names_and_facts.items()
         ]
-        labels = of_all.threads
-        self.trace.processes.append(
-            Process(
-                host=of_all.hosts.get(pid, "process"),
-                devices=devices,
-                threads=[labels.get(t, f"thread {t & 0xFFFFFF}") for t in unique.tolist()],
-                events=host,
-                allocator=of_all.memory.get(pid, AllocatorEvents.concat([])),
-                shapes=of_all.shapes,
-                pid=pid or None,
-                epoch_ns=of_all.epoch,
-            )
-        )
-
-    def _epoch(self) -> int | None:
-        rows = self.file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
-        return epoch(next(rows, (None,))[0])
 
     def _process_names(self) -> dict[int, str]:
         names: dict[int, str] = {}
@@ -588,49 +541,32 @@ class _TableReader:
             if key in self.strings and isinstance(tid, int)
         }
 
-    def _gpu_facts(self, pid: int) -> tuple[dict[int, dict], dict[int, str]]:
-        """Return facts and names by the process's device number; {} where the export lacks them."""
-        columns = (
-            "id",
-            "name",
-            "smCount",
-            "totalMemory",
-            "memoryBandwidth",
-            "computeMajor",
-            "computeMinor",
-            "uuid",
-            "busLocation",
-        )
-        present = tuple(c for c in columns if self.file.has("TARGET_INFO_GPU", c))
-        if "id" not in present:
-            return {}, {}
+    def _gpu_facts(self, pid: int) -> dict[int, tuple[str, dict]]:
+        """Return names and facts by the process's device number; {} where the export lacks them."""
         # Device numbers are per process (CUDA_VISIBLE_DEVICES); this table maps them.
         ordinals = {
             gpu: device_number
             for gpu, device_number, owner in self.file.rows("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
             if owner == pid
         }
-        facts: dict[int, dict] = {}
-        names: dict[int, str] = {}
-        for row in self.file.rows("TARGET_INFO_GPU", present):
-            gpu = dict(zip(present, row, strict=True))
+        gpus: dict[int, tuple[str, dict]] = {}
+        for gpu in self.file.records("TARGET_INFO_GPU", _GPU_COLUMNS):
             index = ordinals.get(gpu["id"], gpu["id"])
             if not isinstance(index, int):
                 continue
             numbers = {
-                "sm_count": gpu.get("smCount"),
-                "memory_bytes": gpu.get("totalMemory"),
-                "memory_bandwidth_bytes_per_s": gpu.get("memoryBandwidth"),
+                "sm_count": gpu["smCount"],
+                "memory_bytes": gpu["totalMemory"],
+                "memory_bandwidth_bytes_per_s": gpu["memoryBandwidth"],
             }
-            texts = {"uuid": gpu.get("uuid"), "pci_bus_id": gpu.get("busLocation")}
-            facts[index] = {
+            texts = {"uuid": gpu["uuid"], "pci_bus_id": gpu["busLocation"]}
+            facts = {
                 "vendor": "Nvidia",
-                **gpu_facts(numbers, gpu.get("computeMajor"), gpu.get("computeMinor")),
+                **gpu_facts(numbers, gpu["computeMajor"], gpu["computeMinor"]),
                 **{name: text for name, text in texts.items() if isinstance(text, str)},
             }
-            if isinstance(gpu.get("name"), str):
-                names[index] = gpu["name"]
-        return facts, names
+            gpus[index] = gpu["name"] if isinstance(gpu["name"], str) else "GPU", facts
+        return gpus
 
     def _memory(self) -> dict[int, AllocatorEvents]:
         """Return the memory each process held on each device, from the driver's allocations."""

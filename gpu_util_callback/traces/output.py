@@ -12,8 +12,8 @@ from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessA
 from gpu_util_callback.traces.breakdown import longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
 from gpu_util_callback.traces.trace_types import (
+    CopyBusy,
     Row,
-    StepGpu,
     TraceDevice,
     TraceKernel,
     TraceProcess,
@@ -81,9 +81,9 @@ def _process(p: ProcessAnalysis) -> TraceProcess:
 
 
 def _device(d: DeviceAnalysis) -> TraceDevice:
-    events = d.device.events
     start, end = d.span
-    copies = (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H, DeviceKind.COPY_D2D, DeviceKind.COPY_OTHER)
+    directions = {"h2d": DeviceKind.COPY_H2D, "d2h": DeviceKind.COPY_D2H, "d2d": DeviceKind.COPY_D2D}
+    copies = d.device.events.of(*directions.values(), DeviceKind.COPY_OTHER)
     return {
         "index": d.index,
         "name": d.device.name,
@@ -93,50 +93,40 @@ def _device(d: DeviceAnalysis) -> TraceDevice:
         "kernel_busy_ms": _ms(d.kernel_busy.total),
         "collective_busy_ms": _ms(d.device.busy(DeviceKind.COLLECTIVE).total),
         "memset_busy_ms": _ms(d.device.busy(DeviceKind.MEMSET).total),
-        "copy_busy_ms": {
-            "h2d": _ms(d.device.busy(DeviceKind.COPY_H2D).total),
-            "d2h": _ms(d.device.busy(DeviceKind.COPY_D2H).total),
-            "d2d": _ms(d.device.busy(DeviceKind.COPY_D2D).total),
-        },
+        "copy_busy_ms": cast(CopyBusy, {name: _ms(d.device.busy(kind).total) for name, kind in directions.items()}),
         "kernels": d.launches.kernels,
-        "copies": int(np.isin(events.kind, copies).sum()),
-        "memsets": int((events.kind == DeviceKind.MEMSET).sum()),
+        "copies": int(copies.sum()),
+        "memsets": int(d.device.events.of(DeviceKind.MEMSET).sum()),
         **d.device.facts,
     }
 
 
 def _steps(p: ProcessAnalysis) -> list[TraceStep]:
-    host_input = p.host_input_ps()
-    input_wait = p.input_wait_ps()
-    ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
-    duration = p.steps.end_ps - p.steps.start_ps
-    busy = [
-        (d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps), d.any_busy.measure(p.steps.start_ps, p.steps.end_ps))
+    """Return a process's steps; columns of times in ps become rows of ms."""
+    times = {
+        "start_ms": p.steps.start_ps,
+        "duration_ms": p.steps.duration_ps,
+        "host_input_ms": p.host_input_ps(),
+        "input_wait_ms": p.input_wait_ps(),
+        "host_op_ms": p.steps.measure(p.ops),
+    }
+    of_gpus = [
+        {
+            **{f"{category}_ms": d.account.steps[category] for category in CATEGORIES},
+            "kernel_busy_ms": p.steps.measure(d.kernel_busy),
+            "any_busy_ms": p.steps.measure(d.any_busy),
+        }
         for d in p.devices
     ]
-    rows: list[TraceStep] = []
-    for i in range(len(p.steps)):
-        gpus = [
-            {
-                "index": d.index,
-                **{f"{category}_ms": _ms(d.account.steps[category][i]) for category in CATEGORIES},
-                "kernel_busy_ms": _ms(kernel[i]),
-                "any_busy_ms": _ms(any_busy[i]),
-            }
-            for d, (kernel, any_busy) in zip(p.devices, busy, strict=True)
-        ]
-        rows.append(
-            {
-                "step": int(p.steps.label[i]),
-                "start_ms": _ms(p.steps.start_ps[i]),
-                "duration_ms": _ms(duration[i]),
-                "host_input_ms": _ms(host_input[i]),
-                "input_wait_ms": _ms(input_wait[i]),
-                "host_op_ms": _ms(ops[i]),
-                "gpus": cast(list[StepGpu], gpus),
-            }
-        )
-    return rows
+
+    def row(columns: dict[str, np.ndarray], step: int) -> dict[str, object]:
+        return {name: _ms(column[step]) for name, column in columns.items()}
+
+    rows = []
+    for step, label in enumerate(p.steps.label.tolist()):
+        gpus = [{"index": d.index, **row(columns, step)} for d, columns in zip(p.devices, of_gpus, strict=True)]
+        rows.append({"step": label, **row(times, step), "gpus": gpus})
+    return cast(list[TraceStep], rows)
 
 
 def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
@@ -174,7 +164,7 @@ def _copies(d: DeviceAnalysis) -> list[Row]:
             "bytes": c.bytes,
             "total_ms": _ms(c.total_ps),
             "exposed_ms": _ms(c.exposed_ps),
-            "gb_per_s": c.gb_per_s,
+            "gb_per_s": c.bytes / c.total_ps * 1000 if c.bytes and c.total_ps else None,  # 10^9 bytes per second
         }
         for c in d.copies
     ]
@@ -236,13 +226,8 @@ def _host_ops(p: ProcessAnalysis) -> list[Row]:
 
 def _gaps(d: DeviceAnalysis) -> list[Row]:
     return [
-        {
-            "gpu": d.index,
-            "start_ms": _ms(gap.start_ps),
-            "duration_ms": _ms(gap.end_ps - gap.start_ps),
-            "cause": gap.cause,
-        }
-        for gap in longest_gaps(d.account)
+        {"gpu": d.index, "start_ms": _ms(start_ps), "duration_ms": _ms(end_ps - start_ps), "cause": cause}
+        for start_ps, end_ps, cause in longest_gaps(d.account)
     ]
 
 

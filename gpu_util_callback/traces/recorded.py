@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 
 from gpu_util_callback.recording.schema import CATEGORIES, TABLES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.hostside import Wording, blocking_call, compiled, culprit, sums
-from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
+from gpu_util_callback.traces.hostside import Wording, blocking_call, compiled, culprit, host_calls, sums
+from gpu_util_callback.traces.intervals import Intervals, union
 from gpu_util_callback.traces.kernels import op_name
-from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, DeviceEvents, DeviceKind, HostEvents, HostKind, Names
+from gpu_util_callback.traces.model import KERNELS, PS_PER_MS, PS_PER_NS, DeviceEvents, HostEvents, HostKind, Names
 
 _AS_LONG = 0.8
 # Of the steps: what the host did in less is not searched, which takes long in a long trace.
@@ -50,7 +51,6 @@ def step_rows(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
     start = p.steps.start_ps // PS_PER_NS
     duration = p.steps.end_ps // PS_PER_NS - start
     waited = np.minimum((p.input_wait_ps() // PS_PER_NS).astype(np.int64), duration)
-    n = len(p.steps)
     return {
         "step": p.steps.label,
         "start_ns": start + zero_ns,
@@ -58,8 +58,8 @@ def step_rows(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
         "input_get_ns": p.host_input_ps() // PS_PER_NS,
         "input_wait_ns": waited,
         "body_ns": duration - waited,
-        "batches": np.ones(n, np.int64),
-        "estimated": np.zeros(n, np.int64),
+        "batches": np.ones_like(duration),
+        "estimated": np.zeros_like(duration),
     }
 
 
@@ -87,79 +87,51 @@ def traced_rows(p: ProcessAnalysis, zero_ns: int, index: Index = _own_index) -> 
     """
     start = p.steps.start_ps // PS_PER_NS
     duration = p.steps.end_ps // PS_PER_NS - start
-    n = len(p.steps)
-    parts: list[dict[str, np.ndarray]] = []
-
-    def rows(gpu: int, **columns: np.ndarray) -> None:
-        parts.append(
-            {
-                "step": p.steps.label,
-                "gpu": np.full(n, gpu, np.int64),
-                "start_ns": start + zero_ns,
-                "duration_ns": duration,
-                "window": np.zeros(n, np.int64),
-                **columns,
-            }
-        )
-
+    none = np.zeros_like(duration)
+    same = {"step": p.steps.label, "start_ns": start + zero_ns, "duration_ns": duration, "window": none}
+    parts = []
     for d in p.devices:
         split = _to_ns([d.account.steps[c] for c in CATEGORIES], duration)
-        at = (p.steps.start_ps, p.steps.end_ps)
-        kernel = np.isin(d.device.events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
-        begins = np.sort(d.device.events.start_ps[kernel])
-        rows(
-            index(d),
-            **{f"{c}_ns": column for c, column in zip(CATEGORIES, split, strict=True)},
-            kernel_busy_ns=d.kernel_busy.measure(*at) // PS_PER_NS,
-            any_busy_ns=d.any_busy.measure(*at) // PS_PER_NS,
-            kernels=np.searchsorted(begins, at[1]) - np.searchsorted(begins, at[0]),
+        begins = np.sort(d.device.events.start_ps[d.device.events.of(*KERNELS)])
+        parts.append(
+            {
+                **same,
+                "gpu": np.full_like(duration, index(d)),
+                **{f"{c}_ns": column for c, column in zip(CATEGORIES, split, strict=True)},
+                "kernel_busy_ns": p.steps.measure(d.kernel_busy) // PS_PER_NS,
+                "any_busy_ns": p.steps.measure(d.any_busy) // PS_PER_NS,
+                "kernels": np.searchsorted(begins, p.steps.end_ps) - np.searchsorted(begins, p.steps.start_ps),
+            }
         )
-    if not p.devices and n:
+    if not p.devices and len(p.steps):
         # The host alone: waits for input, and the rest of the step.
         waited = np.minimum(p.host_input_ps() // PS_PER_NS, duration)
-        zeros = {f"{c}_ns": np.zeros(n, np.int64) for c in CATEGORIES}
-        zeros["idle_input_ns"] = waited
-        zeros["idle_host_ns"] = duration - waited
-        none = np.zeros(n, np.int64)
-        rows(-1, **zeros, kernel_busy_ns=none, any_busy_ns=none, kernels=none)
+        zeros = dict.fromkeys((*(f"{c}_ns" for c in CATEGORIES), "kernel_busy_ns", "any_busy_ns", "kernels"), none)
+        host = {"gpu": none - 1, "idle_input_ns": waited, "idle_host_ns": duration - waited}
+        parts.append({**same, **zeros, **host})
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
 def kernel_rows(p: ProcessAnalysis, index: Index = _own_index) -> dict[str, np.ndarray]:
     """Return rows of the table `kernels`; `index` as for `traced_rows`."""
-    kernels: dict[str, list[object]] = {column: [] for column in TABLES["kernels"]}
-
-    def number(value: float | None) -> float:
-        return float("nan") if value is None else float(value)
-
+    rows: list[tuple[object, ...]] = []  # in the order of the table's columns; the window is 0
     for d in p.devices:
         for k in d.kernels:
-            row: tuple[object, ...] = (
-                0,  # the window
-                index(d),
-                k.name,
-                k.op,
-                k.count,
-                k.total_ps // PS_PER_NS,
-                k.min_ps // PS_PER_NS,
-                k.max_ps // PS_PER_NS,
-                number(k.occupancy_pct),
-                number(k.shape.registers),
-                number(k.shape.blocks),
-                number(k.shape.threads_per_block),
-                "" if k.collective else k.tensor_core,
-            )
-            for key, value in zip(kernels, row, strict=True):
-                kernels[key].append(value)
+            spent = (k.total_ps // PS_PER_NS, k.min_ps // PS_PER_NS, k.max_ps // PS_PER_NS)
+            launch = (k.occupancy_pct, k.shape.registers, k.shape.blocks, k.shape.threads_per_block)
+            numbers = (math.nan if number is None else float(number) for number in launch)
+            tensor_core = "" if k.collective else k.tensor_core
+            rows.append((0, index(d), k.name, k.op, k.count, *spent, *numbers, tensor_core))
     if not p.devices:
         # The host alone: its busiest ops take the place of kernels.
-        nan = float("nan")
         for o in p.host_ops:
             spent = (o.total_ps // PS_PER_NS, -1, o.max_ps // PS_PER_NS)  # the least is not kept
-            row = (0, -1, o.name, o.kind, o.count, *spent, nan, nan, nan, nan, "")
-            for key, value in zip(kernels, row, strict=True):
-                kernels[key].append(value)
-    return {k: np.array(v, object if TABLES["kernels"][k] == "text" else None) for k, v in kernels.items()}
+            rows.append((0, -1, o.name, o.kind, o.count, *spent, *[math.nan] * 4, ""))
+    columns = zip(*rows, strict=True) if rows else [()] * len(TABLES["kernels"])
+    return {
+        name: np.array(column, object if kind == "text" else None)
+        for (name, kind), column in zip(TABLES["kernels"].items(), columns, strict=True)
+    }
 
 
 # Kernels kept per step and GPU, those with most time: the rest is in the window's own sums.
@@ -174,41 +146,32 @@ def step_kernels(p: ProcessAnalysis, names: Names) -> dict[str, np.ndarray]:
     parts = []
     for d in p.devices:
         events = d.device.events
-        rows = np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
-        text = [names[int(i)] for i in np.unique(events.name[rows])]
-        parts.append(_by_step(p, events, rows, text, d.device.index))
+        parts.append(_by_step(p, events.take(events.of(*KERNELS)), names, d.device.index))
     if not p.devices:
-        rows = p.process.events.kind == HostKind.OP
-        text = [op_name(names[int(i)])[0] for i in np.unique(p.process.events.name[rows])]
-        parts.append(_by_step(p, p.process.events, rows, text, -1))
+        parts.append(_by_step(p, p.process.events.take(p.process.events.of(HostKind.OP)), names, -1))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     size = len(joined["step"])
     return {"window": np.zeros(size, np.int64), **joined} if size else {}
 
 
-def _by_step(
-    p: ProcessAnalysis, events: DeviceEvents | HostEvents, chosen: np.ndarray, text: list[str], gpu: int
-) -> dict[str, np.ndarray]:
-    """Return the events of each step summed by name; `text`: the sorted names in use."""
-    begin, end = events.start_ps[chosen], events.end_ps[chosen]
-    step = np.searchsorted(p.steps.start_ps, begin, "right") - 1
-    inside = (step >= 0) & (begin < p.steps.end_ps[np.maximum(step, 0)]) if len(p.steps) else []
-    inside = np.asarray(inside, bool)
-    name = np.unique(events.name[chosen], return_inverse=True)[1][inside]
-    step, duration = step[inside], (end - begin)[inside]
-    pair, at, count = np.unique(step * max(1, len(text)) + name, return_inverse=True, return_counts=True)
-    total, longest = sums(at, duration, len(pair))
-    of_step, of_name = np.divmod(pair, max(1, len(text)))
+def _by_step(p: ProcessAnalysis, events: DeviceEvents | HostEvents, names: Names, gpu: int) -> dict[str, np.ndarray]:
+    """Return kernels or ops of each step, summed by name."""
+    within = union(p.steps.start_ps, p.steps.end_ps).contains(events.start_ps)
+    events = events.take(within)
+    step = np.searchsorted(p.steps.start_ps, events.start_ps, "right") - 1
+    pair, at, count = np.unique(step * (len(names) + 1) + events.name, return_inverse=True, return_counts=True)
+    total, longest = sums(at, events.duration_ps, len(pair))
+    of_step, of_name = np.divmod(pair, len(names) + 1)
     order = np.lexsort((-total, of_step))
     # The place of each row within its step: the first LIMIT stay.
     ordered = of_step[order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     order = order[rank < LIMIT]
-    words = np.array(text, object)
+    texts = (names[int(name)] for name in of_name[order])
     return {
-        "step": np.asarray(p.steps.label)[of_step[order]].astype(np.int64),
+        "step": p.steps.label[of_step[order]],
         "gpu": np.full(len(order), gpu, np.int64),
-        "name": words[of_name[order]] if len(text) else np.empty(0, object),
+        "name": np.array([text if gpu >= 0 else op_name(text)[0] for text in texts], object),
         "count": count[order].astype(np.int64),
         "total_ns": total[order] // PS_PER_NS,
         "max_ns": longest[order] // PS_PER_NS,
@@ -222,8 +185,8 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
         index: the number of a GPU in the recording.
     """
     fit: dict[str, object] = {"loop": "fit" if wording.keras else "custom"}
-    made = compiled(p.process, names, wording.framework)
-    if made.by == "xla" and 2 * made.share >= 1:
+    compiled_by, compiled_share, graph_share = compiled(p.process, names, wording.framework)
+    if compiled_by == "xla" and 2 * compiled_share >= 1:
         fit["jit_compile"] = True
     if wording.framework == "tensorflow" and len(p.waits):
         fit["input_kind"] = "numpy" if wording.arrays else "tf.data"
@@ -252,9 +215,9 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
         ],
         "source": {
             **_source(p, names, index, wording),
-            "compiled_by": made.by,
-            "compiled_kernels_pct": 100 * made.share,
-            "graph_kernels_pct": 100 * made.graph_share,
+            "compiled_by": compiled_by,
+            "compiled_kernels_pct": 100 * compiled_share,
+            "graph_kernels_pct": 100 * graph_share,
             "server": wording.server,
         },
     }
@@ -280,7 +243,8 @@ def _slowest_stage(p: ProcessAnalysis) -> dict[str, object] | None:
 
 def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) -> dict[str, object]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
-    calls, call_name = p.host_calls
+    calls, call_name = host_calls(p.process, names)
+    waiting_for_host = [d.account.sets["idle_host"] - p.once_times for d in p.active]
     return {
         "steps_judged": p.has_steps,
         "idle_judged": p.idle_judged,
@@ -291,11 +255,11 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) ->
         "trains": wording.trains,
         "collectives": _collectives(p),
         "late_rank": p.late_rank,
-        "once": _once(p),
-        "blocking_call": _blocking_call(p, names),
+        "once": _once(p, names),
+        "blocking_call": blocking_call(p.process, names, p.steps, waiting_for_host),
         "host_calls": {
             "name": call_name,
-            "total_ns": int(calls.measure(p.steps.start_ps, p.steps.end_ps).sum()) // PS_PER_NS,
+            "total_ns": int(p.steps.measure(calls).sum()) // PS_PER_NS,
             "idle_ns": _mean_idle(p, calls, *_IDLE) // PS_PER_NS,
             "idle_host_ns": _mean_idle(p, calls, "idle_host") // PS_PER_NS,
         }
@@ -332,32 +296,22 @@ def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
     return sum(idle) // len(p.active)
 
 
-def _once(p: ProcessAnalysis) -> dict[str, object] | None:
+def _once(p: ProcessAnalysis, names: Names) -> dict[str, object] | None:
     """Return the longest one-time cost, and the GPUs' idle time in all of them."""
-    if not p.once:
+    if not len(p.once):
         return None
-    longest = max(p.once, key=lambda cost: cost.length_ps)
+    costs = p.process.events.take(p.once)
+    took = costs.duration_ps
+    longest = np.argmax(took)
     # Ops nest: the last to begin within it that takes nearly as long names it best.
-    least = _AS_LONG * longest.length_ps
-    within = (longest.start_ps, longest.end_ps)
-    inner = [cost for cost in p.once if within[0] <= cost.start_ps <= within[1] and cost.length_ps >= least]
-    first = max(inner, key=lambda cost: cost.start_ps)
+    within = (costs.start_ps >= costs.start_ps[longest]) & (costs.start_ps <= costs.end_ps[longest])
+    inner = np.flatnonzero(within & (took >= _AS_LONG * took[longest]))
+    last = inner[np.argmax(costs.start_ps[inner])]
     return {
-        "name": first.name,
-        "longest_ns": first.length_ps // PS_PER_NS,
+        "name": names[int(costs.name[last])],
+        "longest_ns": int(took[last]) // PS_PER_NS,
         "idle_ns": _mean_idle(p, p.once_times, "idle_host") // PS_PER_NS,
     }
-
-
-def _blocking_call(p: ProcessAnalysis, names: Names) -> dict[str, object] | None:
-    """Return the driver's call that holds the host longest while the GPUs idle, apart from one-time costs."""
-    once = p.once_times if p.once else EMPTY
-    idle = [d.account.sets["idle_host"] - once for d in p.active]
-    call = blocking_call(p.process, names, p.steps, idle)
-    if call is None:
-        return None
-    each_ns, idle_ns = call.each_ps // PS_PER_NS, call.idle_ps // PS_PER_NS
-    return {"name": call.name, "op": call.op, "count": call.count, "each_ns": each_ns, "idle_ns": idle_ns}
 
 
 # Of all kernel time: kernels that only fill memory may precede the upload.
@@ -377,7 +331,7 @@ def _uploaded_ps(p: ProcessAnalysis) -> int:
             continue
         computed_ps = np.cumsum(d.kernel_busy.end - d.kernel_busy.start)
         first = int(d.kernel_busy.start[np.searchsorted(computed_ps, _HARDLY_BEGUN * computed_ps[-1])])
-        spent.append(d.account.sets["copy_h2d"].clip(int(p.steps.start_ps[0]), first).total)
+        spent.append(d.account.sets["copy_h2d"].clip(p.steps.extent[0], first).total)
     return sum(spent) // max(1, len(spent))
 
 
@@ -404,5 +358,4 @@ def _host_activity(p: ProcessAnalysis, names: Names) -> str:
     if p.share("idle_host") < _SEARCHED:
         return ""
     worst = max(p.active, key=lambda d: int(d.account.steps["idle_host"].sum()))
-    within = int(p.steps.start_ps[0]), int(p.steps.end_ps[-1])
-    return culprit(p.process, names, worst.account.sets["idle_host"].clip(*within))
+    return culprit(p.process, names, worst.account.sets["idle_host"].clip(*p.steps.extent))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces import limits
-from gpu_util_callback.traces.intervals import union
-from gpu_util_callback.traces.model import DeviceEvents, HostKind, Names, Process, groups, kernels
+from gpu_util_callback.traces.intervals import Intervals, union
+from gpu_util_callback.traces.model import KERNELS, DeviceEvents, HostKind, Names, Process, groups
 
 MIN_KERNELS = 20  # on the busiest GPU: fewer, in fewer steps than three, are a fragment
 
@@ -48,6 +48,19 @@ class Steps:
     def __len__(self) -> int:
         return len(self.label)
 
+    @property
+    def duration_ps(self) -> np.ndarray:
+        return self.end_ps - self.start_ps
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Start of the first step and end of the last, in ps."""
+        return int(self.start_ps[0]), int(self.end_ps[-1])
+
+    def measure(self, times: Intervals) -> np.ndarray:
+        """Return how much of some times lies within each step: int64[steps], ps."""
+        return times.measure(self.start_ps, self.end_ps)
+
 
 def find_steps(process: Process, names: Names) -> Steps:
     """Return the steps of a process; empty only if nothing at all was recorded."""
@@ -69,7 +82,7 @@ def _at_work(process: Process) -> tuple[int, int]:
     A fragment of a few kernels is too little to tell what is between its ends.
     """
     spans = [d.events for d in process.active_devices]
-    if max((int(kernels(events).sum()) for events in spans), default=0) < MIN_KERNELS:
+    if max((int(events.of(*KERNELS).sum()) for events in spans), default=0) < MIN_KERNELS:
         return process.extent
     return min(int(e.start_ps.min()) for e in spans), max(int(e.end_ps.max()) for e in spans)
 
@@ -193,12 +206,7 @@ def _fetches(process: Process, start: int, end: int) -> bool:
 def _trains(process: Process, names: Names, call: int) -> bool:
     """Return whether the called function is one that trains, by its name."""
     events = process.events
-    around = np.flatnonzero(
-        (events.thread == events.thread[call])
-        & (events.start_ps <= events.start_ps[call])
-        & (events.end_ps >= events.end_ps[call])
-    )
-    matches = [match for row in around.tolist() if (match := _CALLED.match(names[events.name[row]]))]
+    matches = [match for row in events.around(call).tolist() if (match := _CALLED.match(names[events.name[row]]))]
     functions = [match[1] or match[2] for match in matches]
     return any(_TRAINS.search(name) and not _EVALUATES.search(name) for name in functions)
 

@@ -7,7 +7,6 @@ a chunk advance together, one field per round. Everything is bounds-checked: a d
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -167,6 +166,10 @@ class Buffer:
 
     def slice(self, start: int, end: int) -> bytes:
         return self.bytes[start:end].tobytes()
+
+    def text(self, column: Fields, row: int) -> str:
+        """Return the payload of one message's field as text."""
+        return self.slice(int(column.value[row]), int(column.end[row])).decode("utf-8", "replace")
 
 
 @dataclass(slots=True)
@@ -337,7 +340,3 @@ def _decode_slowly(
                 column.value[row] = base + a if wire == 2 else a
                 column.end[row] = base + b
     return [tuple(np.array(occurrences, np.int64).T)] if occurrences else []
-
-
-if sys.byteorder != "little":  # pragma: no cover - no supported platform is big-endian
-    raise ImportError("traces are read as little-endian words")

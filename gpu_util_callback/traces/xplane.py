@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from gpu_util_callback.traces.limits import (
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     AllocatorEvents,
-    Columns,
     Device,
     DeviceEvents,
     HostEvents,
@@ -36,7 +36,6 @@ from gpu_util_callback.traces.model import (
     Process,
     Shapes,
     Trace,
-    in_order,
 )
 from gpu_util_callback.traces.naming import DERIVED_LINES
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
@@ -112,7 +111,7 @@ def _align(trace: Trace) -> None:
         if shift >= 1 << 61:
             trace.problems.append(f"{process.host}: recorded at another time; not aligned")
             continue
-        for events in [d.events for d in process.devices] + [process.events]:
+        for events in process.all_events:
             events.start_ps += shift
             events.end_ps += shift
         process.allocator.time_ps += shift
@@ -154,67 +153,44 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
     zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
 
-    reader = _EventReader(data, names, zero_ns)
-    process = Process(
-        host or "host", [], [], HostEvents.concat([]), AllocatorEvents.concat([]), [], epoch_ns=epoch(zero_ns)
-    )
+    threads: list[str] = []
+    shapes = Shapes()
+    devices: list[Device] = []
     host_parts: list[tuple[HostEvents, AllocatorEvents]] = []
+    epoch_ns = epoch(zero_ns)
+    implausible = 0
+
+    def decoded(lines: list[_Line], metadata: Metadata) -> Iterator[PlaneEvents]:
+        nonlocal implausible
+        for batch_of_lines in _batches(lines):
+            batch, dropped = _decode(data, batch_of_lines, metadata, zero_ns, names)
+            implausible += dropped
+            yield batch
+
     for plane in planes:
         device = _DEVICE_PLANE.match(plane.name)
         index = ordinal(device[1]) if device else None
         if index is not None:
-            process.devices.append(reader.device(plane, index))
+            lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and ln.name not in DERIVED_LINES]
+            parts = [device_columns(batch, shapes) for batch in decoded(lines, plane.metadata)]
+            name, facts = _name_and_facts(plane)
+            devices.append(Device(index, name, DeviceEvents.concat(parts).in_order(), facts))
         elif device:
             problems.append("the events of a GPU with an impossible number were left out")
         elif plane.name in _HOST_PLANES:
-            host_parts += reader.host(plane, len(process.threads))
-            process.threads.extend(ln.name for ln in plane.lines)
+            host_parts += [host_columns(batch, len(threads)) for batch in decoded(plane.lines, plane.metadata)]
+            threads += [ln.name for ln in plane.lines]
         elif plane.name == "Task Environment" and not absolute:
-            start = plane.metadata.facts("profile_start_time").get("profile_start_time")
-            process.epoch_ns = epoch(start)
-    process.devices.sort(key=lambda d: d.index)
+            epoch_ns = epoch(plane.metadata.facts("profile_start_time").get("profile_start_time"))
+    events = HostEvents.concat([events for events, _ in host_parts]).in_order()
+    _leave_out_background_waits(events, names)
+    allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts]).in_order()
+    if implausible:
+        problems.append(f"{implausible} events with impossible times were left out")
+    devices.sort(key=lambda d: d.index)
+    process = Process(host or "host", devices, threads, events, allocator, shapes.all(), epoch_ns=epoch_ns)
     process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
-    process.events = in_order(HostEvents.concat([events for events, _ in host_parts]))
-    _leave_out_background_waits(process.events, names)
-    allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts])
-    process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
-    process.shapes = reader.shapes.all()
-    if reader.implausible:
-        problems.append(f"{reader.implausible} events with impossible times were left out")
     return process, problems
-
-
-class _EventReader:
-    """Reads the events of a file's planes.
-
-    Attributes:
-        shapes: of the kernels read so far.
-        implausible: number of events left out so far, whose times are impossible.
-    """
-
-    def __init__(self, data: bytes, names: Names, zero_ns: int):
-        self._data, self._names, self._zero_ns = data, names, zero_ns
-        self.shapes = Shapes()
-        self.implausible = 0
-
-    def device(self, plane: _Plane, index: int) -> Device:
-        lines = [ln for ln in plane.lines if not _derived(ln)]
-        parts: list[Columns] = [device_columns(batch, self.shapes) for batch, _ in self._decoded(plane, lines)]
-        stats = plane.metadata.facts(*_DEVICE_STATS)
-        facts = _device_facts(stats)
-        return Device(index, _device_name(facts, stats), in_order(DeviceEvents.concat(parts)), facts)
-
-    def host(self, plane: _Plane, first_thread: int) -> Iterator[tuple[HostEvents, AllocatorEvents]]:
-        """Yield the events of threads that are numbered from `first_thread` on."""
-        numbers = {id(ln): first_thread + i for i, ln in enumerate(plane.lines)}
-        for batch, lines in self._decoded(plane, plane.lines):
-            yield host_columns(batch, np.array([numbers[id(ln)] for ln, _, _ in lines]))
-
-    def _decoded(self, plane: _Plane, lines: list[_Line]) -> Iterator[tuple[PlaneEvents, list[tuple[_Line, int, int]]]]:
-        for batch_of_lines in _batches(lines):
-            batch, dropped = _decode(self._data, batch_of_lines, plane.metadata, self._zero_ns, self._names)
-            self.implausible += dropped
-            yield batch, batch_of_lines
 
 
 def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
@@ -248,10 +224,6 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
     return planes, host, problems
 
 
-def _derived(line: _Line) -> bool:
-    return line.id in _DERIVED_IDS or line.name in DERIVED_LINES
-
-
 def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
     """Drop waits of functions that the input pipeline itself runs: they are its own work."""
     inner = names.matching(lambda s: s.startswith("InstantiatedCapturedFunction::Run"))
@@ -262,17 +234,20 @@ def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
         events.kind[waits] = HostKind.PIPELINE
 
 
-def _batches(lines: list[_Line]):
-    """Yield runs of (line, first, last) with at most _CHUNK events, in the file's order."""
-    batch: list[tuple[_Line, int, int]] = []
+_Part = tuple[int, _Line, int, int]
+
+
+def _batches(lines: list[_Line]) -> Iterator[list[_Part]]:
+    """Yield runs of (a line's place in `lines`, line, first, last) of at most _CHUNK events, in the file's order."""
+    batch: list[_Part] = []
     room, bytes_left = _CHUNK, _CHUNK_BYTES
-    for line in lines:
+    for place, line in enumerate(lines):
         first = 0
         while first < len(line.starts):
             # As many events as fit in the rest of the batch, and at least one.
             reach = np.searchsorted(line.ends, line.starts[first] + bytes_left, side="right")
             last = min(max(first + 1, int(reach)), len(line.starts), first + room)
-            batch.append((line, first, last))
+            batch.append((place, line, first, last))
             room -= last - first
             bytes_left -= int(line.ends[last - 1] - line.starts[first])
             first = last
@@ -283,16 +258,16 @@ def _batches(lines: list[_Line]):
         yield batch
 
 
-def _decode(
-    data: bytes, lines: list[tuple[_Line, int, int]], plane: Metadata, zero_ns: int, names: Names
-) -> tuple[PlaneEvents, int]:
+def _decode(data: bytes, parts: list[_Part], plane: Metadata, zero_ns: int, names: Names) -> tuple[PlaneEvents, int]:
     """Decode one batch of events; return it and the number of those with impossible times."""
-    starts = np.concatenate([ln.starts[a:b] for ln, a, b in lines])
-    ends = np.concatenate([ln.ends[a:b] for ln, a, b in lines])
-    line_of = np.repeat(np.arange(len(lines)), [b - a for _, a, b in lines])
+    starts = np.concatenate([ln.starts[a:b] for _, ln, a, b in parts])
+    ends = np.concatenate([ln.ends[a:b] for _, ln, a, b in parts])
     # The zero of a line with a missing or invalid stamp is the trace's own.
-    bases = [ln.timestamp_ns - zero_ns for ln, _, _ in lines]
-    base_ns = np.array([b if abs(b) < 1 << 50 else 0 for b in bases], np.int64)
+    bases_ns = [base if abs(base := ln.timestamp_ns - zero_ns) < 1 << 50 else 0 for _, ln, _, _ in parts]
+    of_lines = np.array(
+        [(place, ln.id, base) for (place, ln, _, _), base in zip(parts, bases_ns, strict=True)], np.int64
+    )
+    line, line_id, base_ns = np.repeat(of_lines, [b - a for _, _, a, b in parts], axis=0).T
     low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
     buffer = wire.Buffer(memoryview(data)[low:high])
     starts, ends = starts - low, ends - low
@@ -304,13 +279,13 @@ def _decode(
     limit = np.int64(1 << 60)
     sane = (offset > -limit) & (offset < limit) & (duration >= 0) & (duration < limit)
     timed = table[2].present | ~table[5].present
-    start_ps = np.where(sane, offset, 0) + base_ns[line_of] * PS_PER_NS
+    start_ps = np.where(sane, offset, 0) + base_ns * PS_PER_NS
     batch = PlaneEvents(
         plane=plane,
         names=names,
         buffer=buffer,
-        line=line_of,
-        line_id=np.array([ln.id for ln, _, _ in lines], np.int64)[line_of],
+        line=line,
+        line_id=line_id,
         metadata=metadata,
         start_ps=start_ps,
         end_ps=start_ps + np.where(sane, duration, 0),
@@ -333,25 +308,19 @@ _DEVICE_STATS = (
 )
 
 
-def _device_facts(stats: dict[str, object]) -> dict:
-    """Return a plane's facts about its GPU, in our names and units; unknown ones are absent."""
+def _name_and_facts(plane: _Plane) -> tuple[str, dict]:
+    """Return a GPU's name, and its facts in our names and units; unknown ones are absent."""
+    stats = plane.metadata.facts(*_DEVICE_STATS)
     numbers = {
         "sm_count": stats.get("core_count"),
         "memory_bytes": stats.get("memory_size"),
         "memory_bandwidth_bytes_per_s": stats.get("memory_bandwidth"),
         "clock_khz": stats.get("clock_rate"),
     }
-    facts = gpu_facts(numbers, stats.get("compute_cap_major"), stats.get("compute_cap_minor"))
+    facts: dict[str, Any] = gpu_facts(numbers, stats.get("compute_cap_major"), stats.get("compute_cap_minor"))
     if stats.get("device_vendor"):
         facts["vendor"] = str(stats["device_vendor"])
-    return facts
-
-
-def _device_name(facts: dict, stats: dict[str, object]) -> str:
-    name = stats.get("gpu_device_name") or stats.get("device_type_string")
-    if name:
-        return str(name)
-    vendor = facts.get("vendor", "")
-    capability = facts.get("compute_capability")
-    label = f"{vendor} GPU".strip()
-    return f"{label} ({capability[0]}.{capability[1]})" if capability else label
+    label = f"{facts.get('vendor', '')} GPU".strip()
+    if capability := facts.get("compute_capability"):
+        label += f" ({capability[0]}.{capability[1]})"
+    return str(stats.get("gpu_device_name") or stats.get("device_type_string") or label), facts

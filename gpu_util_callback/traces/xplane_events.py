@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ from gpu_util_callback.traces.model import (
     Names,
     Shapes,
     groups,
+    map_distinct,
+    triple,
 )
 from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of
 
@@ -59,20 +61,30 @@ _HOST_STATS = (
 )
 
 _DROP, _ALLOCATION = -1, -2
-_NONE = np.empty(0, np.int64)
-# Instants and bookkeeping: most of a trace's host events, but no activity.
-_NOISE = re.compile(
-    r"^(ThreadpoolListener::|ExecutorPropagateOutputs|ExecutorState::ProcessAsync|RecordUsage$"
-    r"|MemCpyAsync$|ThenExecuteCallback$)"
+# The kind of a host event by its name: that of the first pattern that it has.
+_HOST_KINDS: tuple[tuple[int, re.Pattern[str]], ...] = (
+    (_ALLOCATION, re.compile(r"^Memory(All|Deall)ocation$")),
+    # Instants and bookkeeping: most of a trace's host events, but no activity.
+    (
+        _DROP,
+        re.compile(
+            r"^(ThreadpoolListener::|ExecutorPropagateOutputs|ExecutorState::ProcessAsync|RecordUsage$"
+            r"|MemCpyAsync$|ThenExecuteCallback$)"
+        ),
+    ),
+    (
+        HostKind.INPUT_WAIT,
+        re.compile(
+            r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::\w+)?$"
+            r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
+        ),
+    ),
+    (HostKind.PIPELINE, re.compile(r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)")),
+    (HostKind.PYTHON, re.compile(r"^\$")),
+    (HostKind.RUN, re.compile(r"^(FunctionRun|SessionRun|PjitFunction\(|TfrtModelRunner|RunGraph$)")),
+    # PJRT's threads make a batch in pageable memory ready for the DMA; a pageable copy of CUDA does so itself.
+    (HostKind.STAGING, re.compile(r"^(H2D Dispatch$|BufferFromHostBuffer::H2D_staging_copy)")),
 )
-_INPUT_WAIT = re.compile(
-    r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::\w+)?$"
-    r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
-)
-_PIPELINE = re.compile(r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)")
-# PJRT's threads make a batch in pageable memory ready for the DMA; a pageable copy of CUDA does so itself.
-_STAGING = re.compile(r"^(H2D Dispatch$|BufferFromHostBuffer::H2D_staging_copy)")
-_RUN = re.compile(r"^(FunctionRun|SessionRun|PjitFunction\(|TfrtModelRunner|RunGraph$)")
 _OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
 
 
@@ -83,7 +95,7 @@ class PlaneEvents:
     plane: Metadata
     names: Names
     buffer: wire.Buffer
-    line: np.ndarray  # int64[n], index of the line within the batch
+    line: np.ndarray  # int64[n], place of the line among those that are read
     line_id: np.ndarray  # int64[n]
     metadata: np.ndarray  # int64[n], metadata id
     start_ps: np.ndarray
@@ -99,21 +111,10 @@ class PlaneEvents:
         return kinds[inverse], names[inverse]
 
     def decode_stats(self, stat_names: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
-        """Decode the named stats (an event's keys and values) of the events in `keep`; empty where no event has one."""
-        by_name = self.plane.stat_ids(stat_names)
-        owner, start, end = self.stats
-        rows = np.flatnonzero(keep[owner])
-        ids = np.fromiter(by_name.values(), np.int64)
-        if len(rows) and len(ids):
-            rows = rows[_may_have_ids(self.buffer, start[rows], end[rows], ids)]
-        owner, start, end = owner[rows], start[rows], end[rows]
-        table, _ = wire.decode(self.buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
-        stat_id = table[1].value.astype(np.int64)
-        result: dict[str, _Stat] = {}
-        for name in stat_names:
-            mine = np.flatnonzero(stat_id == by_name[name]) if name in by_name else _NONE
-            result[name] = _Stat(self, owner[mine], mine, table)
-        return result
+        """Decode the named stats (an event's keys and values) of the events in `keep`."""
+        rows = np.flatnonzero(keep[self.stats[0]])
+        owner, start, end = (column[rows] for column in self.stats)
+        return self.plane.decode_stats(self.buffer, owner, start, end, stat_names, len(self.metadata))
 
 
 def _may_have_ids(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
@@ -128,16 +129,18 @@ def _may_have_ids(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: 
 
 @dataclass(slots=True)
 class _Stat:
-    """One stat of those events that have it."""
+    """One stat (a key and a value) of those owners that have it: events, entries of metadata, or the plane."""
 
-    batch: PlaneEvents
-    owner: np.ndarray  # int64[m], event
+    buffer: wire.Buffer
+    stat_names: dict[int, str]  # which a value may refer to
+    count: int  # of owners, with the stat or without
+    owner: np.ndarray  # int64[m]
     rows: np.ndarray  # int64[m], row of the decoded table
     table: dict[int, wire.Fields]
 
     def numbers(self, absent: float = -1, dtype: type = np.int64) -> np.ndarray:
-        """Return the stat as a number for each event of the batch."""
-        result: np.ndarray = np.full(len(self.batch.metadata), absent, dtype)
+        """Return the stat as a number for each owner."""
+        result: np.ndarray = np.full(self.count, absent, dtype)
         whole = dtype is not np.float64
         for number in (2, 3, 4):
             column = self.table[number]
@@ -148,40 +151,30 @@ class _Stat:
                 if number == 2 and whole:
                     value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, absent)
                 result[self.owner[has]] = value.astype(dtype)
-        at, references = self._references()
-        texts = (self.batch.plane.stat_names.get(int(key), "") for key in references)
-        for place, text in (*self._texts(), *zip(at, texts, strict=True)):
+        for owners, text in self.texts():
             value = number_of(text)
             if value is not None:  # a text where a number belongs is absent
-                result[self.owner[place]] = integer(text) if whole else value
+                result[owners] = integer(text) if whole else value
         return result
 
-    def strings(self, convert: Callable[[str], str] = str) -> np.ndarray:
-        """Return the stat as an interned string for each event: int32[n], -1 = absent."""
-        names, plane = self.batch.names, self.batch.plane
-        result = np.full(len(self.batch.metadata), -1, np.int32)
-        at, references = self._references()
-        if len(at):  # few different ones
-            unique, inverse = np.unique(references, return_inverse=True)
-            ids = names.ids(convert(plane.stat_names.get(int(key), "")) for key in unique)
-            result[self.owner[at]] = ids[inverse]
-        for place, text in self._texts():
-            result[self.owner[place]] = names.id(convert(text))
+    def strings(self, names: Names, convert: Callable[[str], str] = str) -> np.ndarray:
+        """Return the stat as an interned string for each owner: int32[n], -1 = absent."""
+        result = np.full(self.count, -1, np.int32)
+        for owners, text in self.texts():
+            result[owners] = names.id(convert(text))
         return result
 
-    def _references(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of values that refer to another stat's name, and the referred keys."""
-        column = self.table[7]
-        at = np.flatnonzero(column.present[self.rows])
-        return at, column.value[self.rows[at]]
-
-    def _texts(self) -> Iterator[tuple[int, str]]:
-        for number in (5, 6):
+    def texts(self) -> Iterator[tuple[np.ndarray | int, str]]:
+        """Yield the texts that the stat has, each with some of its owners, or one."""
+        references = self.table[7]
+        at = np.flatnonzero(references.present[self.rows])
+        for key, same in groups(references.value[self.rows[at]].view(np.int64)):
+            yield self.owner[at[same]], self.stat_names.get(key, "")
+        for number in STAT_TEXTS:
             column = self.table[number]
-            for at in np.flatnonzero(column.present[self.rows]).tolist():
-                row = self.rows[at]
-                raw = self.batch.buffer.slice(int(column.value[row]), int(column.end[row]))
-                yield at, raw.decode("utf-8", "replace")
+            has = column.present[self.rows]
+            for owner, row in zip(self.owner[has].tolist(), self.rows[has].tolist(), strict=True):
+                yield owner, self.buffer.text(column, row)
 
 
 def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
@@ -241,14 +234,15 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
 
 def _texts(batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Callable[[str], str] = str) -> np.ndarray:
     """Return the id of a stat's text for each event, by default that of its metadata; int32[n], -1 = none."""
-    texts = stats[name].strings(convert)
+    texts = stats[name].strings(batch.names, convert)
     defaults = batch.plane.texts(name)
     if not defaults:
         return texts
-    unique, inverse = np.unique(batch.metadata, return_inverse=True)
-    default_texts = (defaults.get(key) for key in unique.tolist())
-    ids = [-1 if text is None else batch.names.id(convert(text)) for text in default_texts]
-    return np.where(texts < 0, np.array(ids, np.int32)[inverse], texts)
+
+    def default(metadata: int) -> int:
+        return batch.names.id(convert(defaults[metadata])) if metadata in defaults else -1
+
+    return np.where(texts < 0, map_distinct(batch.metadata, default, np.int32), texts)
 
 
 def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
@@ -263,31 +257,20 @@ def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
 
 def host_kind(name: str) -> int:
     """Return the HostKind of a host event by name; negative: no activity (-2: an allocator)."""
-    if name in ("MemoryAllocation", "MemoryDeallocation"):
-        return _ALLOCATION
-    if _NOISE.match(name):
-        return _DROP
-    if _INPUT_WAIT.search(name):
-        return HostKind.INPUT_WAIT
-    if _PIPELINE.match(name):
-        return HostKind.PIPELINE
-    if name.startswith("$"):
-        return HostKind.PYTHON
-    if _RUN.match(name):
-        return HostKind.RUN
-    if _STAGING.match(name):
-        return HostKind.STAGING
+    for kind, pattern in _HOST_KINDS:
+        if pattern.search(name):
+            return kind
     api = api_kind(name)
     if api is not None:
         return api
     return HostKind.OP if _OP.match(name) else HostKind.FRAMEWORK
 
 
-def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, AllocatorEvents]:
+def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, AllocatorEvents]:
     """Return the events of host threads, and the allocators' readings among them.
 
     Args:
-        threads: index of the process's thread for each line of the batch.
+        first_thread: index of the thread of the process that the plane's first line is.
     """
     n = len(batch.metadata)
     names = batch.names
@@ -311,7 +294,7 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
     events = HostEvents.build(
         start_ps=batch.start_ps,
         end_ps=batch.end_ps,
-        thread=threads[batch.line],
+        thread=batch.line + first_thread,
         kind=kind,
         name=name,
         correlation=correlation,
@@ -322,7 +305,7 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
     readings = keep & (kind == _ALLOCATION)
     if not readings.any():
         return events, AllocatorEvents.concat([])
-    allocator = stats["allocator_name"].strings()
+    allocator = stats["allocator_name"].strings(names)
     readings &= allocator >= 0
     return events, AllocatorEvents.build(
         time_ps=batch.start_ps,
@@ -337,17 +320,13 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
 
 def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
     """Return the device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
-    device = np.full(len(allocator), -1, np.int32)
-    for key, rows in groups(allocator):
-        match = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None
+
+    def device(name: int) -> int:
+        match = re.match(r"GPU_(\d+)_", names[name])
         index = ordinal(match[1]) if match else None
-        if index is not None:
-            device[rows] = index
-    return device
+        return -1 if index is None else index
 
-
-# Above these the numbers are uninitialised memory: ROCm and TF 2.4 host events write some.
-_MAX_DIGITS = 19
+    return map_distinct(allocator, device, np.int32)
 
 
 def _key_values(text: str) -> dict[str, str]:
@@ -355,23 +334,10 @@ def _key_values(text: str) -> dict[str, str]:
     return {key: value for key, colon, value in words if colon}
 
 
-def _digits(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MAX_DIGITS
-
-
-def _count(text: str | None, most: int) -> int | None:
-    if text is None or not _digits(text):
-        return None
-    value = int(text)
-    return value if value <= most else None
-
-
-def _triple(text: str | None) -> tuple[int, int, int] | None:
-    parts = (text or "").split(",")
-    if len(parts) != 3 or not all(_digits(p) for p in parts):
-        return None
-    x, y, z = (int(p) for p in parts)
-    return (x, y, z) if 0 < x * y * z <= 1 << 62 else None
+def _count(text: str) -> int:
+    """Return a number of details, -1 for none. ROCm and TF 2.4 write uninitialised memory: more digits, or signs."""
+    value = int(text) if text.isdecimal() and len(text) < 20 else -1
+    return value if value <= 1 << 62 else -1
 
 
 def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShape:
@@ -381,23 +347,16 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
     older "regs:… shm:… grid:… block:…" and ROCm's "grid:… block:… private_mem:0 group_mem:0".
     """
     pairs = _key_values(details)
-    parts = [
-        _count(pairs.get(key), limits.MAX_SHARED)
-        for key in ("static_shared", "dynamic_shared", "shm", "group_mem")
-        if key in pairs
-    ]
-    known_parts = [part for part in parts if part is not None]
-    if not occupancy_pct:
-        occupancy_pct = number_of(pairs.get("occ_pct", ""))
-    registers = _count(pairs.get("regs"), limits.MAX_REGISTERS)
-    wild = registers is None and "regs" in pairs  # then the shared sizes are wrong, too
+    parts = [_count(pairs[key]) for key in ("static_shared", "dynamic_shared", "shm", "group_mem") if key in pairs]
+    registers = _count(pairs["regs"]) if "regs" in pairs else None
+    wild = registers is not None and not 0 <= registers <= limits.MAX_REGISTERS  # then the shared sizes are wrong, too
     return KernelShape(
         registers=registers,
-        shared_bytes=sum(known_parts) if known_parts and len(known_parts) == len(parts) and not wild else None,
-        grid=_triple(pairs.get("grid")),
-        block=_triple(pairs.get("block")),
+        shared_bytes=sum(parts) if parts and min(parts) >= 0 and not wild else None,
+        grid=triple([_count(part) for part in pairs.get("grid", "").split(",")]),
+        block=triple([_count(part) for part in pairs.get("block", "").split(",")]),
         # Drivers that do not compute it write 0 %; no kernel runs at 0 %.
-        occupancy_pct=occupancy_pct or None,
+        occupancy_pct=occupancy_pct or number_of(pairs.get("occ_pct", "")) or None,
     )
 
 
@@ -418,9 +377,8 @@ def copy_details(details: str, name: str) -> CopyDetails:
     """
     pairs = _key_values(details)
     source, destination = pairs.get("kind_src", ""), pairs.get("kind_dst", "")
-    size = _count(pairs.get("size"), 1 << 62)
     return CopyDetails(
-        bytes=-1 if size is None else size,
+        bytes=_count(pairs.get("size", "")),
         kind=copy_kind(name, source, destination),
         memory=memory_kind(source, destination),
     )
@@ -443,29 +401,19 @@ class _Entries:
         entries, _ = wire.decode(self.buffer, starts - low, ends - low, (1, 2), payloads=(2,))
         keys, value = entries[1].value.view(np.int64), entries[2]
         self._row = {key: row for row, key in enumerate(keys.tolist())}
-        inner, (owner, self._stat_start, self._stat_end) = wire.decode(
+        inner, (owner, start, end) = wire.decode(
             self.buffer, value.value.astype(np.int64), value.end, (2,), stats_field, payloads=(2,)
         )
         self._name = inner[2]
-        self._owner = keys[owner]
+        self.stats = keys[owner], start, end  # the entry's id of each stat, and its position
 
     def __getitem__(self, key: int) -> str | None:
         row = self._row.get(key)
-        return None if row is None else self._text(row)
-
-    def _text(self, row: int) -> str:
-        raw = self.buffer.slice(int(self._name.value[row]), int(self._name.end[row]))
-        return raw.decode("utf-8", "replace")
+        return None if row is None else self.buffer.text(self._name, row)
 
     def items(self) -> dict[int, str]:
         is_present = self._name.present
-        return {key: self._text(row) for key, row in self._row.items() if is_present[row]}
-
-    @cached_property
-    def stats(self) -> tuple[np.ndarray, dict[int, wire.Fields]]:
-        """The entry id of each stat, and the stats."""
-        table, _ = wire.decode(self.buffer, self._stat_start, self._stat_end, STAT_FIELDS, payloads=STAT_TEXTS)
-        return self._owner, table
+        return {key: self.buffer.text(self._name, row) for key, row in self._row.items() if is_present[row]}
 
 
 class Metadata:
@@ -480,6 +428,7 @@ class Metadata:
     def __init__(self, data: bytes, events: Spans, stats: Spans, plane_stats: Spans) -> None:
         self.events = _Entries(data, events, stats_field=5)
         self.stat_names = _Entries(data, stats).items()
+        self._stat_ids = {name: key for key, name in self.stat_names.items()}
         self._data, self._plane_stats = data, plane_stats
         self._texts: dict[str, dict[int, str]] = {}
 
@@ -487,50 +436,49 @@ class Metadata:
         name = self.events[key]
         return "unknown" if name is None else name
 
-    def stat_ids(self, names: tuple[str, ...]) -> dict[str, int]:
-        """Return the ids of some stats, by name; without those that the plane does not have."""
-        return {name: key for key, name in self.stat_names.items() if name in names}
+    def decode_stats(
+        self,
+        buffer: wire.Buffer,
+        owner: np.ndarray,
+        start: np.ndarray,
+        end: np.ndarray,
+        stat_names: tuple[str, ...],
+        count: int,
+    ) -> dict[str, _Stat]:
+        """Decode the named ones of some stats, by name; one that the plane does not have is empty.
 
-    def texts(self, stat: str) -> dict[int, str]:
+        Args:
+            buffer: the bytes that hold them.
+            owner, start, end: int64[m], whose each is and its position.
+            count: of owners, which are numbered from 0.
+        """
+        by_name = {name: self._stat_ids[name] for name in stat_names if name in self._stat_ids}
+        rows = _may_have_ids(buffer, start, end, np.fromiter(by_name.values(), np.int64))
+        owner, start, end = owner[rows], start[rows], end[rows]
+        table, _ = wire.decode(buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
+        stat_id = table[1].value.view(np.int64)
+        stats = {}
+        for name in stat_names:
+            mine = np.flatnonzero(stat_id == by_name[name]) if name in by_name else np.empty(0, np.int64)
+            stats[name] = _Stat(buffer, self.stat_names, count, owner[mine], mine, table)
+        return stats
+
+    def texts(self, name: str) -> dict[int, str]:
         """Return a text stat that metadata carries for all of its events, by the event's id."""
-        if stat not in self._texts:
-            key = self.stat_ids((stat,)).get(stat)
-            owner, table = self.events.stats
-            self._texts[stat] = {}
-            ids = table[1].value.view(np.int64)
-            for row in np.flatnonzero(ids == key).tolist() if key is not None else ():
-                value = _value(self.events.buffer, table, row, self.stat_names)
-                if isinstance(value, str):
-                    self._texts[stat][int(owner[row])] = value
-        return self._texts[stat]
+        if name not in self._texts:
+            stat = self.decode_stats(self.events.buffer, *self.events.stats, (name,), 0)[name]
+            self._texts[name] = {int(owner): text for owners, text in stat.texts() for owner in np.atleast_1d(owners)}
+        return self._texts[name]
 
     def facts(self, *names: str) -> dict[str, Any]:
-        """Return some of the plane's own stats by name: numbers and texts."""
+        """Return some of the plane's own stats by name, texts or whole numbers."""
         starts, ends = self._plane_stats
-        if not len(starts):
-            return {}
-        low, high = int(starts.min()), int(ends.max())
+        low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
         buffer = wire.Buffer(memoryview(self._data)[low:high])
-        table, _ = wire.decode(buffer, starts - low, ends - low, STAT_FIELDS, payloads=STAT_TEXTS)
-        result = {}
-        for name, key in self.stat_ids(names).items():
-            rows = np.flatnonzero(table[1].value.view(np.int64) == key)
-            value = _value(buffer, table, int(rows[-1]), self.stat_names) if len(rows) else None
-            if value is not None:
-                result[name] = value
-        return result
-
-
-def _value(buffer: wire.Buffer, table: dict[int, wire.Fields], row: int, names: dict) -> object:
-    """Return one stat: a number, a text, or None."""
-    for number in STAT_FIELDS[1:]:
-        column = table[number]
-        if not column.present[row]:
-            continue
-        raw = column.value[row]
-        if number in STAT_TEXTS:
-            return buffer.slice(int(raw), int(column.end[row])).decode("utf-8", "replace")
-        if number == 7:
-            return names.get(int(raw), "")
-        return float(raw.view(np.float64)) if number == 2 else int(raw if number == 3 else raw.view(np.int64))
-    return None
+        stats = self.decode_stats(buffer, np.zeros_like(starts), starts - low, ends - low, names, 1)
+        facts = {}
+        for name, stat in stats.items():
+            texts = [text for _, text in stat.texts()]
+            if len(stat.owner):
+                facts[name] = texts[-1] if texts else int(stat.numbers()[0])
+        return facts
