@@ -245,7 +245,8 @@ class LoopAdapter(WatchingAdapter):
     def dispatch(self, loop: Loop, caller: CodeType) -> DispatchWatch:
         """Return a watch on how the loop in `caller` dispatches steps; on the training thread."""
         count = loop.operations = OperationCount(self.name)
-        return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller, count)
+        called_back = self.runtime.called_back
+        return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller, count, called_back)
 
     def end(self) -> None:
         self._calls.end()

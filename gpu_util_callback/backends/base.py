@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from gpu_util_callback.recording.manifest_facts import Retraced, Unavailable
 from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.dispatch import CalledBack
 
 if TYPE_CHECKING:
     from gpu_util_callback.backends.functions import KerasModel, TimedFunction
@@ -81,6 +83,10 @@ class Runtime:
     def retraced(self) -> Retraced | None:
         """Return the compiled function that has the most traces; None where none has several, or that is not known."""
         return None
+
+    def called_back(self, code: CodeType) -> CalledBack | None:
+        """Return how a compiled step calls a Python function; None = it is no step's. On any thread."""
+        return CalledBack("a callback (jax.pure_callback, io_callback)")
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         """Return a clock of this process's own part of the last batch; None = the whole batch."""

@@ -286,7 +286,8 @@ class KerasSession:
                 recorder, backend, callbacks_of_fit, params.get("steps"), params.get("epochs") or 0
             )
         timeline = recorder.timeline
-        recorder.dispatch = DispatchWatch(backend, threading.get_ident(), lambda: timeline.working, watch.code)
+        thread, called_back = threading.get_ident(), recorder.adapter.runtime.called_back
+        recorder.dispatch = DispatchWatch(backend, thread, lambda: timeline.working, watch.code, None, called_back)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:

@@ -343,16 +343,13 @@ class CallbackTimer(Wrappers):
             if not _overridden(callback, hook):
                 continue
             if hook in pooled:  # only the wait for it costs the training thread time
-                self._time_hook(callback, hook, partial(self._note_call, f"{name}.{hook}", kind))
+                self._time_hook(callback, hook, lambda *at, who=f"{name}.{hook}": self._pooled.append((who, kind, *at)))
             else:
                 self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
         for hook in OTHER_HOOKS:
             if _overridden(callback, hook):
                 account = "" if hook.startswith("on_test") else "callbacks"
                 self._time_hook(callback, hook, partial(self._write_down, f"{name}.{hook}", kind, account))
-
-    def _note_call(self, title: str, kind: str, start: int, end: int) -> None:
-        self._pooled.append((title, kind, start, end))
 
     def _write_down(self, title: str, kind: str, account: str, start: int, end: int) -> None:
         if end - start >= SHORT_NS:

@@ -22,9 +22,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import NamedTuple
 
 from gpu_util_callback.processes import core_s
-from gpu_util_callback.steps.frames import Stack, stack_of
+from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
 
 OWN_PYTHON = "The program's own Python"  # in place of a call where none is under way
 # Samples are dense at first, so that short runs have enough, and rare once there are enough. Those of
@@ -91,9 +92,18 @@ _OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 # Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
+# Functions of TensorFlow and JAX that a compiled step calls, mostly on a thread of the runtime's, to call Python.
+_CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
 _A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
+
+
+class CalledBack(NamedTuple):
+    """Name of what a compiled step calls Python through; whether it gives it the batch alone, None = unknown."""
+
+    through: str
+    of_batch: bool | None = None
 
 
 @dataclass
@@ -245,6 +255,7 @@ class DispatchWatch:
         working: whether a training step is under way.
         loop: the loop's code object, to identify the function it calls for a step.
         operations: counts those of each step.
+        called_back: returns how a compiled step calls a Python function; None = the function is no step's.
     """
 
     def __init__(
@@ -254,8 +265,12 @@ class DispatchWatch:
         working: Callable[[], bool],
         loop: CodeType | None = None,
         operations: OperationCount | None = None,
+        called_back: Callable[[CodeType], CalledBack | None] = lambda code: None,
     ):
         self._meaning = _MEANING.get(framework, ())
+        self._how_called_back = functools.lru_cache(_MOST_KNOWN)(called_back)
+        # (line of the program, function that the step calls) -> weight of its samples
+        self._called_back = defaultdict[tuple[str, CodeType], float](float)
         self._hands_over = framework == "jax"  # steps, before they are done
         self._reads = framework == "torch" and not getattr(sys.modules.get("torch.cuda"), "_initialized", False)
         self._thread = thread
@@ -332,6 +347,8 @@ class DispatchWatch:
             self._in_steps.update(code for _, code, _ in own)
         if kind != COMPILING:
             self._weight += weight
+            if self._note_called_back(weight, stack):
+                return
         if kind in ("", EAGER, COMPILED, LOGGING):
             outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
             self._note_function(weight, stack, [*meanings, *outer], instructions.get(self._thread, 0))
@@ -339,6 +356,17 @@ class DispatchWatch:
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
+
+    def _note_called_back(self, weight: float, stack: Stack) -> bool:
+        """Count a sample for Python that the compiled step waits for; return whether there is any."""
+        for called in (stack, *(other for thread, other in all_stacks(_DEEPEST).items() if thread != self._thread)):
+            names = [code.co_qualname for _, code, _ in called]
+            depth = next((at for at, name in enumerate(names) if name.endswith(_CALLS_BACK)), 0)
+            own = [(code, line) for _, code, line in called[:depth] if self._meaning_of(code) == "user"]
+            if own and self._how_called_back(own[-1][0]) is not None:
+                self._called_back[place_of(*own[0]), own[-1][0]] += weight
+                return True
+        return False
 
     def _read_core_time(self) -> None:
         """Add the time since the last look: how much of it the training thread had a core."""
@@ -458,20 +486,24 @@ class DispatchWatch:
                     weights[functions[called].named(called[1])] += weight
         return weights
 
-    def aside(self) -> dict[str, str | float | bool]:
+    def aside(self) -> dict[str, str | float | bool | None]:
         """Return what does not train within the steps, for the manifest; {} before samples.
 
         Returns: `samples`; the share of the time `aside`, in calls that are neither the framework's nor the input's;
             the line `at` which most of that passes, what it `calls`, whether a step learns from it
-            (`learned`), and its share `at_line`.
+            (`learned`), and its share `at_line`; of a function that a compiled step calls, `through` what, and
+            whether it is given the batch alone (`of_batch`).
         """
         samples = self._samples - self._kinds[COMPILING]
-        if samples <= 0 or (self._hands_over and self._ran_s < _HALF * self._ready_s):
+        sleeps = self._hands_over and self._ran_s < _HALF * self._ready_s
+        if samples <= 0 or (sleeps and not self._called_back):
             return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
-        weights = self._weights_aside()
+        weights = {} if sleeps else self._weights_aside()
+        weights |= {(at, name_of(code), True): weight for (at, code), weight in self._called_back.items()}
         (place, call, learned), most = max(weights.items(), key=lambda item: item[1], default=(("", "", False), 0.0))
         aside = sum(weights.values())
-        return {
+        how = (self._how_called_back(code) for at, code in self._called_back if (at, name_of(code)) == (place, call))
+        return next((called._asdict() for called in how if called is not None), {}) | {
             "samples": samples,
             "aside": round(aside / self._weight, 4),
             "at": place,

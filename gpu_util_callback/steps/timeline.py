@@ -253,22 +253,14 @@ class Timeline:
         """Return when the work of the step that has not ended yet was done; 0 without one."""
         return self._logs_end if self.open else 0
 
+    def _close(self, hooks_end: int, end: int, flags: int) -> None:
+        """Append a step as one tuple in the order of `CALL`."""
+        times = self._start, self._hooks, hooks_end, self.call, self.call_end, self._logs, self._logs_end, end
+        self._append((*times, flags, *self.stamps))
+
     def _close_step(self, end: int) -> None:
-        """Append the step, which ends now (perf ns), as one tuple in the order of `CALL`."""
-        self._append(
-            (
-                self._start,
-                self._hooks,
-                self._hooks_end,
-                self.call,
-                self.call_end,
-                self._logs,
-                self._logs_end,
-                end,
-                self.flags,
-                *self.stamps,
-            )
-        )
+        """Append the step, which ends now (perf ns)."""
+        self._close(self._hooks_end, end, self.flags)
         self.calls += 1
         self.flags = 0
         self.open = self._tested = False
@@ -346,21 +338,8 @@ class Timeline:
         self.open = False
 
     def _close_test(self, end: int) -> None:
-        """Append the validation step, which ends now (perf ns), as one tuple in the order of `CALL`."""
-        self._append(
-            (
-                self._start,
-                self._hooks,
-                self._hooks,
-                self.call,
-                self.call_end,
-                self._logs,
-                self._logs_end,
-                end,
-                self.flags | TESTING,
-                *self.stamps,
-            )
-        )
+        """Append the validation step, which ends now (perf ns)."""
+        self._close(self._hooks, end, self.flags | TESTING)
         self.open = False
 
     def test_end(self) -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.steps.dispatch import OWN_PYTHON, DispatchWatch, FunctionSamples, call_on, goes_to
+from gpu_util_callback.steps.dispatch import OWN_PYTHON, CalledBack, DispatchWatch, FunctionSamples, call_on, goes_to
 
 PROGRAM = """\
 import copy, gc, json
@@ -294,3 +294,55 @@ def test_a_function_is_named_as_a_whole_where_it_surely_does_not_train(aside, un
     samples = FunctionSamples(defaultdict(float, aside), defaultdict(float, {3: unclear}), trains)
     assert samples.is_aside == is_aside
     assert samples.named("average")[1] == named
+
+
+def called_back(how: CalledBack | None, working=lambda: True) -> dict:
+    """Sample a training thread that waits in C while a thread of the runtime is in Python that the step calls."""
+    inside, stopped = threading.Event(), threading.Event()
+
+    def distances():
+        inside.set()
+        stopped.wait(30)
+
+    def _wrapped_callback():
+        distances()
+
+    runtime, training = threading.Thread(target=_wrapped_callback), threading.Thread(target=stopped.wait)
+    runtime.start()
+    training.start()
+    assert inside.wait(30)
+    watch = DispatchWatch("tensorflow", training.ident, working, called_back=lambda code: how)
+    for _ in range(3):
+        watch.look()
+    stopped.set()
+    runtime.join()
+    training.join()
+    return watch.aside()
+
+
+@pytest.mark.parametrize("of_batch", [True, False, None])
+def test_python_that_a_compiled_step_calls_is_seen_on_the_runtimes_thread(of_batch):
+    facts = called_back(CalledBack("tf.numpy_function", of_batch))
+    assert facts["calls"] == "distances" and facts["aside"] == facts["at_line"] == 1
+    assert facts["through"] == "tf.numpy_function" and facts["of_batch"] is of_batch
+
+
+def test_python_of_the_input_is_no_part_of_the_step():
+    assert called_back(None)["aside"] == 0
+
+
+@pytest.mark.parametrize(
+    ("of_batch", "asks", "says"),
+    [
+        (True, True, "It is given the batch alone, nothing that the model computes. Does distances return the same"),
+        (False, False, "It is given what the model computes: write it with the framework's operations."),
+        (None, True, "return the same for a sample in each epoch, whatever the weights are?"),
+    ],
+)
+def test_what_a_step_calls_may_be_made_once_only_if_it_needs_no_weights(of_batch, asks, says):
+    run = looped(0.8, "distances")
+    run.facts["fit"]["python_in_steps"] |= {"through": "tf.numpy_function", "of_batch": of_batch}
+    [span] = [span for span in run.diagnose()["spans"] if span["cause"] == "host_stall"]
+    assert says in span["advice"]["text"] and span["advice"]["question"] == asks
+    assert "calls distances through tf.numpy_function and waits for it" in span["advice"]["text"]
+    assert span["saves_s"] == 0 or asks

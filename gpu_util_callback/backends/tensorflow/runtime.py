@@ -7,6 +7,7 @@ import platform
 import re
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_dist
 from gpu_util_callback.cgroup import cpus_allowed
 from gpu_util_callback.recording.manifest_facts import Retraced
 from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.dispatch import CalledBack
 
 
 class TensorFlowRuntime(Runtime):
@@ -103,6 +105,16 @@ class TensorFlowRuntime(Runtime):
                 same = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
                 return {"function": function, "traces": len(numbers), "same_tensors": same}
         return None
+
+    def called_back(self, code: CodeType) -> CalledBack | None:
+        if not running():
+            return None
+        from tensorflow.python.eager import context
+
+        from gpu_util_callback.backends.tensorflow.written_stages import python_call
+
+        traces = map(context.context().get_function_def, context.context().list_function_names())
+        return python_call(code, (trace for trace in traces if not trace.attr["_tf_data_function"].b))
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         if not is_distributed(iterator):

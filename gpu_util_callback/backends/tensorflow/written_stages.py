@@ -9,6 +9,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ from tensorflow.python.ops import script_ops
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.inputs import called
 from gpu_util_callback.recording.manifest_facts import InputDrop, InputMap
+from gpu_util_callback.steps.dispatch import CalledBack
 
 # TensorFlow's name of a dataset -> the name in the user's program, where that is another one.
 _WORDS = {
@@ -215,16 +217,21 @@ def _draws(body: Sequence[tf.compat.v1.NodeDef]) -> bool:
 
 def _varies(tensor: str, nodes: dict[str, tf.compat.v1.NodeDef]) -> bool:
     """Return whether a tensor follows from anything but constants."""
-    open_ends, visited = [tensor], set()
+    return any(
+        name not in nodes or (not nodes[name].input and nodes[name].op != "Const") for name in _reached(tensor, nodes)
+    )
+
+
+def _reached(tensor: str, nodes: dict[str, tf.compat.v1.NodeDef]) -> set[str]:
+    """Return the names of the nodes and arguments that a tensor follows from."""
+    open_ends, reached = [tensor], set[str]()
     while open_ends:
         name = open_ends.pop().partition(":")[0]
-        node = nodes.get(name)  # None: an argument of the function
-        if node is None or (not node.input and node.op != "Const"):
-            return True
-        if name not in visited:
-            visited.add(name)
-            open_ends += [tensor_name for tensor_name in node.input if not tensor_name.startswith("^")]
-    return False
+        if name not in reached:
+            reached.add(name)
+            inputs = nodes[name].input if name in nodes else ()
+            open_ends += [tensor_name for tensor_name in inputs if not tensor_name.startswith("^")]
+    return reached
 
 
 def _stateful(function: tf.types.experimental.ConcreteFunction) -> bool:
@@ -491,6 +498,29 @@ def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
             calls.replace_attribute(entry, "_func", timed)
         else:
             _replace_entry(entries, token, function, timed, calls)
+
+
+def python_call(code: CodeType, traces: Iterable[Any]) -> CalledBack | None:
+    """Return how the first of these traces that calls this Python code does it; None where none does."""
+    entries: Any = getattr(getattr(script_ops, "_py_funcs", None), "_funcs", {})
+    functions = {token: _users_own(getattr(entry, "_func", entry)) for token, entry in list(entries.items())}
+    tokens = {token.encode() for token, own in functions.items() if own is not None and _calls(own, code)}
+    for trace in traces if tokens else ():
+        call = next((node for node in trace.node_def if node.attr["token"].s in tokens), None)
+        if call is not None:
+            nodes = {node.name: node for node in trace.node_def}
+            reached = _reached(call.name, nodes)
+            resources = {
+                given.name for given in trace.signature.input_arg if given.type == tf.resource.as_datatype_enum
+            }
+            of_batch = not reached & resources and not _draws([nodes[name] for name in reached & nodes.keys()])
+            return CalledBack("tf.py_function" if call.op == "EagerPyFunc" else "tf.numpy_function", of_batch)
+    return None
+
+
+def _calls(function: Callable, code: CodeType) -> bool:
+    identity = called(function)[1]
+    return code in (identity, getattr(getattr(identity, "__call__", None), "__code__", None))  # noqa: B004
 
 
 def _replace_entry(entries: Any, token: str, function: Callable, timed: Callable, calls: InputCalls) -> None:

@@ -545,6 +545,8 @@ def call_seldom(calls: PythonInSteps) -> Advice:
     call, place, share, at_line = calls["calls"], calls["at"], calls["aside"], calls["at_line"]
     part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
     function = place.partition(" ")[0]
+    if calls.get("through"):
+        return _called_back(calls, part)
     within = "" if call in (function, OWN_PYTHON) else f"calls such as {call}, in "
     says = f"{percent(100 * share)} of the steps' time passes in {within}{place}{part}."
     spared = _SPARED.get(call) or _SPARED.get(function.rpartition(".")[2])
@@ -563,4 +565,23 @@ def call_seldom(calls: PythonInSteps) -> Advice:
         at_line * (1 - 1 / SELDOM),
         question=True,
         leaves_out=True,
+    )
+
+
+def _called_back(calls: PythonInSteps, part: str) -> Advice:
+    """Return advice for a function that a compiled step calls and waits for."""
+    call, of_batch = calls["calls"], calls.get("of_batch")
+    says = (
+        f"{percent(100 * calls['aside'])} of the steps' time passes in {calls['at']}{part}: the compiled step calls "
+        f"{call} through {calls['through']} and waits for it."
+    )
+    if of_batch is False:
+        return Advice(f"{says} It is given what the model computes: write it with the framework's operations.")
+    alone = "It is given the batch alone, nothing that the model computes. " if of_batch else ""
+    asks = f"Does {call} return the same for a sample in each epoch{'' if of_batch else ', whatever the weights are'}?"
+    return Advice(
+        f"{says} {alone}{asks} If so, compute it once, and give it to the step with the batch.",
+        f"made = {call}(...)  # of all samples, once; a part of the targets, as the loss gets them",
+        calls["at_line"],
+        question=True,
     )
