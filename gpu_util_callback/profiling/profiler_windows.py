@@ -427,8 +427,7 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
         host, data = redact(host), _without_names(data)
     if storage.remote:
         name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
-    for attempt in range(1, 1000):
-        published = name if attempt == 1 else f"{name}_{attempt}"
+    for published in (name, *(f"{name}_{number}" for number in range(2, 1000))):
         folder = storage.join(root, "plugins", "profile", published)
         try:
             storage.make_folder(folder)
@@ -555,7 +554,8 @@ class Window:
         cost = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
             return
-        tables = self._converted(rows, planned) if rows else {}
+        from_wall = windows.clock.from_wall
+        curves = rows.allocators if rows else []
         windows.keep(
             WindowResult(
                 window=planned.index,
@@ -566,8 +566,8 @@ class Window:
                 end_ns=end_ns,
                 cost_s=cost.total_s if cost else 0.0,
                 events=rows.events if rows else 0,
-                tables=tables,
-                allocators=self._curves(rows) if rows else [],
+                tables=self._converted(rows, planned) if rows else {},
+                allocators=[replace(curve, time_ns=from_wall(curve.time_ns, self._began_ns)) for curve in curves],
                 look=planned.look,
             )
         )
@@ -624,32 +624,18 @@ class Window:
             )
         return rows
 
-    def _curves(self, rows: WindowRows) -> list[SampleBlock]:
-        clock = self._windows.clock
-        return [replace(curve, time_ns=clock.from_wall(curve.time_ns, self._began_ns)) for curve in rows.allocators]
-
     def _converted(self, rows: WindowRows, planned: PlannedWindow) -> Tables:
-        """Return the rows with the window's index and the recording's times."""
-        tables = {name: dict(columns) for name, columns in rows.tables.items()}
-        traced = tables["traced_steps"]
-        if traced:
-            keep = np.isin(traced["step"], planned.marked)
-            traced = {name: values[keep] for name, values in traced.items()}
-            if "start_ns" in traced:
-                has_start = traced["start_ns"] > 0
-                traced["start_ns"] = np.where(
-                    has_start, self._windows.clock.from_wall(traced["start_ns"], self._began_ns), traced["start_ns"]
-                )
-            traced["batches"] = np.full(len(traced["step"]), planned.per_call, np.int64)
-            tables["traced_steps"] = traced
-        by_step = tables.get("step_kernels")
-        if by_step:
-            keep = np.isin(by_step["step"], planned.marked)
-            tables["step_kernels"] = {name: values[keep] for name, values in by_step.items()}
-        for columns in tables.values():
+        """Return the rows of the marked steps, with the window's index and the recording's times."""
+        tables = {}
+        for name, columns in rows.tables.items():
+            keep = np.isin(columns["step"], planned.marked) if "step" in columns else slice(None)
+            tables[name] = {column: values[keep] for column, values in columns.items()}
             if columns:
-                size = len(next(iter(columns.values())))
-                columns["window"] = np.full(size, planned.index, np.int64)
+                tables[name]["window"] = np.full_like(tables[name]["gpu"], planned.index, np.int64)
+        if traced := tables["traced_steps"]:
+            start = traced["start_ns"]
+            traced["start_ns"] = np.where(start > 0, self._windows.clock.from_wall(start, self._began_ns), start)
+            traced["batches"] = np.full_like(start, planned.per_call)
         return tables
 
 

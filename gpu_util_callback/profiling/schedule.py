@@ -50,13 +50,10 @@ class TraceSchedule:
         object.__setattr__(self, "ranges", _ranges(self.ranges))
         if self.ranges and not (self.first is None and self.every is None):
             raise ValueError("TraceSchedule takes either ranges or first/every, not both")
-        for name in ("first", "every", "count"):
+        for name in ("first", "every", "count", "steps", "max_events"):
             value = getattr(self, name)
-            if value is not None and (not _is_int(value) or value < (name != "first")):
-                raise ValueError(f"TraceSchedule({name}={value!r}): must be a positive number")
-        for name in ("steps", "max_events"):
-            value = getattr(self, name)
-            if not _is_int(value) or value < 1:
+            is_unset = value is None and getattr(TraceSchedule, name) is None
+            if not is_unset and (not _is_int(value) or value < (name != "first")):
                 raise ValueError(f"TraceSchedule({name}={value!r}): must be a positive number")
         if self.every is not None and self.every <= self.steps:
             raise ValueError(f"TraceSchedule(every={self.every}, steps={self.steps}): windows would overlap")

@@ -21,7 +21,7 @@ if keras.backend.backend() != "tensorflow":
 from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
 from gpu_util_callback.backends.tensorflow.profiler import SESSION, TensorFlowProfiler  # noqa: E402
 from gpu_util_callback.profiling.session import ProfilerBusy  # noqa: E402
-from gpu_util_callback.profiling.window_reader import WindowRows, _curve  # noqa: E402
+from gpu_util_callback.profiling.window_reader import WindowRows, allocator_curve  # noqa: E402
 from gpu_util_callback.traces import read_trace  # noqa: E402
 from gpu_util_callback.traces.imported import analyse  # noqa: E402
 from gpu_util_callback.traces.recorded import recording_tables  # noqa: E402
@@ -281,7 +281,7 @@ class GpuReader:
             "tensor_core": np.array(["yes"]),
         }
         times = found["start_ns"]
-        curve = _curve(0, times, np.arange(1, n + 1) * 2**20)
+        curve = allocator_curve(0, times, np.arange(1, n + 1) * 2**20)
         tables = {"traced_steps": rows, "kernels": kernels}
         return WindowRows(tables, 100, 50, [], 0.1, [curve])
 

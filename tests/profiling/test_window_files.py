@@ -59,7 +59,6 @@ def test_one_process_of_the_lowest_priority_reads_all_windows(xplane, reader):
     pid = reader._process.pid
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     assert os.getsid(pid) != os.getsid(0)  # Ctrl-C is not for it
-    xplane.with_name("rows.npz").unlink()
     second = reader.read(xplane)
     assert reader._process.pid == pid
     assert second.cpu_s < first.cpu_s  # it has imported numpy by now
@@ -87,7 +86,6 @@ def test_a_process_that_dies_is_replaced(xplane, reader):
     reader.read(xplane)
     pid = reader._process.pid
     os.kill(pid, signal.SIGKILL)
-    xplane.with_name("rows.npz").unlink()
     try:
         reader.read(xplane)
     except ReadFailed as error:  # it was asked before its death was seen
