@@ -20,7 +20,7 @@ import numpy as np
 from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.inputs import inside, leaves, seen_through
-from gpu_util_callback.recording.manifest_facts import InputArray, InputMap, Unavailable
+from gpu_util_callback.recording.manifest_facts import InputArray, Unavailable
 from gpu_util_callback.steps.rows import HandedOver
 
 
@@ -49,17 +49,20 @@ class WatchingAdapter(Adapter):
             self._calls.sample_loader(dataset, loader)
 
     def input_facts(self) -> dict[str, object]:
-        maps, looks = self._pipelines.functions(), dict(self._looks_by_switch)
-        facts: dict[str, object] = {} if maps is None else {"input_maps": maps}
+        looks = dict(self._looks_by_switch)
         entries_by_name = {
             "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
             "input_first": self.first_batch.facts(),
-            **self._pipelines.shuffle_facts(),
-            **self._pipelines.use_facts(),
+            **self._pipelines.facts(),
         }
-        return facts | {name: entries for name, entries in entries_by_name.items() if entries or entries is False}
+        # Of no entries, `input_maps` says that no stage calls a function.
+        return {
+            name: entries
+            for name, entries in entries_by_name.items()
+            if entries or entries is False or name == "input_maps"
+        }
 
     def pipeline(self) -> list[dict[str, object]]:
         return self._pipelines.read()
@@ -213,23 +216,16 @@ class TfDataPipelines:
                     tokens += [function for stage in reader.written.all() for function in stage.py_functions]
         return tokens
 
-    def functions(self) -> list[InputMap] | None:
-        """Return the manifest's `input_maps`; None: no pipeline was looked at."""
+    def facts(self) -> dict[str, object]:
+        """Return the manifest's facts of how the pipelines were written, of those that were looked at."""
         readers = [reader for reader in self._readers.values() if reader.written is not None]
-        return [entry for reader in readers for entry in reader.functions()] if readers else None
-
-    def shuffle_facts(self) -> dict[str, object]:
-        """Return the manifest's `input_shuffles` and `input_shuffle_bytes`; {} where no pipeline was looked at."""
-        reader = self._readers.get("train")
-        if reader is None:
-            return {}
-        return {"input_shuffles": reader.shuffles(), "input_shuffle_bytes": reader.shuffle_bytes()}
-
-    def use_facts(self) -> dict[str, Any]:
-        """Return the manifest's facts of what pipelines drop, and of how much one pass has."""
-        uses = [reader.use for reader in self._readers.values()]
-        drops = [drop for use in uses for drop in use.get("input_drops", ())]
-        return {name: value for use in uses for name, value in use.items()} | {"input_drops": drops}
+        facts = {name: value for reader in readers for name, value in reader.use.items()}
+        facts["input_drops"] = [drop for reader in readers for drop in reader.use["input_drops"]]
+        if readers:
+            facts["input_maps"] = [entry for reader in readers for entry in reader.functions()]
+        if train := self._readers.get("train"):
+            facts |= {"input_shuffles": train.shuffles(), "input_shuffle_bytes": train.shuffle_bytes()}
+        return facts
 
     def read(self) -> list[dict[str, object]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.

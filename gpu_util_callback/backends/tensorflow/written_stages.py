@@ -391,14 +391,13 @@ class Reader:
 
     def functions(self) -> list[InputMap]:
         """Return the stages that call a function: entries of the manifest's `input_maps`."""
-        shuffled = {id(stage) for stage in self.written.shuffled()} if self.written is not None else set()
+        assert self.written is not None
+        shuffled = {id(stage) for stage in self.written.shuffled()}
         entries: list[InputMap] = []
-        for stage in self.written.all() if self.written is not None else ():
+        for stage in self.written.all():
             if stage.random is not None:
-                calls_python = bool(stage.py_functions)
-                entries.append(
-                    {"name": stage.title, "which": self._phase, "random": stage.random, "python": calls_python}
-                )
+                python = bool(stage.py_functions)
+                entries.append({"name": stage.title, "which": self._phase, "random": stage.random, "python": python})
                 if id(stage) in shuffled:
                     entries[-1]["shuffled"] = True
         return entries

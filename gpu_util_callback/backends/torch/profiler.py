@@ -205,9 +205,6 @@ class TorchProfiler(ProfilerSession):
 
     def _give_way(self) -> None:
         """End this window so that a profile of the program's own can start on this thread."""
-        main = threading.current_thread() is threading.main_thread()
-        if main:
-            self._drop()
         while True:
             with self._lock:
                 if self._profile is None:  # a profile being written blocks nothing
