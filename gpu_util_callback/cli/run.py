@@ -185,6 +185,8 @@ class Trainings:
             ),
             "lightning.pytorch.trainer.trainer": self._watch_lightning,
             "pytorch_lightning.trainer.trainer": self._watch_lightning,
+            # Of the program's own callbacks and monitors, which need nothing more than to be seen.
+            "gpu_util_callback.recorder.recorder": lambda module: self._before(module.Recorder, "start", id),
         }
 
     def find_spec(
@@ -201,7 +203,7 @@ class Trainings:
 
         return spec_followed_by(watch, self, name, path, target)
 
-    def _safely(self, action: Callable[..., None], *args: object) -> None:
+    def _safely(self, action: Callable[..., object], *args: object) -> None:
         try:
             action(*args)
         except Exception as error:  # a library whose internals moved, or one that is missing
@@ -210,7 +212,7 @@ class Trainings:
 
             note(f"`gpu-util run` does not record this training: {error_text(error)}")
 
-    def _before(self, owner: type, method: str, action: Callable[[object], None]) -> None:
+    def _before(self, owner: type, method: str, action: Callable[[object], object]) -> None:
         """Call `action` with the instance before a method of its class."""
         original = getattr(owner, method)
 
@@ -249,5 +251,4 @@ class Trainings:
 
         if any(isinstance(callback, TrainerHooks) for callback in owner.callbacks):
             return
-        make_callback = lightning_callback if hasattr(owner, "fit") else trainer_callback
-        owner.callbacks.append(make_callback(**self._settings))
+        owner.callbacks.append((lightning_callback if hasattr(owner, "fit") else trainer_callback)(**self._settings))

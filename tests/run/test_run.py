@@ -207,6 +207,19 @@ def test_a_program_without_training_is_told_so(folder):
     assert "no training was recorded" in err
 
 
+def test_a_loop_with_a_monitor_is_not_told_that_it_needs_one(folder):
+    (folder / "t.py").write_text(
+        "import gpu_util_callback\n"
+        "with gpu_util_callback.GpuUtilMonitor('logs') as monitor:\n"
+        "    for batch in monitor.batches(range(5)):\n"
+        "        print(batch)\n"
+    )
+    code, out, err = outcome([*PYTHON, *RUN, "t.py"], folder)
+    assert (code, out.split()) == (0, list("01234"))
+    assert "no training was recorded" not in err
+    assert len(read_recordings(folder / "logs")) == 1
+
+
 # As transformers 5 and Lightning 2 call their callbacks.
 HUGGING_FACE = """
 from types import SimpleNamespace
