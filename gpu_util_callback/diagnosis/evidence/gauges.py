@@ -6,7 +6,7 @@ They are kept in bounded memory: time bins per group that fold by two as a run g
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -51,8 +51,7 @@ class Gauges:
             result = self._answers[question] = answer()
             return result
 
-    @property
-    @cached
+    @cached_property
     def memory(self) -> dict[str, MemoryTrack]:
         """The courses of memory, "host:process_held_bytes" -> its track."""
         tracks: dict[str, MemoryTrack] = {}

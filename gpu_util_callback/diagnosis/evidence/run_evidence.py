@@ -1,5 +1,6 @@
 """A run as rules see it: bounded sums over its tables and samples, and queries on them."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
@@ -242,8 +243,7 @@ class Run(Gauges):
         """Return the length of a range without the time that `absent_ns` counts in it."""
         return where.length_ns - sum(self.absent_ns(*extent) for extent in where.intervals)
 
-    @property
-    @cached
+    @functools.cached_property
     def account(self) -> AccountFacts:
         """The training thread's time by category; see `Account`. From damaged rows, without its parts."""
         stored = self._stored_account
@@ -263,8 +263,7 @@ class Run(Gauges):
     def end_step(self) -> int:
         return int(self.steps["end_step"].max()) if len(self.steps) else 0
 
-    @property
-    @cached
+    @functools.cached_property
     def epoch_steps(self) -> np.ndarray:
         """Steps of each epoch that has ended, in order; the mean of several where many are kept as one."""
         epochs = self.phases.of("epoch").get("")
@@ -323,8 +322,7 @@ class Run(Gauges):
         reported = self.framework_facts.get("device")  # without a driver library no GPU is listed
         return "gpu" if self.used_gpus or reported == "gpu" else "cpu"
 
-    @property
-    @cached
+    @functools.cached_property
     def working_gpus(self) -> list[int]:
         """The used GPUs on which this training computes, if known; else all of them.
 
@@ -395,8 +393,7 @@ class Run(Gauges):
         hull = Range(parts[0].start_step, parts[-1].end_step, parts[0].start_ns, parts[-1].end_ns)
         return replace(hull, parts=tuple(parts) if len(parts) > 1 else ()), blocks
 
-    @property
-    @cached
+    @functools.cached_property
     def pauses(self) -> Pauses:
         """Pauses between steps that do not follow one another."""
         return Pauses(self.steps, self.phases)
