@@ -304,11 +304,6 @@ class Rule:
         return ()
 
 
-def known(evidence: Evidence) -> Evidence:
-    """Return evidence without the values that are not known."""
-    return {name: value for name, value in evidence.items() if value is not None}
-
-
 SLICE_MS = Constant(3, "Linux gives another thread the core for 3 ms: a host that lost it once stalls as long")
 SURE_GAIN = Constant(0.15, "so large a gain shows however unsteady the steps are; less shows from twice their scatter")
 PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace

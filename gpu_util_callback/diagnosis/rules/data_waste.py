@@ -6,7 +6,7 @@ from gpu_util_callback.diagnosis.advice.snippets import drops_of
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in
-from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Findings, Rule, known, significant
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import AGAIN, DOUBLE, MATTERS_PCT, MOSTLY, SIGNIFICANT, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import InputDrop
 from gpu_util_callback.words import counted, listed
@@ -61,16 +61,14 @@ class DataWaste(Rule):
             title=f"skip({drop['count']}) drops {counted(samples, 'sample')} that {drop['behind']} made{each}",
             lost_ns=lost,
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
-            evidence=known(
-                {
-                    "dropped_pct": round(pct, 1),
-                    "dropped_samples": samples,
-                    "set_samples": run.fit.get("input_set_samples"),
-                    "times": first_batches.count,
-                    "seconds_each": round(first_batches.self_ns / first_batches.count / 1e9, 3),
-                    "gpu_active_meanwhile_pct": active,
-                }
-            ),
+            evidence={
+                "dropped_pct": round(pct, 1),
+                "dropped_samples": samples,
+                "set_samples": run.fit.get("input_set_samples"),
+                "times": first_batches.count,
+                "seconds_each": round(first_batches.self_ns / first_batches.count / 1e9, 3),
+                "gpu_active_meanwhile_pct": active,
+            },
             advice=_skip_before(run, drop, samples),
             detail="skip",
             pieces=intervals(first_batches),
@@ -113,7 +111,7 @@ class DataWaste(Rule):
         yield self.finding(
             title=f"Epoch{'s' if len(short) > 1 else ''} {numbers}{more} had {int(epochs[short].min()):,} of {steps:,} "
             f"steps: {why}",
-            evidence=known({"short_epochs": len(short), "steps_per_epoch": steps, "set_batches": batches}),
+            evidence={"short_epochs": len(short), "steps_per_epoch": steps, "set_batches": batches},
             advice=_whole_epochs(run),
             detail="cut",
         )

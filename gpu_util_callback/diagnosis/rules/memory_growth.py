@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.advice.snippets import sizes_vary, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory_tracks import Growth, MemoryTrack, by_step, grows, least_of_later
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule, known
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, MOSTLY, NOTICEABLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.recording.schema import FIT_GAP
 from gpu_util_callback.words import duration, gpu_names
@@ -283,7 +283,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
     return MemoryGrowth.finding(
         title=title,
         confidence=ESTIMATED,
-        evidence=known(evidence),
+        evidence=evidence,
         advice=memory_advice.GROWING[kind](run, observed or ""),
         gpus=gpus,
         detail="gpu" if gpus else "host",

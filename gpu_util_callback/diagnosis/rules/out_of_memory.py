@@ -7,7 +7,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice import memory as memory_advice
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory, batch_of
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule, known
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Evidence, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth, forecasts, why
 from gpu_util_callback.diagnosis.thresholds import FULL_PCT, THREE_QUARTERS, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import OutOfMemoryFacts
@@ -82,7 +82,7 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
     kind, evidence["grows_with"] = _growth(run, gpu)
     return OutOfMemory.finding(
         title=title,
-        evidence=known(evidence),
+        evidence=evidence,
         advice=memory_advice.GROWING[kind](run, evidence["grows_with"] or "")
         if kind
         else memory_advice.smaller(run, gpu, fits, fragmented),
@@ -204,7 +204,7 @@ def _killed(run: Run, limits: Limits) -> Findings:
         title=title,
         confidence=ESTIMATED,
         gpus=(),
-        evidence=known(evidence),
+        evidence=evidence,
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
         advice=memory_advice.GROWING[kind](run, grows_with or "") if kind else memory_advice.smaller(run, None, None),
     )

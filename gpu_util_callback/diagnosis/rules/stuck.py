@@ -2,7 +2,7 @@
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule, known
+from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Standstill
 from gpu_util_callback.words import capitalized, duration, listed, waits_at
@@ -44,18 +44,16 @@ class Stuck(Rule):
             title=f"No step for {duration(seconds)}: {waits_at(standstill)}",
             where=Range(step, min(step + 1, max(step, run.end_step)), start, end),
             lost_ns=min(round(1e9 * seconds), end - start),
-            evidence=known(
-                {
-                    "no_step_s": round(seconds, 1),
-                    "usual_step_ms": standstill.get("step_ms"),
-                    "standstill_at": standstill.get("place") or None,
-                    "gpu_active_meanwhile_pct": standstill.get("gpu_active_pct"),
-                    "worker_processes": ", ".join(f"{count} {state}" for state, count in states.items()) or None,
-                    "waits_for_ranks": standstill.get("collective") or None,
-                    "standstill_stacks": standstill.get("stacks"),
-                    "still_no_step": still or None,
-                }
-            ),
+            evidence={
+                "no_step_s": round(seconds, 1),
+                "usual_step_ms": standstill.get("step_ms"),
+                "standstill_at": standstill.get("place") or None,
+                "gpu_active_meanwhile_pct": standstill.get("gpu_active_pct"),
+                "worker_processes": ", ".join(f"{count} {state}" for state, count in states.items()) or None,
+                "waits_for_ranks": standstill.get("collective") or None,
+                "standstill_stacks": standstill.get("stacks"),
+                "still_no_step": still or None,
+            },
             threshold={"no_step_s": standstill.get("limit_s", 0.0)},
             advice=Advice(_advice(standstill)),
             pieces=[(start, end)],
