@@ -346,9 +346,7 @@ VALIDATION_LESS = (
         proof="validation_fewer",
     ),
 )
-VALIDATION_LIMITS = (
-    Entry("time", when=lambda v: True, says=lambda v: f"{v.takes}.{f' {v.waits}.' if v.waiting > A_QUARTER else ''}"),
-)
+VALIDATION_LIMITS = (Entry("time", says=lambda v: f"{v.takes}.{f' {v.waits}.' if v.waiting > A_QUARTER else ''}"),)
 
 
 def advise_validations(validations: Validations) -> Advice:
@@ -372,6 +370,20 @@ PREDICT_ADVICE = Advice(
     saves=1.0,
     proof="dqn",
 )
+
+
+def run_compiled(run: Run) -> Advice:
+    """Return the advice for a Keras model that was told to run eagerly."""
+    meanwhile = ", and the GPU waits for the next one" if run.device == "gpu" else ""
+    return Advice(
+        f"The model runs eagerly: Python starts every operation by itself{meanwhile}. Let Keras compile the step into "
+        "one graph.",
+        "model.compile(..., run_eagerly=False)",
+        saves=1.0,
+        compiles=True,
+        proof="new_trials/eager_mlp",
+    )
+
 
 # Calls of compiled functions, and their internals in the frameworks.
 _RUNTIME = re.compile(

@@ -135,7 +135,7 @@ class LaunchBound(Rule):
                 "traced_steps": share.steps,
             },
             threshold={"idle_host_pct": limits["idle_host_pct"], "gpu_active_pct": limits["host_active_pct"]},
-            advice=_eager_advice(run) if run.fit.get("run_eagerly", False) else larger,
+            advice=host_advice.run_compiled(run) if run.fit.get("run_eagerly", False) else larger,
             gpus=share.gpus,
         )
 
@@ -215,7 +215,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
     PyTorch always does unless the step is compiled: that alone is no cause.
     """
     if run.fit.get("run_eagerly", False) and (run.used_gpus or run.framework != "torch"):
-        return {"run_eagerly": "yes"}, _eager_advice(run)
+        return {"run_eagerly": "yes"}, host_advice.run_compiled(run)
     by = run.framework_facts.get("eager_by")
     if by:
         return {"eager_by": by}, _undo(str(by))
@@ -233,18 +233,6 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
     if stack_samples.operations:
         evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": op_us and round(op_us, 1)}
     return evidence, _compile_advice(run, stack_samples)
-
-
-def _eager_advice(run: Run) -> Advice:
-    meanwhile = ", and the GPU waits for the next one" if run.device == "gpu" else ""
-    return Advice(
-        f"The model runs eagerly: Python starts every operation by itself{meanwhile}. Let Keras compile the step into "
-        "one graph.",
-        "model.compile(..., run_eagerly=False)",
-        saves=1.0,
-        compiles=True,
-        proof="new_trials/eager_mlp",
-    )
 
 
 def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
@@ -286,7 +274,7 @@ def _undo(by: str) -> Advice:
 def _advice(run: Run, per_step: int) -> Advice:
     """Return advice on many short kernels: launch fewer or longer kernels."""
     if run.fit.get("run_eagerly", False):
-        return _eager_advice(run)
+        return host_advice.run_compiled(run)
     runs = "A step runs" if run.source is None or run.source["steps_judged"] else "The trace shows"
     says = f"{runs} {per_step:,} GPU kernels so short that the GPU waits for the next one. "
     if run.source is not None and run.source.get("server"):

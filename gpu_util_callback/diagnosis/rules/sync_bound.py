@@ -2,6 +2,7 @@
 
 import re
 
+from gpu_util_callback.diagnosis.advice import host as host_advice
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms, sizes_vary
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
@@ -135,14 +136,7 @@ def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
     executed = _steps_a_call(run)
     if run.fit.get("run_eagerly", False):
-        return Advice(
-            "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
-            "it. Let Keras compile the step into one graph.",
-            "model.compile(..., run_eagerly=False)",
-            saves=1.0,
-            compiles=True,
-            proof="new_trials/eager_mlp",
-        )
+        return host_advice.run_compiled(run)
     steps = run.source is None or run.source["steps_judged"]
     if not run.framework or not steps:
         return Advice(
