@@ -80,9 +80,8 @@ class InputWait:
     @property
     def one_at_a_time(self) -> str:
         """The time that a single maker of batches takes for one, beside the model's, in words."""
-        maker = self.generator_name if self.kind == "generator" else self.dataset_class
         takes = brief(self.arrives_ms) + ", mostly waiting for files or the network" * (self.waits is True)
-        return f"{maker} builds one batch at a time ({takes}); the model needs one every {brief(self.needed_ms)}"
+        return f"{self.maker} builds one batch at a time ({takes}); the model needs one every {brief(self.needed_ms)}"
 
     @property
     def paces(self) -> str:
@@ -638,20 +637,18 @@ class InputWait:
         return "one call" if calls <= 1 else f"{calls} calls"
 
     @property
-    def dataset_class(self) -> str:
-        """Name of the user's PyDataset."""
-        return self.input_class or "The PyDataset"
+    def maker(self) -> str:
+        """What makes the batches, by its name in the program, to begin a sentence."""
+        if self.kind == "generator":
+            return f"The generator {self.input_class}".strip()
+        is_dataset = self.kind.startswith(("pydataset", "sequence"))
+        return self.input_class or ("The PyDataset" if is_dataset else "The loader")
 
     @property
     def items_class(self) -> str:
         """Name of the method that makes one item."""
         method = "__iter__" if self.run.fit.get("input_iterable") else "__getitem__"
         return f"{self.input_class or 'dataset'}.{method}"
-
-    @property
-    def generator_name(self) -> str:
-        """Name of the user's generator."""
-        return f"The generator {self.input_class}" if self.input_class else "The generator"
 
     def too_few_workers(self, of: str) -> str:
         """Return that a loader's worker processes are too few, as a sentence without its full stop."""
@@ -671,16 +668,14 @@ class InputWait:
     @property
     def loop_paces(self) -> str:
         """The maker of a loop's batches and their pace, as a sentence without its full stop."""
-        if "pydataset" in self.kind:
-            return f"{self.dataset_class} makes each batch while the loop waits: {self.pace}"
-        if self.kind == "generator":
-            return f"{self.generator_name} makes each batch while the loop waits: {self.pace}"
+        if "pydataset" in self.kind or self.kind == "generator":
+            return f"{self.maker} makes each batch while the loop waits: {self.pace}"
         return f"The loop waits for its batches: {self.pace}"
 
     @property
     def loader_limit(self) -> str:
         """The limit of the batches' pace, as a sentence without its full stop."""
-        maker = self.generator_name if self.kind == "generator" else self.input_class or "The loader"
+        maker = self.maker
         if self.cores.full:
             return capitalized(self.cores.busy)
         if self.workers > 1:

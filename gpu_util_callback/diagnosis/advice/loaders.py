@@ -509,8 +509,7 @@ PY_DATASET = (
         "processes",
         when=lambda wait: wait.waits is False and wait.cores.has_room and (wait.workers <= 1 or _on_threads(wait)),
         says=lambda wait: (
-            f"{wait.dataset_class} computes in Python, which runs one thread at a "
-            f"time: {wait.pace}.{spawned_text(wait)}"
+            f"{wait.maker} computes in Python, which runs one thread at a time: {wait.pace}.{spawned_text(wait)}"
         ),
         asks="May processes make its batches, where what __getitem__ changes stays in each?",
         remedy="Let them",
@@ -524,7 +523,7 @@ PY_DATASET = (
             1 < wait.workers < MOST_WORKERS
             and (wait.waits is True if _on_threads(wait) else wait.workers_wait is True or wait.cores.has_room)
         ),
-        says="{workers} workers of {dataset_class} are too few: {pace}.",
+        says="{workers} workers of {maker} are too few: {pace}.",
         asks=lambda wait: (
             "Can its calls wait at the same time? (Those that read one HDF5 file wait for each other.)"
             if _on_threads(wait)
@@ -541,7 +540,7 @@ PY_DATASET = (
             wait.later_passes > 0 and wait.fits_memory is not False and wait.run.fit.get("input_reorders") is True
         ),
         says="{loader_limit}: {pace}.",
-        asks="{dataset_class} has an on_epoch_end, so that its batches may differ. Is each sample the same in every "
+        asks="{maker} has an on_epoch_end, so that its batches may differ. Is each sample the same in every "
         "epoch, without random numbers{asked_room}?",
         remedy="Make each sample once",
         code="made = dict()  # outside the class; in __getitem__, for each sample i:\n"
@@ -556,8 +555,8 @@ PY_DATASET = (
     Entry(
         "batches made once",
         when=lambda wait: _may_be_kept(wait) and not wait.run.fit.get("input_reorders"),
-        says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Batches of {wait.dataset_class}')}",
-        asks=lambda wait: _asked_again(wait, f"Does {wait.dataset_class} return the same batches"),
+        says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Batches of {wait.maker}')}",
+        asks=lambda wait: _asked_again(wait, f"Does {wait.maker} return the same batches"),
         remedy="Make them once",
         code="made = [dataset[i] for i in range(len(dataset))]  # once\n"
         "class Made(keras.utils.PyDataset):\n"
@@ -712,7 +711,6 @@ LIMITS = (
     ),
     Entry(
         "one at a time",
-        when=lambda wait: True,
         says="{loader_limit}: {pace}. Make a sample cheaper; what comes before random augmentation "
         "can be done once and stored.",
     ),
