@@ -268,7 +268,6 @@ class StepWork(Work):
 ARGUMENT = Entry(
     "argument",
     when=lambda w: w.argument is not None,
-    says="{says}",
     remedy="Its argument {argument.name} sets how often it works",
     code="{who}(..., {argument.name}={argument.wanted})",
     before="{who}(..., {argument.name}={argument.now})",
@@ -284,7 +283,6 @@ _SAVE_AFTER = '\nmodel.save("model.keras")  # after fit, which ends between two 
 _SAVE_ONCE = Entry(
     "save once",
     when=lambda w: w.saver and w.once,
-    says="{says}",
     remedy=lambda w: f"Save once, at the end of this short training{w.keeping_best}",
     code='model.save("model.keras")  # after fit, instead of {who}',
     saves=lambda w: 1 - 1 / max(w.total, w.times),
@@ -292,8 +290,6 @@ _SAVE_ONCE = Entry(
 )
 _LESS_OFTEN = Entry(
     "less often",
-    when=lambda w: True,
-    says="{says}",
     asks=_AS_BEFORE,
     remedy="Do it less often, or in a background thread",
     code=lambda w: _at_every(w, w.every_epochs),
@@ -303,7 +299,6 @@ _LESS_OFTEN = Entry(
 _ONCE = Entry(
     "once, at the end",
     when=lambda w: w.once and w.hook,
-    says="{says}",
     asks=_AS_BEFORE,
     remedy="Do it once, at the end of this short training",
     code=lambda w: _in_later_hook(w, "on_train_end"),
@@ -331,7 +326,6 @@ EPOCH_WORK = (
     Entry(
         "no histograms",
         when=lambda w: "histogram_freq" in (w.facts.get("every") or {}),
-        says="{says}",
         remedy="Histograms and images of all weights take most of that: write none",
         code="keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         saves=lambda w: 1.0,
@@ -342,7 +336,6 @@ EPOCH_WORK = (
     Entry(
         "save less often",
         when=lambda w: w.saver,
-        says="{says}",
         remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch{w.weights_alone}",
         code=lambda w: _save_every(w) + (_SAVE_AFTER if w.total % w.every_epochs else ""),
         saves=lambda w: 1 - (w.times // w.every_epochs) / w.times,
@@ -379,7 +372,6 @@ STEP_WORK = (
     Entry(
         "save at epochs",
         when=lambda w: w.saver,
-        says="{says}",
         remedy=lambda w: "Save once an epoch" if w.every_epochs == 1 else f"Save every {ordinal(w.every_epochs)} epoch",
         code=lambda w: _save_every(w),
         saves=lambda w: max(0.0, 1 - w.saves_left / max(1, w.times)),

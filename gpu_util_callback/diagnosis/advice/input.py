@@ -239,9 +239,7 @@ LOOP_LIMITS = (
         when=lambda wait: wait.cores.full,
         says=lambda wait: f"{wait.loop_paces}. {capitalized(wait.cores.busy)}.",
     ),
-    Entry(
-        "loop", when=lambda wait: True, says="{loop_paces}. Make a batch cheaper, or make what does not change once."
-    ),
+    Entry("loop", says="{loop_paces}. Make a batch cheaper, or make what does not change once."),
 )
 
 
@@ -458,5 +456,5 @@ SET_UP = (
         saves=lambda epoch: epoch.saves / 2,  # the set-up also makes the first batch
         proof="digits",
     ),
-    Entry("anything", when=lambda epoch: True, says="{fact} {cheaper}."),
+    Entry("anything", says="{fact} {cheaper}."),
 )

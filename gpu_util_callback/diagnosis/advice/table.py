@@ -26,8 +26,8 @@ class Entry:
 
     Attributes:
         name: what tests call it.
-        when: whether its conditions were observed in this run.
-        says: the observation, one or two sentences.
+        when: whether its conditions were observed in this run; by default always.
+        says: the observation, one or two sentences; by default the property of this name.
         remedy: what to do, an imperative without its full stop; "" for a limit without a remedy.
         code: what to paste; `before`: what it replaces.
         saves: the share (0-1) of the lost time that it saves, predicted from the limits.
@@ -41,8 +41,8 @@ class Entry:
     """
 
     name: str
-    when: Callable[[Any], bool]
-    says: Words
+    when: Callable[[Any], bool] = lambda measure: True
+    says: Words = "{says}"
     remedy: Words = ""
     code: Words = ""
     saves: Callable[[Any], float] = lambda measure: 0.0

@@ -719,7 +719,6 @@ LIMITS = (
     ),
     Entry(
         "stage",
-        when=lambda wait: True,
         says=lambda wait: (
             f"{wait.takes}{f', and {wait.cores.busy}' if wait.cores.full else ''}. Do less in {wait.slowest.name} "
             "(smaller images, fewer bytes), or do it once and store the result."
