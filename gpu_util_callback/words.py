@@ -270,7 +270,7 @@ _BYTES = {"B": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 # A few lines of code are shown as one if they are no longer than this together.
 _ONE_LINE = 120
 # Commands that only inspect, or are one of several options: the advice's text says what to do.
-_LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.* & wait$")
+_INSPECTS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.* & wait$")
 
 
 def ordinal(number: int) -> str:
@@ -376,14 +376,14 @@ def what_to_do(advice: Mapping[str, str]) -> str:
     lines = advice["code"].splitlines()
     if advice.get("question"):
         return advice["text"]
-    if _LOOKS.match(advice["code"]):
+    if _INSPECTS.match(advice["code"]):
         return advice["text"]
     if len(lines) == 1:
         return lines[0].strip()
     bare = [line.partition("  # ")[0] for line in lines]
-    together = "; ".join(bare)
+    in_one_line = "; ".join(bare)
     nested = any(line.startswith(" ") or line.endswith(":") for line in bare)
-    return advice["text"] if nested or not lines or len(together) > _ONE_LINE else together
+    return advice["text"] if nested or not lines or len(in_one_line) > _ONE_LINE else in_one_line
 
 
 def stood_still(standstill: Mapping) -> str:

@@ -608,6 +608,11 @@ def _continued(start: Start, earlier: Sequence[Sequence[Training]]) -> Training 
 
 
 def _may_follow(before: Row, after: Row, end_ns: int, start_ns: int) -> bool:
+    """Return whether a start may continue another one: it came later, with the same model, user and workers.
+
+    Args:
+        end_ns: when all ranks of the earlier start had ended; start_ns: when the later one began.
+    """
     same_host = before["host"] == after["host"]
     if start_ns < end_ns - (0 if same_host else CLOCKS_APART_NS):
         return False

@@ -137,7 +137,7 @@ class ProfilerSession:
     def end(self) -> None:
         """Note that the fit has no more windows; one may still be open. Callable on any thread."""
 
-    def _give_way(self) -> None:
+    def _drop_for_other_profile(self) -> None:
         """End our window: other code is about to start a profile."""
         with self._lock:  # a stop in progress ends first
             if self._folder is None:
@@ -179,7 +179,7 @@ class ProfilerSession:
     def _wrapper(self, original: Callable) -> Callable:
         @functools.wraps(original)
         def start(*args, **kwargs):
-            self._give_way()
+            self._drop_for_other_profile()
             return original(*args, **kwargs)
 
         return start

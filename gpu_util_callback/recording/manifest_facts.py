@@ -1121,7 +1121,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_times(facts: Facts, problems: list[str]) -> None:
-    """Leave out an end and a heartbeat that are impossibly far from the start."""
+    """Drop `ended_ns` and `heartbeat_ns` where they lie impossibly far from the start, each with a problem."""
     start, end, heartbeat = (facts.get("started_ns"), facts.get("ended_ns"), facts.get("heartbeat_ns"))
     if start is None:
         return

@@ -117,7 +117,7 @@ def _idle(
 
     # Before it: nothing was queued. First the input, where the wait was over before the launch.
     before = Intervals(gaps.start, late)
-    idle_input = _input(process, before)
+    idle_input = _waiting_for_input(process, before)
     remaining = _part(before) - idle_input
     # Then a copy that is made ready, whoever waits for it.
     copied = has_next & (events.kind[following] == DeviceKind.COPY_H2D)
@@ -198,8 +198,8 @@ def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
     return start, end
 
 
-def _input(process: Process, before: Intervals) -> Intervals:
-    """Return idle time that waited for input: inside waits that ended before the launch.
+def _waiting_for_input(process: Process, gaps: Intervals) -> Intervals:
+    """Return the parts of idle gaps in which the host waited for input: in waits that ended before the launch.
 
     In a short gap between launches, a wait still in progress when the next work was launched did
     not delay that work (another thread prefetches), and explains nothing.
@@ -208,11 +208,11 @@ def _input(process: Process, before: Intervals) -> Intervals:
     rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
     # For every wait, the gaps it touches; a wait counts in a gap if it ends by the gap's launch.
     start, end = events.start_ps[rows], events.end_ps[rows]
-    mine, gap = before.overlaps(start, end)
-    over = end[mine] <= before.end[gap]
-    over |= (before.end - before.start)[gap] > DISPATCH_GAP_PS
-    mine, gap = mine[over], gap[over]
-    return union(np.maximum(start[mine], before.start[gap]), np.minimum(end[mine], before.end[gap]))
+    wait, gap = gaps.overlaps(start, end)
+    explains = end[wait] <= gaps.end[gap]
+    explains |= (gaps.end - gaps.start)[gap] > DISPATCH_GAP_PS
+    wait, gap = wait[explains], gap[explains]
+    return union(np.maximum(start[wait], gaps.start[gap]), np.minimum(end[wait], gaps.end[gap]))
 
 
 def _staging(process: Process) -> Intervals:

@@ -135,8 +135,8 @@ class Children:
         self._copy = copy
         self._process: subprocess.Popen | None = None
         self._folder: Path | None = None
-        self.hang_s = HANG_S
-        self._terminate: Any = None
+        self.hang_s = HANG_S  # seconds without a step after which a child is ended
+        self._terminate: Any = None  # the handler of SIGTERM before the block
 
     def __enter__(self) -> "Children":
         with contextlib.suppress(ValueError):  # another thread, which no signal reaches

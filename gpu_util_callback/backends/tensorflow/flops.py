@@ -338,14 +338,17 @@ def _at_each(places: int, kernel: int, part: slice) -> _Rule:
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 
 
-def _cudnn(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
-    """Return the multiply-adds of cuDNN's recurrent layers: gates of the input and of the state."""
+def _cudnn_rnn(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
+    """Return the multiply-adds of cuDNN's recurrent layers: the gates' products with the input and with the state.
+
+    Input 0 of the operation is the sequence, [steps, samples, width]; input 1 the state, [layers, samples, units].
+    """
     if op.get_attr("direction") != b"unidirectional":
         raise NotCounted("both directions")
-    inputs, state = shape(0), shape(1)
-    steps_of_batch, layers, units = product(inputs[:2]), product(state[:1]), product(state[-1:])
-    widths = product(inputs[2:]) + units + (layers - 1) * 2 * units
-    return steps_of_batch * _GATES[op.get_attr("rnn_mode").decode()] * units * widths
+    sequence, state = shape(0), shape(1)
+    rows, layers, units = product(sequence[:2]), product(state[:1]), product(state[-1:])
+    widths = product(sequence[2:]) + units + (layers - 1) * 2 * units
+    return rows * _GATES[op.get_attr("rnn_mode").decode()] * units * widths
 
 
 _DENSE, _DEPTHWISE = slice(-1), slice(2)  # the parts of a kernel that each place is multiplied with
@@ -360,9 +363,9 @@ _OPERATIONS: dict[str, tuple[str, _Rule]] = {
     "DepthwiseConv2dNative": (CONV, _at_each(_OUT, 1, _DEPTHWISE)),
     "DepthwiseConv2dNativeBackpropInput": (CONV, _at_each(2, 1, _DEPTHWISE)),
     "DepthwiseConv2dNativeBackpropFilter": (CONV, _at_each(2, _OUT, _DEPTHWISE)),
-    **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), (MATMUL, _cudnn)),
+    **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), (MATMUL, _cudnn_rnn)),
     **dict.fromkeys(
-        ("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3"), (MATMUL, lambda *of: 2 * _cudnn(*of))
+        ("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3"), (MATMUL, lambda *of: 2 * _cudnn_rnn(*of))
     ),
 }
 # Of TensorFlow's own, but their work does not follow from their shapes, or we do not know how.

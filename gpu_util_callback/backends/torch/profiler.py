@@ -62,7 +62,7 @@ class TorchProfiler(ProfilerSession):
         self._requests: list[object] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
         self._ended = False  # no window is to follow
-        self._theirs: set[int] = set()  # threads on which another profile is prepared or runs
+        self._other_profilers: set[int] = set()  # threads on which another profile is prepared or runs
         self._earlier: list[weakref.ref] | None = None  # None = the entry points are not watched
 
     @property
@@ -203,12 +203,12 @@ class TorchProfiler(ProfilerSession):
             if self._profile is None:
                 self._unwatch()
 
-    def _give_way(self) -> None:
+    def _drop_for_other_profile(self) -> None:
         """End this window so that a profile of the program's own can start on this thread."""
         while True:
             with self._lock:
                 if self._profile is None:  # a profile being written blocks nothing
-                    self._theirs.add(threading.get_ident())
+                    self._other_profilers.add(threading.get_ident())
                     return
             if not self._on_main(self._drop, self._over, THEIRS_S):
                 self._lose()
@@ -290,28 +290,31 @@ class TorchProfiler(ProfilerSession):
 
     @uncounted
     def _wrapper(self, original: Callable) -> Callable:
-        """Wrap a function of torch that starts or stops a profile, so that a window never meets another profile."""
+        """Wrap a function of torch that starts or stops a profile, so that a window never meets another profile.
+
+        Before another profile starts, our window is dropped; after it ended, its thread is free for one again.
+        """
         ends = original.__name__ == "_disable_profiler"
 
         @functools.wraps(original)
         def guarded(*args, **kwargs):
-            if not ends and not self._is_ours():
-                self._give_way()
+            if not ends and not self._starts_our_profile():
+                self._drop_for_other_profile()
             try:
                 return original(*args, **kwargs)
             finally:
                 if ends:
-                    self._theirs.discard(threading.get_ident())
+                    self._other_profilers.discard(threading.get_ident())
 
         return guarded
 
-    def _is_ours(self) -> bool:
+    def _starts_our_profile(self) -> bool:
         return self._starting and threading.current_thread() is threading.main_thread()
 
     def _unwatch(self) -> None:
         super()._unwatch()
         self._earlier = None
-        self._theirs.clear()
+        self._other_profilers.clear()
 
     def _other_profile_active(self) -> bool:
         """Return whether another profile is prepared or runs, on any thread; torch reports neither.
@@ -326,7 +329,7 @@ class TorchProfiler(ProfilerSession):
             profiles = [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
             self._earlier = [weakref.ref(profile) for profile in profiles]
         self._earlier = [reference for reference in self._earlier if _prepared(reference())]
-        return bool(self._earlier or self._theirs)
+        return bool(self._earlier or self._other_profilers)
 
 
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)

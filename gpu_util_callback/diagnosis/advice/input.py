@@ -338,8 +338,8 @@ class SetUp:
         return self.run.fit.get("batch_size")
 
     @property
-    def of_two_arrays(self) -> bool:
-        """True if TensorFlow reads x and y, two arrays that `fit` shuffles and nothing else."""
+    def shuffles_two_arrays(self) -> bool:
+        """True if `fit` reads two arrays of equal length, x and y, through a shuffled tf.data pipeline of its own."""
         fit = self.run.fit
         return (
             (self.kind, self.run.framework) == ("numpy", "tensorflow")
@@ -348,7 +348,7 @@ class SetUp:
             and len(fit["input_first"]) == 2
             and self.batch_size is not None
             and not fit.get("validation_split")  # `fit` splits arrays only
-            and any(step.get("random") for step in fit.get("input_maps", ()))
+            and any(stage.get("random") for stage in fit.get("input_maps", ()))
         )
 
 
@@ -446,7 +446,7 @@ SET_UP = (
     Entry(
         "arrays without autotuning",
         # 30 epochs of 32 steps took 6.9 to 7.7 s, so 4.7 to 7.2 s; the first batch of each 64 and 4 ms, measured.
-        when=lambda epoch: epoch.of_two_arrays,
+        when=lambda epoch: epoch.shuffles_two_arrays,
         says="{fact} Keras makes a tf.data pipeline of the arrays, whose autotuning holds up the end of an epoch's "
         "iterator at times.",
         asks="Is an epoch shorter with a pipeline without autotuning?",
