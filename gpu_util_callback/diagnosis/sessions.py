@@ -214,43 +214,36 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
     rank = min(utilization, key=lambda worker: utilization[worker])
     other_pcts = [pct for other, pct in utilization.items() if other != rank]
     if min(other_pcts) >= WAITING_PCT and min(other_pcts) - utilization[rank] >= gap:
-        yield _straggler(
-            runs,
-            rank,
-            "host",
-            "its GPU idles while the others wait",
-            {
-                "worker_gap_pct": round(min(other_pcts) - utilization[rank], 1),
-                "worker_active_pct": round(utilization[rank], 1),
-                "others_active_at_least_pct": round(min(other_pcts), 1),
-            },
-            gap,
-            f"Waiting in a collective counts as active, so workers that wait are active all the "
-            f"time: only worker {rank} is not ({utilization[rank]:.0f} %). Its host is late: look at "
-            "what else runs on its CPU, and at work that only this worker does.",
+        part, word = "host", "its GPU idles while the others wait"
+        evidence: Evidence = {
+            "worker_gap_pct": round(min(other_pcts) - utilization[rank], 1),
+            "worker_active_pct": round(utilization[rank], 1),
+            "others_active_at_least_pct": round(min(other_pcts), 1),
+        }
+        text = (
+            "Waiting in a collective counts as active, so workers that wait are active all the time: only worker "
+            f"{rank} is not ({utilization[rank]:.0f} %). Its host is late: look at what else runs on its CPU, and at "
+            "work that only this worker does."
         )
-        return
-    if min(utilization.values()) < WAITING_PCT or not sm_active:
-        return
-    rank = max(sm_active, key=lambda worker: sm_active[worker])
-    most = max(pct for other, pct in sm_active.items() if other != rank)
-    if sm_active[rank] - most >= gap:
-        yield _straggler(
-            runs,
-            rank,
-            "gpu",
-            "its GPU works longest",
-            {
-                "worker_gap_pct": round(sm_active[rank] - most, 1),
-                "worker_sm_active_pct": round(sm_active[rank], 1),
-                "others_sm_active_at_most_pct": round(most, 1),
-            },
-            gap,
-            f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
-            f"work ({sm_active[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
-            "collective. Compare its GPU's model, clocks and temperature with the others', and its "
-            "share of the batch.",
+    elif min(utilization.values()) >= WAITING_PCT and sm_active:
+        rank = max(sm_active, key=lambda worker: sm_active[worker])
+        most = max(pct for other, pct in sm_active.items() if other != rank)
+        if sm_active[rank] - most < gap:
+            return
+        part, word = "gpu", "its GPU works longest"
+        evidence = {
+            "worker_gap_pct": round(sm_active[rank] - most, 1),
+            "worker_sm_active_pct": round(sm_active[rank], 1),
+            "others_sm_active_at_most_pct": round(most, 1),
+        }
+        text = (
+            f"All GPUs are active all the time, but only on worker {rank} most multiprocessors work "
+            f"({sm_active[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a collective. Compare its "
+            "GPU's model, clocks and temperature with the others', and its share of the batch."
         )
+    else:
+        return
+    yield _straggler(runs, rank, part, word, evidence, gap, text)
 
 
 def _pair(ms: float, others_ms: float) -> Evidence:
