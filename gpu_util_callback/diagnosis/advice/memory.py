@@ -20,95 +20,70 @@ _UNFRAGMENTED = {
 _ONE_MODEL = (
     "first = model.get_weights()  # once, before the first fit\nmodel.set_weights(first)  # in place of a new model"
 )
-
-
-def _models(run: Run, observed: str) -> Advice:
-    return Advice(
-        f"{capitalized(observed)}: each keeps its weights, its optimizer's variables and its compiled functions. "
-        "Something refers to them, such as a list, a dictionary or a callback. Let one model serve all fits, with its "
-        "weights set back before each; of a model that has done its part keep the weights (model.get_weights()).",
-        _ONE_MODEL,
-    )
-
-
-def _programs(run: Run, observed: str) -> Advice:
-    text = "what was compiled for a model stays longer than the model. Let one model serve all fits, with its weights "
-    return Advice(f"{capitalized(observed)}: {text}set back before each.", _ONE_MODEL)
-
-
-def _traces(run: Run, observed: str) -> Advice:
-    text = (
-        f"{capitalized(observed)}: each keeps its program. Give inputs one shape, or a few "
-        "(drop the smaller last batch, pad what varies in length), and pass numbers that change "
-        "as tensors."
-    )
-    code = {
-        "tensorflow": "@tf.function(reduce_retracing=True)",
-        "torch": "model = torch.compile(model, dynamic=True)",
-    }.get(run.framework, "")
-    return Advice(text, "" if has_keras_fit(run) else code)
-
-
-def _graph(run: Run, observed: str) -> Advice:
-    return Advice(
-        f"{capitalized(observed)}: build the graph once, before the loop, and only run it "
-        "there. A finished graph says where it is still added to.",
-        "tf.compat.v1.get_default_graph().finalize()  # before the loop",
-    )
-
-
-def _buffer(run: Run, observed: str) -> Advice:
-    if "cache" in observed.lower():
-        return Advice(
-            f"{capitalized(observed)} keeps the whole dataset in memory. Keep it in a file (delete that after a "
-            "change of the preprocessing), or cache what is smaller: before decoding and augmentation.",
-            'ds = ds.cache("cache_file")',
-        )
-    return Advice(
-        f"{capitalized(observed)} holds whole elements: shuffle what is small (paths, keys) "
-        "before it is read, or make the buffer smaller, which shuffles less well.",
-        "ds = ds.shuffle(1000)",
-    )
-
-
-def _workers(run: Run, observed: str) -> Advice:
-    return Advice(
-        f"{observed} each have a copy of what the dataset holds, and Python copies more of it with every object they "
-        "touch. Keep the samples in one array instead of lists of Python objects, or use fewer workers.",
-        "loader = DataLoader(dataset, ..., num_workers=2)" if run.framework == "torch" else "",
-    )
-
-
-def _tensors(run: Run, observed: str) -> Advice:
-    return Advice(
-        f"There are {observed}: something keeps results of past steps. Look for losses, logits or "
-        "batches in lists and dictionaries, and keep Python numbers instead.",
-        f"losses.append({idioms(run).read})",
-    )
-
-
-def _objects(run: Run, observed: str) -> Advice:
-    begins = f"There are {observed}: something in Python may keep results of past steps" if observed else ""
-    return Advice(
-        f"{begins or 'The cause is not known'}. Two snapshots of Python's allocations, some hundred steps apart, show "
-        "the line that keeps them, such as losses, logits or batches appended to a list; if they show nothing, the "
-        "memory is a library's: leave out callbacks, metrics and stages of the input one by one.",
-        'tracemalloc.start()\n...\nprint(*tracemalloc.take_snapshot().statistics("lineno")[:10], sep="\\n")',
-    )
-
-
-# kind of growth -> its advice, given what was seen of it.
-GROWING: dict[str, Callable[[Run, str], Advice]] = {
-    "models": _models,
-    "programs": _programs,
-    "traces": _traces,
-    "graph": _graph,
-    "buffer": _buffer,
-    "workers": _workers,
-    "tensors": _tensors,
-    "objects": _objects,
-    "unknown": _objects,
+_RETRACING = {
+    "tensorflow": "@tf.function(reduce_retracing=True)",
+    "torch": "model = torch.compile(model, dynamic=True)",
 }
+_SNAPSHOTS = (
+    "Two snapshots of Python's allocations, some hundred steps apart, show the line that keeps them, such as losses, "
+    "logits or batches appended to a list; if they show nothing, the memory is a library's: leave out callbacks, "
+    "metrics and stages of the input one by one."
+)
+_TRACEMALLOC = 'tracemalloc.start()\n...\nprint(*tracemalloc.take_snapshot().statistics("lineno")[:10], sep="\\n")'
+# Kind of growth -> what follows the observation, {seen}, and the line to paste.
+_GROWING: dict[str, tuple[str, str | Callable[[Run], str]]] = {
+    "models": (
+        "{seen}: each keeps its weights, its optimizer's variables and its compiled functions. Something refers to "
+        "them, such as a list, a dictionary or a callback. Let one model serve all fits, with its weights set back "
+        "before each; of a model that has done its part keep the weights (model.get_weights()).",
+        _ONE_MODEL,
+    ),
+    "programs": (
+        "{seen}: what was compiled for a model stays longer than the model. Let one model serve all fits, with its "
+        "weights set back before each.",
+        _ONE_MODEL,
+    ),
+    "traces": (
+        "{seen}: each keeps its program. Give inputs one shape, or a few (drop the smaller last batch, pad what "
+        "varies in length), and pass numbers that change as tensors.",
+        lambda run: "" if has_keras_fit(run) else _RETRACING.get(run.framework, ""),
+    ),
+    "graph": (
+        "{seen}: build the graph once, before the loop, and only run it there. A finished graph says where it is "
+        "still added to.",
+        "tf.compat.v1.get_default_graph().finalize()  # before the loop",
+    ),
+    "cache": (
+        "{seen} keeps the whole dataset in memory. Keep it in a file (delete that after a change of the "
+        "preprocessing), or cache what is smaller: before decoding and augmentation.",
+        'ds = ds.cache("cache_file")',
+    ),
+    "shuffle": (
+        "{seen} holds whole elements: shuffle what is small (paths, keys) before it is read, or make the buffer "
+        "smaller, which shuffles less well.",
+        "ds = ds.shuffle(1000)",
+    ),
+    "workers": (
+        "{seen} each have a copy of what the dataset holds, and Python copies more of it with every object they "
+        "touch. Keep the samples in one array instead of lists of Python objects, or use fewer workers.",
+        lambda run: "loader = DataLoader(dataset, ..., num_workers=2)" if run.framework == "torch" else "",
+    ),
+    "tensors": (
+        "There are {seen}: something keeps results of past steps. Look for losses, logits or batches in lists and "
+        "dictionaries, and keep Python numbers instead.",
+        lambda run: f"losses.append({idioms(run).read})",
+    ),
+    "objects": (f"There are {{seen}}: something in Python may keep results of past steps. {_SNAPSHOTS}", _TRACEMALLOC),
+    "unknown": (f"The cause is not known. {_SNAPSHOTS}", _TRACEMALLOC),
+}
+
+
+def growing(run: Run, kind: str, observed: str | None) -> Advice:
+    """Return advice on memory that grows: its kind, and what was observed of it."""
+    text, code = _GROWING[kind]
+    begins = text.startswith("{seen}")
+    seen = capitalized(observed or "") if begins else observed
+    return Advice(text.format(seen=seen), code if isinstance(code, str) else code(run))
 
 
 def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = False) -> Advice:

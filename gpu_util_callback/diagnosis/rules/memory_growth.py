@@ -1,7 +1,7 @@
 """Memory growth: memory is taken and never given back, until there is none left."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -284,7 +284,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
         title=title,
         confidence=ESTIMATED,
         evidence=evidence,
-        advice=memory_advice.GROWING[kind](run, observed or ""),
+        advice=memory_advice.growing(run, kind, observed),
         gpus=gpus,
         detail="gpu" if gpus else "host",
     )
@@ -318,92 +318,64 @@ def _began_with(run: Run, forecast: Forecast) -> str | None:
     return event if apart <= near else None
 
 
-_Why = tuple[str, str | None]  # the kind of growth, a key of `GROWING`, and the observation that shows it
+_Why = tuple[str, str | None]  # the kind of growth, as `advice.memory` tells it, and the observation that shows it
 
 
 def why(run: Run, forecast: Forecast) -> _Why:
-    """Return what grows: a key of `GROWING`, and the observation that shows it."""
-    explanations = (explain(run, forecast) for explain in _EXPLANATIONS)
-    return next((explained for explained in explanations if explained is not None), ("unknown", None))
+    """Return what grows: as `advice.memory` tells it, and the observation that shows it."""
+    return next(_explanations(run, forecast), ("unknown", None))
 
 
-def _workers(run: Run, forecast: Forecast) -> _Why | None:
-    if forecast.column != "workers_memory_bytes":
-        return None
-    workers = run.memory.get("host:workers")
-    number = None if workers is None or not workers.last else f"{workers.last:.0f} "
-    return "workers", f"{number or ''}worker processes"
+def _explanations(run: Run, forecast: Forecast) -> Iterator[_Why]:
+    """Yield what explains the growth, the surest first."""
+    if forecast.column == "workers_memory_bytes":
+        workers = run.memory.get("host:workers")
+        number = f"{workers.last:.0f} " if workers is not None and workers.last else ""
+        yield "workers", f"{number}worker processes"
+    operations = run.memory_facts.get("graph_operations_per_step") or 0.0
+    if operations >= EXPLAINS:
+        yield "graph", f"{operations:.3g} operations added to the graph in each step"
+    yield from _compiled(run, forecast)
+    buffers = _buffers(run, forecast) if forecast.column != "allocator_used_bytes" else []
+    if buffers:
+        yield buffers[0], f"the buffer of {buffers[0]}()"
+    live = _count_per_step(run, run.memory.get(f"{forecast.group}:allocator_live_allocations"), forecast)
+    if live >= EXPLAINS:
+        yield "tensors", f"{live:.3g} more live tensors after each step"
+    more = _count_per_step(run, run.memory.get("host:python_blocks"), forecast)
+    if more >= EXPLAINS:
+        yield "objects", f"{more:.3g} more Python objects after each step"
 
 
-def _graph(run: Run, forecast: Forecast) -> _Why | None:
-    operations = run.memory_facts.get("graph_operations_per_step")
-    if not operations or operations < EXPLAINS:
-        return None
-    return "graph", f"{operations:.3g} operations added to the graph in each step"
-
-
-def _models(run: Run, forecast: Forecast) -> _Why | None:
-    """Return the models of earlier fits, where each fit has one of its own and they stay in memory."""
-    fitted, alive = run.memory_facts.get("models_fitted", 0), run.memory_facts.get("models_alive", 0)
-    if fitted <= MANY_COMPILATIONS or forecast.column == "workers_memory_bytes":
-        return None
-    if alive >= FOUR_FIFTHS * fitted:
-        return "models", f"{alive:,} of the {fitted:,} models that were fitted are still in memory"
-    times = _compilations(run, forecast.since_ns)
-    if MANY_COMPILATIONS <= times <= 2 * fitted:  # the last, smaller batch compiles as well
-        return "programs", f"{times:,} compilations since then, of {fitted:,} models, each fitted with the same shapes"
-    return None
-
-
-def _traces(run: Run, forecast: Forecast) -> _Why | None:
-    times = _compilations(run, forecast.since_ns)
+def _compiled(run: Run, forecast: Forecast) -> Iterator[_Why]:
+    """Yield what keeps compiled functions: models of earlier fits, each with its own, or ever new traces."""
+    facts, times = run.memory_facts, _compilations(run, forecast.since_ns)
+    fitted, alive = facts.get("models_fitted", 0), facts.get("models_alive", 0)
+    if fitted > MANY_COMPILATIONS and forecast.column != "workers_memory_bytes":
+        if alive >= FOUR_FIFTHS * fitted:
+            yield "models", f"{alive:,} of the {fitted:,} models that were fitted are still in memory"
+        if MANY_COMPILATIONS <= times <= 2 * fitted:  # the last, smaller batch compiles as well
+            fits = f"{fitted:,} models, each fitted with the same shapes"
+            yield "programs", f"{times:,} compilations since then, of {fits}"
     if times >= MANY_COMPILATIONS:
-        return "traces", f"{times:,} compilations since then"
+        yield "traces", f"{times:,} compilations since then"
     least = max(forecast.growth.per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step))
-    facts = run.memory_facts
-    for each, called in (
-        (facts.get("functions_per_step", 0.0), "new traces of functions"),
-        (facts.get("compilations_per_step", 0.0), "compilations"),
-    ):
-        if each >= least:
-            return "traces", f"{each:.2g} {called} in each step"
-    return None
+    if (traces := facts.get("functions_per_step", 0.0)) >= least:
+        yield "traces", f"{traces:.2g} new traces of functions in each step"
+    if (compilations := facts.get("compilations_per_step", 0.0)) >= least:
+        yield "traces", f"{compilations:.2g} compilations in each step"
 
 
-def _buffer(run: Run, forecast: Forecast) -> _Why | None:
-    if forecast.column == "allocator_used_bytes":
-        return None
+def _buffers(run: Run, forecast: Forecast) -> list[str]:
+    """Return the stages, "cache" or "shuffle", whose buffers may be what grows."""
     stages = run.pipeline.stages(run.start_ns, run.end_ns)
-    buffers = [kind[0] for stage in stages if (kind := _BUFFERS.search(stage.op))]
+    buffers = [kind[0].lower() for stage in stages if (kind := _BUFFERS.search(stage.op))]
     most = run.fit.get("input_shuffle_bytes")
     # A shuffle fills its buffer before it gives its first element, and then replaces one by another:
     # from the first step on it takes more memory only if they become larger.
     if sizes_vary(run) is False or (most is not None and forecast.growth.grown > most):
-        buffers = [kind for kind in buffers if kind != "Shuffle"]
-    return ("buffer", f"the buffer of {buffers[0].lower()}()") if buffers else None
-
-
-def _tensors(run: Run, forecast: Forecast) -> _Why | None:
-    allocations = run.memory.get(f"{forecast.group}:allocator_live_allocations")
-    live = _count_per_step(run, allocations, forecast)
-    return ("tensors", f"{live:.3g} more live tensors after each step") if live >= EXPLAINS else None
-
-
-def _objects(run: Run, forecast: Forecast) -> _Why | None:
-    more = _count_per_step(run, run.memory.get("host:python_blocks"), forecast)
-    return ("objects", f"{more:.3g} more Python objects after each step") if more >= EXPLAINS else None
-
-
-# The first that explains the growth counts.
-_EXPLANATIONS: tuple[Callable[[Run, Forecast], _Why | None], ...] = (
-    _workers,
-    _graph,
-    _models,
-    _traces,
-    _buffer,
-    _tensors,
-    _objects,
-)
+        buffers = [kind for kind in buffers if kind != "shuffle"]
+    return buffers
 
 
 def _compilations(run: Run, since_ns: int) -> int:

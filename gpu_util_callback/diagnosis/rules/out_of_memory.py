@@ -83,7 +83,7 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
     return OutOfMemory.finding(
         title=title,
         evidence=evidence,
-        advice=memory_advice.GROWING[kind](run, evidence["grows_with"] or "")
+        advice=memory_advice.growing(run, kind, evidence["grows_with"])
         if kind
         else memory_advice.smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
@@ -206,7 +206,7 @@ def _killed(run: Run, limits: Limits) -> Findings:
         gpus=(),
         evidence=evidence,
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
-        advice=memory_advice.GROWING[kind](run, grows_with or "") if kind else memory_advice.smaller(run, None, None),
+        advice=memory_advice.growing(run, kind, grows_with) if kind else memory_advice.smaller(run, None, None),
     )
 
 
