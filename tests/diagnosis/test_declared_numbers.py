@@ -14,7 +14,9 @@ HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 DECIDE_NOTHING = {
     "LOOK_BACK",
     "MAX_BYTES",
+    "MOST_IN_MEMORY",
     "MOST_RUNS",
+    "MOST_WAITING",
     "ROW_VERSION",
     "TASK_RUNS",
     "_HOUR",
