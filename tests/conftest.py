@@ -16,6 +16,7 @@ REPOSITORY = TESTS.parent
 
 # `from nvml import …`, `from tensorboard_server import …`: helpers shared between areas.
 sys.path.insert(0, str(REPOSITORY / "harness" / "support"))
+sys.path.append(str(REPOSITORY))  # `harness`; last, so that the matrix tests the package that it has installed
 
 
 # Their files take minutes, and their programs one framework after the other: while others have tests
