@@ -502,8 +502,12 @@ def test_a_generator_behind_tf_data_is_split_and_loses_no_batch():
 def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    for given in ({}, {"input_iterable": True}):
-        facts = DATALOADER | {"input_workers": 8} | given
+    for given, makes in (
+        ({}, "D.__getitem__"),
+        ({"input_iterable": True}, "D.__iter__"),
+        ({"input_iterable": True, "input_shards": 100}, "D"),  # streaming's calls the user's `__getitem__`
+    ):
+        facts = DATALOADER | {"input_workers": 8, "input_class": "D"} | given
         host = {"process_cpu_pct": 30, "cpu_pct": 95}
         run = waits(framework=TORCH, epochs=3, **facts)
         advice = found(run, "input_bound", host)["advice"]
@@ -512,7 +516,7 @@ def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkey
         assert [label for _, label in after] == [0, 1, 2, 3]
         loader = torch.utils.data.DataLoader(after, batch_size=2)
         assert [len(labels) for _, labels in loader] == [2, 2]
-        assert "the same item in every epoch" in what_to_do(advice)
+        assert f"Does {makes} return the same item in every epoch" in what_to_do(advice)
 
 
 @pytest.mark.parametrize("workers, shards, said", [(0, None, 4), (0, 3, 3), (2, 3, 3), (0, 1, None), (4, 4, None)])

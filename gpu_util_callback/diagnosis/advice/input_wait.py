@@ -646,9 +646,9 @@ class InputWait:
 
     @property
     def items_class(self) -> str:
-        """Name of the method that makes one item."""
-        method = "__iter__" if self.run.fit.get("input_iterable") else "__getitem__"
-        return f"{self.input_class or 'dataset'}.{method}"
+        """Name of the method that makes one item; of the class alone where a library's `__iter__` calls the user's."""
+        method = ".__iter__" if self.run.fit.get("input_iterable") else ".__getitem__"
+        return f"{self.input_class or 'dataset'}{'' if self.run.fit.get('input_shards') else method}"
 
     def too_few_workers(self, of: str) -> str:
         """Return that a loader's worker processes are too few, as a sentence without its full stop."""
