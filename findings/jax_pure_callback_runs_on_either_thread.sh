@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# jax 0.12.0.1 (CPU; 0.10.2 alike): the thread that runs the Python function of a `pure_callback` in a jitted call.
+# jax 0.10.2 (CPU; 0.12.0.1 alike): the thread that runs the Python function of a `pure_callback` in a jitted call.
 # Guess: always one of XLA's own. Seen: the thread that made the call, where its arguments are ready; another, which
 # Python did not start, where they are still computed: what a function keeps by thread is not always there.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python3.12 -m venv "$folder/env"
-"$folder/env/bin/python" -m pip install --quiet --disable-pip-version-check jax==0.12.0.1
+python3 -m venv "$folder/env"
+"$folder/env/bin/python" -m pip install --quiet --disable-pip-version-check jax==0.10.2
 cd "$folder"
 "$folder/env/bin/python" -W ignore - <<'PY'
 import threading
