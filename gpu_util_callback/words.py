@@ -78,6 +78,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "clock_deficit_pct": ("SM clock below normal by", "%"),
     "clock_mhz": ("SM clock here", "MHz"),
     "cpu": ("CPU", ""),
+    "exchanges_per_update": ("exchanges of gradients for one update, at least", ""),
     "collective_ms_per_step": ("waiting for other GPUs, per step", "ms"),
     "between_function": ("mostly in", ""),
     "between_function_pct": ("stack samples outside steps in it", "%"),

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from gpu_util_callback.recording.manifest_facts import Retraced, Unavailable
+from gpu_util_callback.recording.manifest_facts import Exchanges, Retraced, Unavailable
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import CalledBack
 
@@ -87,6 +87,10 @@ class Runtime:
     def called_back(self, code: CodeType) -> CalledBack | None:
         """Return how a compiled step calls a Python function; None = it is no step's. On any thread."""
         return CalledBack("a callback (jax.pure_callback, io_callback)")
+
+    def exchanges(self) -> Exchanges | None:
+        """Return how often and how long gradients were exchanged so far; None = not known. On any other thread."""
+        return None
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         """Return a clock of this process's own part of the last batch; None = the whole batch."""

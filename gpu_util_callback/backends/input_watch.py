@@ -55,6 +55,7 @@ class WatchingAdapter(Adapter):
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
             "input_first": self.first_batch.facts(),
+            "exchanges": self.runtime.exchanges(),
             **self._pipelines.facts(),
         }
         # Of no entries, `input_maps` says that no stage calls a function.

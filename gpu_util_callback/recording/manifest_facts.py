@@ -169,6 +169,14 @@ class PythonInSteps(TypedDict, total=False):
     of_batch: bool | None  # whether the step gives it the batch alone, nothing that the model computes; null = unknown
 
 
+class Exchanges(TypedDict):
+    """Exchanges of gradients among the ranks of a job, as PyTorch's DistributedDataParallel counts and times some."""
+
+    count: Count  # or more; a call of the module that is not followed by a backward pass counts as well
+    updates: Count  # of the weights meanwhile, or fewer
+    exposed_ms: Number  # of the shortest seen: its time that the backward pass does not hide
+
+
 class LongCall(TypedDict, total=False):
     """A call that took ten times as long as the others, or longer."""
 
@@ -308,6 +316,7 @@ class Fit(TypedDict, total=False):
     callbacks: dict[str, OwnCallback]
     dispatch: Dispatch
     python_in_steps: PythonInSteps
+    exchanges: Exchanges
 
 
 class PeakFacts(TypedDict, total=False):

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import platform
 import sys
 import time
+import weakref
 from typing import Any
 
 import torch
 
 from gpu_util_callback.backends.base import ListedGpu, Runtime
+from gpu_util_callback.recording.manifest_facts import Exchanges
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import DeviceProbe
+
+SEARCHES = 3  # of some ten milliseconds each, beside the training
 
 
 class TorchRuntime(Runtime):
     """PyTorch in this process."""
+
+    _parallel: weakref.ref | None = None  # to the module that exchanges gradients
+    _searches = 0  # for it, among all objects
+    _exposed_ms = 1e9  # of the shortest exchange that was seen: longer ones may have waited for another rank
 
     def framework(self) -> dict[str, object]:
         return {
@@ -100,6 +109,25 @@ class TorchRuntime(Runtime):
         identity = run if run and run != "none" else ""
         identity = identity or ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
         return "torchelastic", identity, torch.distributed.get_rank(), size
+
+    def exchanges(self) -> Exchanges | None:
+        parallel = self._parallel() if self._parallel is not None else None
+        if self.processes() < 2 or (parallel is None and self._searches >= SEARCHES):
+            return None
+        if parallel is None:
+            self._searches += 1
+            kind = torch.nn.parallel.DistributedDataParallel
+            modules = [found for found in gc.get_objects() if type(found) is kind]
+            if len(modules) != 1:  # of several, one may be called without any exchange
+                return None
+            [parallel] = modules
+            self._parallel, self._exposed_ms = weakref.ref(parallel), TorchRuntime._exposed_ms
+        seen = parallel._get_ddp_logging_data()
+        # An update changes each parameter in place, once or a few times: a tensor counts that.
+        updates = max(parameter._version for parameter in parallel.parameters())
+        alone_ns = seen.get("backward_comm_time", 0) - seen.get("backward_compute_comm_overlap_time", 0)
+        self._exposed_ms = min(self._exposed_ms, max(0, alone_ns) / 1e6)
+        return {"count": seen.get("iteration", 0), "updates": updates, "exposed_ms": self._exposed_ms}
 
     def tf32(self) -> dict[str, bool]:
         matmul = torch.get_float32_matmul_precision() != "highest"

@@ -3,32 +3,41 @@
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits
-from gpu_util_callback.recording.manifest_facts import SourceFacts, SourceLateRank
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
+from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits, Threshold, chosen
+from gpu_util_callback.recording.manifest_facts import Exchanges, SourceFacts, SourceLateRank
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
 
 class CommunicationBound(Rule):
-    """Collectives not hidden by kernels take a good part of the traced steps."""
+    """Collectives not hidden by kernels take a good part of the traced steps.
+
+    Without a trace, exchanges of gradients that take a good part of the steps and come several times an update.
+    """
 
     cause = "communication_bound"
     title = "Communication-bound"
     look = "⇌", "teal"
-    sources = ("profiler windows",)
+    sources = ("profiler windows", "or: PyTorch's own times of DistributedDataParallel")
     thresholds = {
         "exposed_collective_pct": TRACED_PCT,
         "waited_pct": MOSTLY_PCT,  # of the time in collectives, in the traces of all ranks
+        "exchanges_per_update": Threshold(
+            3, "of several exchanges before an update only the last is needed; two may be one of two calls"
+        ),
     }
     unknown = "no profiler window shows the collectives"
     unknown_in_trace = "the trace has no GPU events"
 
     def missing(self, run: Run) -> bool:
-        return not traced_gpus(run)
+        return not (traced_gpus(run) or run.fit.get("exchanges"))
 
     def find(self, run: Run, limits: Limits) -> Findings:
         limit = limits["exposed_collective_pct"]
+        exchanges = run.fit.get("exchanges")
+        if exchanges and run.source is None:
+            yield from self._before_updates(run, exchanges, limits)
         for share in stretches_of(run, limit, "collective"):
             evidence: Evidence = {
                 "exposed_collective_pct": run.rounded(share.pct, 1),
@@ -47,6 +56,37 @@ class CommunicationBound(Rule):
                 evidence["world_size"] = run.manifest.get("world_size")
                 advice = _advice(run)
             yield self.loss(share, advice, evidence=evidence, of_trace=title)
+
+    def _before_updates(self, run: Run, exchanges: Exchanges, limits: Limits) -> Findings:
+        """Yield the finding about gradients that are exchanged after each of the batches that an update adds up."""
+        steps = run.steps.total_rows
+        often = min(exchanges["count"], steps) // max(1, exchanges["updates"])
+        lost_ns = round(1e6 * exchanges["exposed_ms"] * steps)
+        pct = min(100.0, 100 * lost_ns / max(1, run.steps.total("duration_ns")))
+        if often < limits["exchanges_per_update"] or pct < limits["exposed_collective_pct"]:
+            return
+        yield self.finding(
+            title="Gradients are exchanged several times for one update",
+            where=run.whole,
+            lost_ns=min(lost_ns, run.steps.total("body_ns")),
+            confidence=ESTIMATED,
+            evidence={
+                "exposed_collective_pct": round(pct, 1),
+                "exchanges_per_update": often,
+                "collective_ms_per_step": round(exchanges["exposed_ms"], 3),
+            },
+            threshold=chosen(limits, "exposed_collective_pct", "exchanges_per_update"),
+            advice=Advice(
+                f"DistributedDataParallel exchanges gradients at least {often} times for each update of the weights. "
+                "Only the last batch before an update needs it.",
+                "with contextlib.nullcontext() if last else model.no_sync():  # last: optimizer.step() follows\n"
+                "    loss_function(model(x), y).backward()",
+                saves=1 - 1 / often,
+                proof="blind/fourth/ddp_accumulates",
+            ),
+            gpus=run.used_gpus,
+            state=True,
+        )
 
 
 def _of_late_rank(late: SourceLateRank) -> Advice:
