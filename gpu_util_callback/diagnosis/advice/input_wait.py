@@ -638,7 +638,7 @@ class InputWait:
 
     @property
     def maker(self) -> str:
-        """What makes the batches, by its name in the program, to begin a sentence."""
+        """The maker of the batches, by its name in the program, to begin a sentence."""
         if self.kind == "generator":
             return f"The generator {self.input_class}".strip()
         is_dataset = self.kind.startswith(("pydataset", "sequence"))
