@@ -132,14 +132,19 @@ def _repeated(page: _Page, change: Change) -> Edits:
 
 
 def _whole_batches(page: _Page) -> Edits:
-    """Make each loader anew behind its assignment, as the printed line does."""
+    """Make each loader anew behind its assignment, as the printed line does; one without a name gets it."""
     edits: Edits = []
-    for node in ast.walk(page.tree):
-        if isinstance(node, ast.Assign) and node.value in page.calls("DataLoader"):
-            name, kind = page.text(node.targets[0]), page.text(node.value.func)  # type: ignore[attr-defined]
-            line = f"{name} = {kind}({name}.dataset, sampler={name}.batch_sampler, batch_size=None)"
-            end = page.span(node)[1]
-            edits.append((end, end, f"\n{page.indent(node)}{line}"))
+    for call in page.calls("DataLoader"):
+        statement, kind = page.statement(call), page.text(call.func)
+        assigned = isinstance(statement, ast.Assign) and statement.value is call
+        name = page.text(statement.targets[0]) if assigned else "loader"  # type: ignore[attr-defined]
+        line = f"{name} = {kind}({name}.dataset, sampler={name}.batch_sampler, batch_size=None)"
+        start, end = page.span(statement)
+        if assigned:
+            edits.append((end, end, f"\n{page.indent(statement)}{line}"))
+        else:
+            lines = [f"{name} = {page.text(call)}", line, ""]
+            edits += [(start, start, f"\n{page.indent(statement)}".join(lines)), (*page.span(call), name)]
     return edits
 
 

@@ -157,6 +157,8 @@ def planned(name: str, command: list[str]) -> tuple[Change | str, dict[str, Any]
                 "steps_share": round(1 - run["time_s"]["compile"] / run["wall_s"], 3),
             }
         why = f"{group.first['title']}: {change}"
+    if not why and "/" in name and "/quiet" not in name:
+        return "no finding, though it has a cause", {}
     return why or parse(INERT.get(name, "NOBODY_READS=1 python train.py")), {"is_healthy": not why}
 
 

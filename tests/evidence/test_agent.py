@@ -96,6 +96,11 @@ def test_a_loader_of_whole_batches_is_made_behind_the_first():
     code = "loader = DataLoader(loader.dataset, sampler=loader.batch_sampler, batch_size=None)"
     after = pasted(PROGRAM, code)
     assert f"loader = DataLoader(rows, batch_size=8)\n    {code}\n" in after
+    unnamed = "if ready:\n    for x in monitor.batches(DataLoader(rows, batch_size=8)):\n        step(x)\n"
+    assert pasted(unnamed, code) == (
+        f"if ready:\n    loader = DataLoader(rows, batch_size=8)\n    {code}\n"
+        "    for x in monitor.batches(loader):\n        step(x)\n"
+    )
 
 
 @pytest.mark.parametrize("code", ["", "x = prepared(x)  # once", "model.fit(ds, steps=call())", "Other(..., period=5)"])
