@@ -58,7 +58,7 @@ TARGETS: Mapping[str, Target] = {
     "every": Target("a callback's hook at every nth call", ("every",)),
     "map": Target("arguments of Dataset.map of a named function", ("num_parallel_calls", "options")),
     "interleave": Target("the same of interleave", ("cycle_length", "num_parallel_calls", "options")),
-    "cache": Target("Dataset.cache behind a named stage, or as the last", ("shuffle",), True),
+    "cache": Target("Dataset.cache behind a stage, or as the last; of validation too", ("shuffle",), True),
     "prefetch": Target("Dataset.prefetch as the last stage of what fit gets", ("buffer_size",)),
     "repeat": Target("several passes an epoch of what fit gets", ("count", "epochs"), True),
     "options": Target("options of the dataset that fit gets", ("options",)),
