@@ -18,7 +18,7 @@ from typing import Any
 from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.cgroup import queued_ns_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
-from gpu_util_callback.steps.dispatch import is_library, library_of, place_of
+from gpu_util_callback.steps.dispatch import is_library, library_of, place_of, slow_on
 from gpu_util_callback.steps.frames import stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
@@ -74,7 +74,7 @@ class CallTimer:
         self.part: Any = ""  # of a DataLoader, beside its dataset: such a function is sampled, not timed
         self.calls = 0
         self.samples = 0  # of the stack inside a call
-        self._lines: Counter[str] = Counter()  # of the program
+        self._lines = Counter[tuple[str, str]]()  # of the program, with why it is slow
         self._libraries: Counter[str] = Counter()  # that such a line has called
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
         # The recorder takes these; bounded, since it may hang.
@@ -139,8 +139,10 @@ class CallTimer:
             entry["queued_ms"] = round(share * entry["wall_ms"], 6)
         if self.part:
             entry["part"] = self.part
-        for line, count in self._lines.most_common(1):
+        for (line, slow), count in self._lines.most_common(1):
             entry |= {"samples": self.samples, "line": line, "in_line": count}
+            if slow:
+                entry["slow"] = slow
         for library, count in self._libraries.most_common(1):
             if library:
                 entry |= {"library": library, "in_library": count}
@@ -157,7 +159,8 @@ class CallTimer:
         """
         at = next((at for at, (code, _) in enumerate(stack) if not is_library(code.co_filename)), len(stack) - 1)
         self.samples += 1
-        self._lines[place_of(*stack[at])] += 1
+        code, line = stack[at]
+        self._lines[place_of(code, line), slow_on(code.co_filename, line)] += 1
         if at:
             self._libraries[library_of(stack[at - 1][0])] += 1
 

@@ -14,6 +14,7 @@ import inspect
 import linecache
 import os
 import random
+import re
 import sys
 import textwrap
 import threading
@@ -96,6 +97,7 @@ _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 _CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
+_LOCK = re.compile("lock|mutex|semaphore|condition", re.IGNORECASE)  # in the name of what a `with` holds
 _A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
 
 
@@ -158,12 +160,28 @@ def function_on(path: str, line: int) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+@functools.lru_cache(_MOST_KNOWN)
+def slow_on(path: str, line: int) -> str:
+    """Return "lock" where a line of a program waits for one, "draw" where it puts rows in a random order; else ""."""
+    nodes = _nodes_at(path, line)
+    held = [item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items]
+    functions = {getattr(node.func, "attr", ""): node for node in nodes if isinstance(node, ast.Call)}
+    if "acquire" in functions or any(_LOCK.search(ast.unparse(each)) for each in held):
+        return "lock"
+    anew = [word.arg for word in functions["choice"].keywords] if "choice" in functions else ()
+    return "draw" if {"permutation", "shuffle"} & functions.keys() or "replace" in anew else ""
+
+
 def _calls_at(path: str, line: int) -> list[ast.Call]:
-    """Return the calls in the statement that begins on a line of a file; [] where it cannot be read."""
+    return [node for node in _nodes_at(path, line) if isinstance(node, ast.Call)]
+
+
+def _nodes_at(path: str, line: int) -> list[ast.AST]:
+    """Return the nodes of the statement that begins on a line of a file; [] where it cannot be read."""
     text = linecache.getline(path, line).strip()
     for whole in (text, f"{text} pass"):
         try:
-            return [node for node in ast.walk(ast.parse(whole)) if isinstance(node, ast.Call)]
+            return list(ast.walk(ast.parse(whole)))
         except SyntaxError:
             continue
     return []

@@ -10,7 +10,15 @@ from collections import defaultdict
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.steps.dispatch import OWN_PYTHON, CalledBack, DispatchWatch, FunctionSamples, call_on, goes_to
+from gpu_util_callback.steps.dispatch import (
+    OWN_PYTHON,
+    CalledBack,
+    DispatchWatch,
+    FunctionSamples,
+    call_on,
+    goes_to,
+    slow_on,
+)
 
 PROGRAM = """\
 import copy, gc, json
@@ -346,3 +354,30 @@ def test_what_a_step_calls_may_be_made_once_only_if_it_needs_no_weights(of_batch
     assert says in span["advice"]["text"] and span["advice"]["question"] == asks
     assert "calls distances through tf.numpy_function and waits for it" in span["advice"]["text"]
     assert span["saves_s"] == 0 or asks
+
+
+SLOW = """\
+with self.lock:
+with self._mutex, open(path) as file:
+guard.acquire()
+with FileLock(path):
+rows = np.random.choice(len(x), 32, replace=False)
+order = rng.permutation(len(x))
+rng.shuffle(rows)
+with self.connection:
+with torch.no_grad():
+with open(path) as file:
+rows = rng.choice(len(x), 32)
+batch = x[rows]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    list(enumerate(["lock"] * 4 + ["draw"] * 3 + [""] * 5, 1)),
+    ids=[line[:20] for line in SLOW.splitlines()],
+)
+def test_lines_that_wait_for_a_lock_or_order_all_rows_are_told_by_their_source(tmp_path, line, why):
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW)
+    assert slow_on(str(path), line) == why

@@ -422,3 +422,20 @@ def test_of_long_fetches_of_a_generator_the_line_is_named():
     assert "the first batch in each pass" in text and text.endswith(
         " generate is mostly at generate (data.py, line 9)."
     )
+
+
+@pytest.mark.parametrize(
+    ("slow", "says", "code"),
+    [
+        ("lock", "There it waits for a lock: hold that only around what it protects", ""),
+        ("draw", "May each batch take the next rows of one order, drawn once a pass?", "rng.permutation(...)"),
+        ("", "generate is mostly at generate (data.py, line 9).", ""),
+    ],
+)
+def test_why_the_line_of_a_generator_is_slow_is_said_with_the_line(slow, says, code):
+    """Seen: a batch of a million rows was drawn without replacement, and no cure was offered."""
+    run = loop(input_class="generate", input_calls=[met("generate", 40) | {"slow": slow}])
+    run.steps(600, step_ms=10, wait_ms=40)
+    advice = waits(run)["advice"]
+    assert says in advice["text"] and (not code or code in advice["code"])
+    assert advice["question"] or slow != "draw"

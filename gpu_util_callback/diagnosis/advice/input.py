@@ -65,7 +65,19 @@ def at_line(wait: InputWait, advice: Advice) -> Advice:
     """Return the advice with the line of the program that the input's function mostly is in."""
     if not wait.call_line or wait.made_at_once:
         return advice
-    return replace(advice, text=f"{advice.text} {wait.call_name} is mostly at {wait.call_line}.")
+    text = f"{advice.text} {wait.call_name} is mostly at {wait.call_line}."
+    slow = (wait.named or {}).get("slow")
+    if slow == "lock":
+        text += " There it waits for a lock: hold that only around what it protects, or give each worker its own."
+    if slow != "draw" or advice.saves:
+        return replace(advice, text=text)
+    text += " That puts all rows in a random order. May each batch take the next rows of one order, drawn once a pass?"
+    return replace(
+        advice,
+        text=text,
+        code="rows = order[i * n : i * n + n]  # order = rng.permutation(...), once a pass",
+        question=True,
+    )
 
 
 def made_once(wait: InputWait) -> Advice | None:
