@@ -153,8 +153,7 @@ class DeviceRows(_Rows):
         kind, memory, size, shape = device_kind(name), MemoryKind.UNKNOWN, -1, -1
         details = details_by_key.get("memcpy_details")
         if isinstance(details, str) and kind != DeviceKind.KERNEL:
-            copy = copy_details(details, name)
-            kind, memory, size = copy.kind, copy.memory, copy.bytes
+            kind, memory, size = copy_details(details, name)
         details = details_by_key.get("kernel_details")
         if isinstance(details, str):
             shape = self._shapes.id(kernel_shape(details))
@@ -200,21 +199,20 @@ class DeviceRows(_Rows):
         return devices, self._shapes.all(), int((correlation <= 0).sum())
 
 
-def device_facts(properties: object) -> tuple[dict[int, dict], dict[int, str]]:
-    """Return facts and names by device, from Kineto's deviceProperties (which may be missing)."""
-    facts: dict[int, dict] = {}
-    names: dict[int, str] = {}
+def device_facts(properties: object) -> dict[int, tuple[str, dict]]:
+    """Return names ("" = unknown) and facts by device, from Kineto's deviceProperties (which may be missing)."""
+    devices: dict[int, tuple[str, dict]] = {}
     for entry in properties if isinstance(properties, list) else []:
         if not isinstance(entry, dict):
             continue
         index = integer(entry.get("id"))
         numbers = {"sm_count": integer(entry.get("numSms")), "memory_bytes": integer(entry.get("totalGlobalMem"))}
-        facts[index] = gpu_facts(numbers, integer(entry.get("computeMajor")), integer(entry.get("computeMinor")))
+        facts = gpu_facts(numbers, integer(entry.get("computeMajor")), integer(entry.get("computeMinor")))
         name = entry.get("name")
         if isinstance(name, str):
-            names[index] = name
-            facts[index]["vendor"] = "AMD" if re.search(r"AMD|MI\d00|Radeon|Instinct", name) else "Nvidia"
-    return facts, names
+            facts["vendor"] = "AMD" if re.search(r"AMD|MI\d00|Radeon|Instinct", name) else "Nvidia"
+        devices[index] = name if isinstance(name, str) else "", facts
+    return devices
 
 
 # --- the reader -----------------------------------------------------------------------------------
@@ -554,14 +552,16 @@ class _TextReader:
         rows = np.flatnonzero((external >= 0) & np.isin(host_events.kind, (HostKind.OP, HostKind.COLLECTIVE)))
         by_external = dict(zip(external[rows].tolist(), host_events.name[rows].tolist(), strict=True))
         events_by_device, shapes, unlinked = self.device.finish(by_external)
-        facts, names = device_facts(members.get("deviceProperties"))
-        # If all GPUs are alike, their name and facts hold for this one, too.
-        common_name = next(iter(names.values()), "") if len(set(names.values())) == 1 else "GPU"
-        alike = next(iter(facts.values()), {}) if common_name != "GPU" else {}
-        devices = [
-            Device(index, names.get(index) or common_name, events, facts.get(index, alike))
-            for index, events in events_by_device.items()
-        ]
+        gpus = device_facts(members.get("deviceProperties"))
+        # If all GPUs are alike, their name and facts hold for one that is not listed, too.
+        names = {name for name, _ in gpus.values() if name}
+        unlisted: tuple[str, dict] = "GPU", {}
+        if len(names) == 1:
+            unlisted = names.pop(), next(iter(gpus.values()))[1]
+        devices = []
+        for index, events in events_by_device.items():
+            name, facts = gpus.get(index, unlisted)
+            devices.append(Device(index, name or unlisted[0], events, facts))
         if self.unusable:
             self.problems.append(f"{self.unusable} events with impossible times were left out")
         if wild := self.device.without_device:

@@ -187,7 +187,7 @@ class Events(Columns):
 
     def of(self, *kinds: IntEnum) -> np.ndarray:
         """Return a mask of the events of some kinds."""
-        return np.isin(self.kind, kinds)
+        return np.logical_or.reduce([self.kind == kind for kind in kinds])  # `np.isin` takes 10 to 20 times as long
 
     def times(self, rows: np.ndarray | None = None) -> Intervals:
         """Return the union of some events (indexes or a mask), by default of all."""

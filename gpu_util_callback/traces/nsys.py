@@ -429,15 +429,12 @@ class _TableReader:
             kind = self._classify(name, device_kind)
             shape = self._shapes_of(data)
         elif table.endswith("MEMCPY"):
-            kind = np.full(n, int(DeviceKind.COPY_OTHER), np.int8)
-            for code, meaning in _COPY_KINDS.items():
-                kind[data["copyKind"] == code] = int(meaning)
+            kind = map_distinct(data["copyKind"], lambda code: _COPY_KINDS.get(code, DeviceKind.COPY_OTHER), np.int8)
             name = np.array([self.names.id(f"Memcpy {k.name[5:]}") for k in DeviceKind], np.int32)[kind]
             # The host's end of the copy: the source of an upload, the target of a download.
             down = kind == DeviceKind.COPY_D2H
             ends = np.where(down, data["dstKind"], data["srcKind"])
-            for code, where in _MEMORY.items():
-                memory[ends == code] = int(where)
+            memory = map_distinct(ends, lambda code: _MEMORY.get(code, MemoryKind.UNKNOWN), np.int8)
         else:
             kind = np.full(n, int(DeviceKind.MEMSET), np.int8)
             name = np.full(n, self.names.id("Memset"), np.int32)

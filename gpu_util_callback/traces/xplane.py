@@ -172,9 +172,9 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
         index = ordinal(device[1]) if device else None
         if index is not None:
             lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and ln.name not in DERIVED_LINES]
-            parts = [device_columns(batch, shapes) for batch in decoded(lines, plane.metadata)]
+            work = DeviceEvents.concat([device_columns(batch, shapes) for batch in decoded(lines, plane.metadata)])
             name, facts = _name_and_facts(plane)
-            devices.append(Device(index, name, DeviceEvents.concat(parts).in_order(), facts))
+            devices.append(Device(index, name, work.in_order(), facts))
         elif device:
             problems.append("the events of a GPU with an impossible number were left out")
         elif plane.name in _HOST_PLANES:
@@ -264,10 +264,7 @@ def _decode(data: bytes, parts: list[_Part], plane: Metadata, zero_ns: int, name
     ends = np.concatenate([ln.ends[a:b] for _, ln, a, b in parts])
     # The zero of a line with a missing or invalid stamp is the trace's own.
     bases_ns = [base if abs(base := ln.timestamp_ns - zero_ns) < 1 << 50 else 0 for _, ln, _, _ in parts]
-    of_lines = np.array(
-        [(place, ln.id, base) for (place, ln, _, _), base in zip(parts, bases_ns, strict=True)], np.int64
-    )
-    line, line_id, base_ns = np.repeat(of_lines, [b - a for _, _, a, b in parts], axis=0).T
+    part = np.repeat(np.arange(len(parts)), [b - a for _, _, a, b in parts])
     low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
     buffer = wire.Buffer(memoryview(data)[low:high])
     starts, ends = starts - low, ends - low
@@ -279,13 +276,13 @@ def _decode(data: bytes, parts: list[_Part], plane: Metadata, zero_ns: int, name
     limit = np.int64(1 << 60)
     sane = (offset > -limit) & (offset < limit) & (duration >= 0) & (duration < limit)
     timed = table[2].present | ~table[5].present
-    start_ps = np.where(sane, offset, 0) + base_ns * PS_PER_NS
+    start_ps = np.where(sane, offset, 0) + np.array(bases_ns, np.int64)[part] * PS_PER_NS
     batch = PlaneEvents(
         plane=plane,
         names=names,
         buffer=buffer,
-        line=line,
-        line_id=line_id,
+        line=np.array([place for place, _, _, _ in parts])[part],
+        line_id=np.array([ln.id for _, ln, _, _ in parts], np.int64)[part],
         metadata=metadata,
         start_ps=start_ps,
         end_ps=start_ps + np.where(sane, duration, 0),

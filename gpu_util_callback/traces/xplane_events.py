@@ -113,8 +113,7 @@ class PlaneEvents:
     def decode_stats(self, stat_names: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
         """Decode the named stats (an event's keys and values) of the events in `keep`."""
         rows = np.flatnonzero(keep[self.stats[0]])
-        owner, start, end = (column[rows] for column in self.stats)
-        return self.plane.decode_stats(self.buffer, owner, start, end, stat_names, len(self.metadata))
+        return self.plane.decode_stats(self.buffer, self.stats, rows, stat_names, len(self.metadata))
 
 
 def _may_have_ids(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
@@ -194,11 +193,10 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     memory = np.zeros(n, np.int8)
     details = text("memcpy_details")
     for key, rows in _pairs(name, details, details >= 0):
-        copy = copy_details(names[key[1]], names[key[0]])
-        size[rows], memory[rows] = copy.bytes, copy.memory
+        copied, memory[rows], size[rows] = copy_details(names[key[1]], names[key[0]])
         # A kernel that carries copy details keeps the kind of its name.
         if device_kind(names[key[0]]) != DeviceKind.KERNEL:
-            kind[rows] = copy.kind
+            kind[rows] = copied
 
     shape = np.full(n, -1, np.int32)
     details = text("kernel_details")
@@ -360,28 +358,15 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CopyDetails:
-    """Details of a copy beside its times."""
-
-    bytes: int  # -1 = unknown
-    kind: DeviceKind
-    memory: MemoryKind
-
-
-def copy_details(details: str, name: str) -> CopyDetails:
-    """Return a copy from `memcpy_details`.
+def copy_details(details: str, name: str) -> tuple[DeviceKind, MemoryKind, int]:
+    """Return a copy from `memcpy_details`: its kind, that of the host's memory, its bytes (-1 = unknown).
 
     Reads "kind_src:pageable kind_dst:device size:4 dest:0 async:1", the older
     "size:4 dest:0 async:1" and ROCm's "kind:Unknown size:655360 dest:2 async:1".
     """
     pairs = _key_values(details)
     source, destination = pairs.get("kind_src", ""), pairs.get("kind_dst", "")
-    return CopyDetails(
-        bytes=_count(pairs.get("size", "")),
-        kind=copy_kind(name, source, destination),
-        memory=memory_kind(source, destination),
-    )
+    return copy_kind(name, source, destination), memory_kind(source, destination), _count(pairs.get("size", ""))
 
 
 # XStat: metadata_id, double, uint64, int64, str, bytes, ref
@@ -439,9 +424,8 @@ class Metadata:
     def decode_stats(
         self,
         buffer: wire.Buffer,
-        owner: np.ndarray,
-        start: np.ndarray,
-        end: np.ndarray,
+        stats: tuple[np.ndarray, np.ndarray, np.ndarray],
+        rows: np.ndarray,
         stat_names: tuple[str, ...],
         count: int,
     ) -> dict[str, _Stat]:
@@ -449,24 +433,27 @@ class Metadata:
 
         Args:
             buffer: the bytes that hold them.
-            owner, start, end: int64[m], whose each is and its position.
+            stats: owner, start, end: int64[m], whose each is and its position.
+            rows: of the stats to look at.
             count: of owners, which are numbered from 0.
         """
         by_name = {name: self._stat_ids[name] for name in stat_names if name in self._stat_ids}
-        rows = _may_have_ids(buffer, start, end, np.fromiter(by_name.values(), np.int64))
+        owner, start, end = stats
+        rows = rows[_may_have_ids(buffer, start[rows], end[rows], np.fromiter(by_name.values(), np.int64))]
         owner, start, end = owner[rows], start[rows], end[rows]
         table, _ = wire.decode(buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
         stat_id = table[1].value.view(np.int64)
-        stats = {}
+        result = {}
         for name in stat_names:
             mine = np.flatnonzero(stat_id == by_name[name]) if name in by_name else np.empty(0, np.int64)
-            stats[name] = _Stat(buffer, self.stat_names, count, owner[mine], mine, table)
-        return stats
+            result[name] = _Stat(buffer, self.stat_names, count, owner[mine], mine, table)
+        return result
 
     def texts(self, name: str) -> dict[int, str]:
         """Return a text stat that metadata carries for all of its events, by the event's id."""
         if name not in self._texts:
-            stat = self.decode_stats(self.events.buffer, *self.events.stats, (name,), 0)[name]
+            stats = self.events.stats
+            stat = self.decode_stats(self.events.buffer, stats, np.arange(len(stats[0])), (name,), 0)[name]
             self._texts[name] = {int(owner): text for owners, text in stat.texts() for owner in np.atleast_1d(owners)}
         return self._texts[name]
 
@@ -475,9 +462,9 @@ class Metadata:
         starts, ends = self._plane_stats
         low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
         buffer = wire.Buffer(memoryview(self._data)[low:high])
-        stats = self.decode_stats(buffer, np.zeros_like(starts), starts - low, ends - low, names, 1)
+        positions = np.zeros_like(starts), starts - low, ends - low
         facts = {}
-        for name, stat in stats.items():
+        for name, stat in self.decode_stats(buffer, positions, np.arange(len(starts)), names, 1).items():
             texts = [text for _, text in stat.texts()]
             if len(stat.owner):
                 facts[name] = texts[-1] if texts else int(stat.numbers()[0])
