@@ -69,15 +69,16 @@ def at_line(wait: InputWait, advice: Advice) -> Advice:
     slow = (wait.named or {}).get("slow")
     if slow == "lock":
         text += " There it waits for a lock: hold that only around what it protects, or give each worker its own."
-    if slow != "draw" or advice.saves:
+    if slow != "draw":
         return replace(advice, text=text)
-    text += " That puts all rows in a random order. May each batch take the next rows of one order, drawn once a pass?"
-    return replace(
-        advice,
-        text=text,
-        code="rows = order[i * n : i * n + n]  # order = rng.permutation(...), once a pass",
-        question=True,
+    changes = "which rows meet in a batch"
+    text += (
+        f" That puts all rows in a random order: take parts of one order, drawn once a pass. This changes {changes}."
     )
+    if advice.saves:
+        return replace(advice, text=text)
+    code = "rows = order[i * n : i * n + n]  # order = rng.permutation(...), once a pass"
+    return replace(advice, text=text, code=code, changes=changes)
 
 
 def made_once(wait: InputWait) -> Advice | None:
