@@ -130,23 +130,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
         on_stuck: Callable[[dict], object] | None = None,
         on_finding: Callable[[dict], object] | None = None,
     ):
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        self._settings = checked_settings(
-            log_dir=log_dir,
-            sample_hz=sample_hz,
-            scalar_freq=scalar_freq,
-            trace=trace,
-            overhead_budget=overhead_budget,
-            thresholds=thresholds,
-            job=job,
-            redact=redact,
-            report=report,
-            logs=logs,
-            flops_per_sample=flops_per_sample,
-            memory_stacks=memory_stacks,
-            on_stuck=on_stuck,
-            on_finding=on_finding,
-        )
+        self._settings = checked_settings(**arguments)
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._newest: Recorder | None = None  # of the newest fit that is over, which the next one may continue
         self._given_to_fit = False

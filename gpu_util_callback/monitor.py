@@ -91,21 +91,8 @@ class GpuUtilMonitor:
         on_stuck: Callable[[dict], object] | None = None,
         on_finding: Callable[[dict], object] | None = None,
     ):
-        self._settings = checked_settings(
-            log_dir=log_dir,
-            sample_hz=sample_hz,
-            scalar_freq=scalar_freq,
-            trace=trace,
-            overhead_budget=overhead_budget,
-            thresholds=thresholds,
-            job=job,
-            redact=redact,
-            report=report,
-            flops_per_sample=flops_per_sample,
-            memory_stacks=memory_stacks,
-            on_stuck=on_stuck,
-            on_finding=on_finding,
-        )
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "framework")}
+        self._settings = checked_settings(**arguments)
         if framework is not None and framework not in BACKENDS:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")
         self._framework = framework

@@ -213,7 +213,6 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "share_of_callback_time_pct": ("share of all callbacks' time", "%"),
     "short_kernels_pct": ("short kernels, share of all", "%"),
     "short_epochs": ("epochs with hardly any data", ""),
-    "short_validations": ("validations with hardly any data", ""),
     "since_step": ("since step", ""),
     "slowest_stage": ("slowest stage", ""),
     "slowest_stage_self_ms": ("its own time", "ms"),
