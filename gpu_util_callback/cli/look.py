@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _stands_still(recording: Recording) -> bool:
     """Return whether no step has come for long, as the recorder says."""
-    stuck = recording.facts.get("step_watch")
-    return stuck is not None and stuck["still"]
+    return recording.facts.get("step_watch", {}).get("still", False)
 
 
 def _say_where(storage: Storage, recording: Recording) -> int:

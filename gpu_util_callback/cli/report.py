@@ -22,7 +22,7 @@ from gpu_util_callback.recording import Recordings, read_recordings
 from gpu_util_callback.recording.problems import ReportedProblem, reported
 from gpu_util_callback.redaction import without_secrets
 from gpu_util_callback.report.ci import Case, add_to_summary, junit
-from gpu_util_callback.report.energy_sentences import Prices
+from gpu_util_callback.report.energy_sentences import cost_of_run
 from gpu_util_callback.report.screen import strip_control
 from gpu_util_callback.report.terminal import render, told_apart
 from gpu_util_callback.words import counted
@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
     # In the order given: the first one is the baseline.
     ids_in_order = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: ids_in_order.index(run["id"]))
-    _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
+    if args.price_per_kwh is not None or args.price_per_gpu_hour is not None:
+        _add_cost(report["runs"], args.price_per_kwh, args.price_per_gpu_hour)
     broken = None if check is None else failures(report, check)
     if broken is not None:
         _write_outcome(args, report["runs"], broken)
@@ -132,18 +133,13 @@ def _print_json(report: LogdirReport, broken: list[Failure] | None) -> None:
     print()
 
 
-def _add_cost(runs: Iterable[RunReport], prices: Prices) -> None:
-    """Add what runs cost, where a price was given; warn about those whose energy is not known."""
-    if not prices:
-        return
+def _add_cost(runs: Iterable[RunReport], per_kwh: float | None, per_gpu_hour: float | None) -> None:
+    """Add what runs cost; warn about those whose energy is not known."""
+    why = "no price: its energy was not measured (no power samples of a GPU in use)"
     for run in runs:
-        run["cost"] = prices.of(run)
-        if prices.per_kwh is not None and run["cost"]["energy"] is None:
-            name = strip_control(run["run"])
-            print(
-                f"gpu-util report: {name}: no price: its energy was not measured (no power samples of a GPU in use)",
-                file=sys.stderr,
-            )
+        run["cost"] = cost_of_run(run, per_kwh, per_gpu_hour)
+        if per_kwh is not None and run["cost"]["energy"] is None:
+            print(f"gpu-util report: {strip_control(run['run'])}: {why}", file=sys.stderr)
 
 
 def _within(count: int) -> str:
@@ -224,7 +220,6 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
     """
     logdirs = list(logdirs)
     names = _names(logdirs)
-    recordings_found: list = []
     unread: list = []
     of_logdir: list[tuple[str, list]] = []
     for logdir in logdirs:
@@ -234,11 +229,11 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
         ordered = sorted(recordings, key=lambda recording: recording.start_ns or 0)
         if not ordered:
             raise nothing_in(logdir)
-        recordings_found += ordered
         unread += recordings.unread
         of_logdir.append((names[logdir], ordered))
     if len(logdirs) > 1:
         _tell_apart(of_logdir)
+    recordings_found = [recording for _, ordered in of_logdir for recording in ordered]
     if only:
         names_found = sorted({recording.run for recording in recordings_found})
         missing = [name for name in only if name not in names_found]

@@ -3,48 +3,33 @@
 from collections.abc import Mapping
 
 from gpu_util_callback.diagnosis.report_types import AcceleratorWords, Cost
-from gpu_util_callback.words import HOST_TIME, energy, percent
+from gpu_util_callback.words import energy, percent
 
 _KWH_J = 3.6e6
 _WORTH_SAYING = 0.01  # of the energy: below it, a category is not worth a word
 _WHOLE = 0.95  # of the time: below it, what was measured is not all
 
 
-class Prices:
-    """Prices that the user stated; in the user's own currency.
+def cost_of_run(run: Mapping, per_kwh: float | None, per_gpu_hour: float | None) -> Cost:
+    """Return the cost of a run at the user's prices, in the user's own currency; None without price or measure.
 
     Args:
         per_kwh: of electricity.
         per_gpu_hour: of a GPU, busy or not.
     """
 
-    def __init__(self, per_kwh: float | None = None, per_gpu_hour: float | None = None):
-        self.per_kwh = per_kwh
-        self.per_gpu_hour = per_gpu_hour
+    def times(price: float | None, amount: float | None) -> float | None:
+        return None if price is None or amount is None else round(price * amount, 6)
 
-    def __bool__(self) -> bool:
-        return self.per_kwh is not None or self.per_gpu_hour is not None
-
-    def of(self, run: Mapping) -> Cost:
-        """Return the cost of a run; None without price or measure."""
-        used = [gpu for gpu in run["gpus"] if gpu["used_by_framework"]]
-        hours = len(used) * run["wall_s"] / 3600 if used and run["wall_s"] else None
-        joules = (run.get("energy") or {}).get("total_j")
-        return {
-            "energy": _times(self.per_kwh, None if joules is None else joules / _KWH_J),
-            "gpu_hours": None if hours is None else round(hours, 6),
-            "gpu_time": _times(self.per_gpu_hour, hours),
-        }
-
-
-def _times(price: float | None, amount: float | None) -> float | None:
-    return None if price is None or amount is None else round(price * amount, 6)
+    used = [gpu for gpu in run["gpus"] if gpu["used_by_framework"]]
+    hours = len(used) * run["wall_s"] / 3600 if used and run["wall_s"] else None
+    kwh = run["energy"]["total_j"] / _KWH_J if run.get("energy") else None
+    return {"energy": times(per_kwh, kwh), "gpu_hours": times(1, hours), "gpu_time": times(per_gpu_hour, hours)}
 
 
 def energy_sentence(run: Mapping) -> str:
     """Return a run's energy by activity of the training thread, and its price; "" if unknown."""
-    parts = [part for part in (_energy(run), _cost(run)) if part]
-    return " ".join(parts)
+    return " ".join(filter(None, [_energy(run), _cost(run)]))
 
 
 def _energy(run: Mapping) -> str:
@@ -54,14 +39,9 @@ def _energy(run: Mapping) -> str:
     total = use["total_j"]
     estimated = " (estimated from power samples)" if use["estimated"] else ""
     text = f"Energy: {energy(total)}{estimated}"
-    spent = sorted(
-        (
-            (joules, name)
-            for name, joules in use["by_time_j"].items()
-            if name in HOST_TIME and name not in ("step", "other") and joules > _WORTH_SAYING * total
-        ),
-        reverse=True,
-    )
+    by_time = use["by_time_j"].items()
+    spent = sorted(((joules, name) for name, joules in by_time if name in _WHILE), reverse=True)
+    spent = [(joules, name) for joules, name in spent if joules > _WORTH_SAYING * total]
     if spent:
         text += ", including " + " and ".join(f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2])
     if run.get("energy_j_per_sample"):
@@ -109,11 +89,5 @@ def accelerator_sentence(run: Mapping) -> str:
 def accelerator_in_words(run: Mapping) -> AcceleratorWords | None:
     """Return the accelerator utilization as the tab shows it: short, and as the whole sentence."""
     text = accelerator_sentence(run)
-    if not text:
-        return None
-    return {
-        "name": "AU",
-        "value": percent(run["au_pct"]),
-        "limits": "MLPerf Storage asks for 90 % or 70 %",
-        "text": text,
-    }
+    limits = "MLPerf Storage asks for 90 % or 70 %"
+    return {"name": "AU", "value": percent(run["au_pct"]), "limits": limits, "text": text} if text else None

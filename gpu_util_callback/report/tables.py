@@ -78,7 +78,7 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
         since: converts its times to nanoseconds since the trace's origin.
     """
     rank = f" rank {recording.rank}" if recording.rank else ""
-    yield _metadata("process_name", pid, 0, f"{recording.run}{rank} ({recording.id})")
+    yield _metadata("process_name", pid, 0, name=f"{recording.run}{rank} ({recording.id})")
     tracks = _Tracks(pid, since)
     yield from tracks.slices("steps", _steps(recording.steps))
     yield from _phase_events(tracks, recording.phases)
@@ -95,6 +95,7 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
 
 
 Slice = tuple[int, int, str, Mapping[str, object]]  # start and end in ns, name, arguments
+_OF_STEP = ("step", "start_ns", "duration_ns")
 
 
 class _Tracks:
@@ -115,14 +116,8 @@ class _Tracks:
             if place == len(lanes):
                 self._count += 1
                 lanes.append((self._count, 0))
-                yield _metadata("thread_name", self._pid, self._count, name)
-                yield {
-                    "ph": "M",
-                    "name": "thread_sort_index",
-                    "pid": self._pid,
-                    "tid": self._count,
-                    "args": {"sort_index": self._count},
-                }
+                yield _metadata("thread_name", self._pid, self._count, name=name)
+                yield _metadata("thread_sort_index", self._pid, self._count, sort_index=self._count)
             tid = lanes[place][0]
             lanes[place] = (tid, end)
             at = self._since(start)
@@ -138,38 +133,32 @@ class _Tracks:
             }
 
 
-def _metadata(kind: str, pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+def _metadata(kind: str, pid: int, tid: int, **arguments: object) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": arguments}
+
+
+def _rows(table: Mapping[str, np.ndarray], *columns: str) -> Iterator[tuple]:
+    """Yield the rows of some columns of a table."""
+    return zip(*(table[name].tolist() for name in columns), strict=True)
 
 
 def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
-    columns = {name: steps[name].tolist() for name in (*STEP_PARTS, "input_get_ns", "estimated")}
-    for row, (number, start, duration) in enumerate(
-        zip(steps["step"].tolist(), steps["start_ns"].tolist(), steps["duration_ns"].tolist(), strict=True)
-    ):
+    parts = (*STEP_PARTS, "input_get_ns")
+    for number, start, duration, estimated, *values in _rows(steps, *_OF_STEP, "estimated", *parts):
         arguments = {
-            f"{name.removesuffix('_ns')}_ms": values[row] / 1e6
-            for name, values in columns.items()
-            if name != "estimated" and values[row] >= 0
+            f"{name.removesuffix('_ns')}_ms": ns / 1e6 for name, ns in zip(parts, values, strict=True) if ns >= 0
         }
-        if columns["estimated"][row]:
+        if estimated:
             arguments["estimated"] = True
         yield start, start + duration, f"step {number}", arguments
 
 
 def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator[Event]:
     kinds: dict[str, list[Slice]] = {}
-    for row, (kind, name, start, end) in enumerate(
-        zip(
-            phases["kind"].tolist(),
-            phases["name"].tolist(),
-            phases["start_ns"].tolist(),
-            phases["end_ns"].tolist(),
-            strict=True,
-        )
+    for kind, name, start, end, count, spent_ns in _rows(
+        phases, "kind", "name", "start_ns", "end_ns", "count", "self_ns"
     ):
-        count = int(phases["count"][row])
-        arguments = {"spent_ms": int(phases["self_ns"][row]) / 1e6, "count": count}
+        arguments = {"spent_ms": spent_ns / 1e6, "count": count}
         # Calls of a batch hook are summed up: their slice lasts from the first to the last.
         track = f"{kind}: {name}" if count > 1 else kind
         kinds.setdefault(track, []).append((start, end, name or kind, arguments))
@@ -178,21 +167,16 @@ def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator
 
 
 def _span(span: Span) -> Slice:
-    arguments = {
-        "lost_s": span["lost_s"],
-        "confidence": span["confidence"],
-        "advice": span["advice"]["text"],
-        **span["evidence"],
-    }
-    return span["start_ns"], span["end_ns"], span["title"], arguments
+    known = {"lost_s": span["lost_s"], "confidence": span["confidence"], "advice": span["advice"]["text"]}
+    return span["start_ns"], span["end_ns"], span["title"], {**known, **span["evidence"]}
 
 
 def _traced(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Slice]:
-    for row in np.flatnonzero(chosen).tolist():
-        start = int(traced["start_ns"][row])
-        parts = {f"{name}_ms": int(traced[f"{name}_ns"][row]) / 1e6 for name in CATEGORIES}
-        arguments = {**parts, "kernels": int(traced["kernels"][row])}
-        yield (start, start + int(traced["duration_ns"][row]), f"step {int(traced['step'][row])}", arguments)
+    rows = {name: values[chosen] for name, values in traced.items()}
+    columns = [f"{name}_ns" for name in CATEGORIES]
+    for number, start, duration, kernels, *parts in _rows(rows, *_OF_STEP, "kernels", *columns):
+        arguments = {f"{name}_ms": ns / 1e6 for name, ns in zip(CATEGORIES, parts, strict=True)}
+        yield start, start + duration, f"step {number}", {**arguments, "kernels": kernels}
 
 
 def _counters(pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarray]) -> Iterator[Event]:
@@ -217,8 +201,6 @@ def _counters(pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarr
             }
 
 
-# In front of every table's own columns: which recording the row is of.
-OWNER = ("run", "recording", "rank")
 _TYPES = {"int": "int64", "float": "float64", "text": "string"}
 
 
@@ -243,10 +225,8 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
             writers[name] = pq.ParquetWriter(path, schema, compression="zstd")
         for recording in recordings:
             for name, columns in _blocks(recording):
-                count = len(next(iter(columns.values())))
-                table = _table(pa, schemas[name], recording, columns, count)
-                writers[name].write_table(table)
-                rows[name] += count
+                writers[name].write_table(_table(pa, schemas[name], recording, columns))
+                rows[name] += len(next(iter(columns.values())))
     except OSError as error:
         raise UnusableInput(f"cannot write {folder}: {error.strerror or error}") from error
     finally:
@@ -265,6 +245,7 @@ def _pyarrow() -> tuple[ModuleType, ModuleType]:
 
 
 def _schema(pa: ModuleType, columns: Mapping[str, str]) -> pyarrow.Schema:
+    """Return a table's schema: in front of its own columns, which recording a row is of."""
     run_columns = [("run", pa.string()), ("recording", pa.string()), ("rank", pa.int64())]
     return pa.schema(run_columns + [(name, getattr(pa, _TYPES[kind])()) for name, kind in columns.items()])
 
@@ -285,24 +266,17 @@ def _values(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str
         measured = np.isfinite(values) if name != "time_ns" else np.zeros(0, bool)
         count = int(measured.sum())
         if count:
-            yield (
-                "samples",
-                {
-                    "group": np.full(count, group, object),
-                    "time_ns": times[measured],
-                    "column": np.full(count, name, object),
-                    "value": values[measured],
-                },
-            )
+            texts = {"group": np.full(count, group, object), "column": np.full(count, name, object)}
+            yield "samples", {**texts, "time_ns": times[measured], "value": values[measured]}
 
 
 def _table(
-    pa: ModuleType, schema: pyarrow.Schema, recording: Recording, columns: Mapping[str, Iterable], count: int
+    pa: ModuleType, schema: pyarrow.Schema, recording: Recording, columns: Mapping[str, np.ndarray]
 ) -> pyarrow.Table:
     owner = {"run": recording.run, "recording": recording.id, "rank": recording.rank}
-    arrays = []
+    count, arrays = len(next(iter(columns.values()))), []
     for field in schema:
-        if field.name in OWNER:
+        if field.name in owner:
             arrays.append(pa.array([owner[field.name]] * count, field.type))
             continue
         values = np.asarray(columns[field.name])
@@ -329,19 +303,11 @@ def write_runs(rows: Sequence[Mapping[str, Any]], folder: str) -> int:
     Raises: UnusableInput where pyarrow is missing or the folder cannot be written.
     """
     pa, pq = _pyarrow()
-    cause = pa.struct(
-        {
-            "cause": pa.string(),
-            "title": pa.string(),
-            "lost_s": pa.float64(),
-            "saves_s": pa.float64(),
-            "fix": pa.string(),
-        }
-    )
-    moment = pa.timestamp("us", "UTC")
-    kinds = {"rank": pa.int64(), "world_size": pa.int64(), "parameters": pa.int64(), "batch_size": pa.int64()}
-    kinds |= {"steps": pa.int64(), "gpus": pa.int64(), "start": moment, "end": moment, "causes": pa.list_(cause)}
-    kinds |= {name: pa.float64() for name in ("wall_s", "gpu_hours", "active_pct", *_ACCOUNT_COLUMNS)}
+    kinds = dict.fromkeys(("rank", "world_size", "parameters", "batch_size", "steps", "gpus"), pa.int64())
+    kinds |= dict.fromkeys(("wall_s", "gpu_hours", "active_pct", *_ACCOUNT_COLUMNS), pa.float64())
+    kinds |= dict.fromkeys(("start", "end"), pa.timestamp("us", "UTC"))
+    of_cause = dict.fromkeys(("cause", "title"), pa.string()) | dict.fromkeys(("lost_s", "saves_s"), pa.float64())
+    kinds["causes"] = pa.list_(pa.struct({**of_cause, "fix": pa.string()}))
     flat = [_run_row(row) for row in rows if not row["imported"]]
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in _run_row(rows[0])]) if rows else pa.schema([])
     try:
@@ -371,9 +337,7 @@ def _run_row(row: Mapping[str, Any]) -> dict[str, Any]:
         **{name: row[name] for name in names},
         "scheduler": scheduler.get("name"),
         "scheduler_job": scheduler.get("job"),
-        "parameters": row["parameters"],
-        "batch_size": row["batch_size"],
-        "status": row["status"],
+        **{name: row[name] for name in ("parameters", "batch_size", "status")},
         "start": begun,
         "end": datetime.fromtimestamp(row["end_ns"] / 1e9, UTC),
         "wall_s": wall_s,

@@ -74,6 +74,11 @@ class _Unit:
         return [*grouped(across), *grouped(all_findings(self.run))]
 
     @property
+    def lost_s(self) -> float:
+        """Seconds lost to the costliest finding."""
+        return max(group.total("lost_s") or 0.0 for group in self.groups)
+
+    @property
     def who(self) -> str:
         return f"rank {self.run['rank']}" if self.session else ""
 
@@ -96,7 +101,7 @@ def render(
     pen = Pen(width, color, unicode)
     units = _units(without_escapes(report))
     if len(units) == 1:
-        return pen.finish(_in_full(units[0], pen, detail))
+        return pen.finish(_in_full(units[0], pen, detail, {}))
     runs = [unit.run for unit in units]
     apart = told_apart(runs)
     compared = comparison(runs)
@@ -105,39 +110,28 @@ def render(
     lines += comparison_table(compared, pen.width, apart, None if detail.all else _SHOWN_ROWS)
     rule = ["", pen.dim(("─" if unicode else "-") * pen.width)]
     in_full = detail.all or detail.evidence
-    if detail.all or len(units) <= _SHOWN_RUNS:
+    if detail.all or (in_full and len(units) <= _SHOWN_RUNS):
+        return pen.finish(lines + [line for unit in units for line in [*rule, *_in_full(unit, pen, detail, apart)]])
+    if len(units) <= _SHOWN_RUNS:
+        nowhere = [gap for gap in runs[0]["unavailable"] if all(gap in run["unavailable"] for run in runs[1:])]
         for unit in units:
-            lines += rule
-            if in_full:
-                lines += _in_full(unit, pen, detail, apart)
-                continue
-            lines += _brief(unit, pen, apart)
-            missing = [gap for gap in unit.run["unavailable"] if gap not in _shared(runs)]
-            lines += missing_lines(missing, pen, detail)
-        if not in_full:
-            lines += [*_everywhere(runs, pen, detail), "", "--all shows every run in full."]
-        return pen.finish(lines)
+            lines += [*rule, *_brief(unit, pen, apart)]
+            lines += missing_lines([gap for gap in unit.run["unavailable"] if gap not in nowhere], pen, detail)
+        if nowhere:
+            lines += ["", *missing_lines(nowhere, pen, detail, "Not measured in any of these runs")]
+        return pen.finish([*lines, "", "--all shows every run in full."])
     if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
         lines += [*rule, *_in_full(units[-1], pen, detail, apart)]
         lines += ["", "Only the newest is shown in full; --all shows every run."]
     else:
-        costly = sorted((unit for unit in units if unit.groups), key=_lost, reverse=True)
+        costly = sorted((unit for unit in units if unit.groups), key=lambda unit: unit.lost_s, reverse=True)
         for unit in costly[:_SHOWN_RUNS]:
             lines += ["", *(_in_full(unit, pen, detail, apart) if in_full else _brief(unit, pen, apart))]
-        names = _names(compared, apart)
-        since_lines = [
-            line
-            for unit in units
-            if unit not in costly[:_SHOWN_RUNS]
-            for line in _since(unit.run, pen, apart, names[unit.run["id"]])
-        ]
+        names, others = _names(compared, apart), (unit.run for unit in units if unit not in costly[:_SHOWN_RUNS])
+        since_lines = [line for run in others for line in _since(run, pen, apart, names[run["id"]])]
         lines += ["", *since_lines[-_SHOWN_RUNS:]] if since_lines else []
         lines += ["", "gpu-util report LOGDIR --run NAME shows one run in full, --all every run."]
     return pen.finish(lines)
-
-
-def _lost(unit: _Unit) -> float:
-    return max(group.total("lost_s") or 0.0 for group in unit.groups)
 
 
 def _units(report: Mapping) -> list[_Unit]:
@@ -160,10 +154,10 @@ def _units(report: Mapping) -> list[_Unit]:
     return units
 
 
-def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | None = None) -> list[str]:
+def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str]) -> list[str]:
     """Return everything about a run or a job: verdict, findings, time, GPUs, what is missing."""
     run = unit.run
-    lines = _head(unit, pen, apart or {})
+    lines = _head(unit, pen, apart)
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
     lines += _account(run, pen, unit.who) + _script(run, pen)
     lines += _gpu_lines(run, pen, detail)
@@ -229,16 +223,6 @@ def _clocks(unit: _Unit, pen: Pen, detail: Detail) -> list[str]:
     return folded("Workers' clocks", parts, pen)
 
 
-def _everywhere(runs: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
-    """Return what no run could measure, for the same reason."""
-    lines = missing_lines(_shared(runs), pen, detail, "Not measured in any of these runs")
-    return ["", *lines] if lines else []
-
-
-def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
-    return [missing for missing in runs[0]["unavailable"] if all(missing in run["unavailable"] for run in runs[1:])]
-
-
 def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
     """Describe each cause: its condition, its sources, and its thresholds with their reasons.
 
@@ -266,12 +250,6 @@ def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
     return lines
 
 
-def since_text(since: Mapping) -> str:
-    """Format the gain that a later run was estimated to have; "" where none was promised."""
-    span = factors_text(*since["estimated"])
-    return f"estimated gain {span}, " if span else ""
-
-
 def _since(run: Mapping, pen: Pen, apart: Mapping[str, str], name: str = "") -> list[str]:
     """Return whether the saving promised by the previous run was achieved; of a run shown elsewhere, with its name."""
     since = run.get("since")
@@ -281,7 +259,9 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str], name: str = "") -> 
     run_name = (label or "the run before") if since["run"] == run["run"] else f"{since['run']} {label}".strip()
     text = f"{name}, since {run_name}: " if name else f"Since {run_name}: "
     slower = " This run is slower all the same." if since["slower"] else ""
-    text += f"{_titles(since['gone'])} gone; {since_text(since)}measured {times(since['got'])}.{slower}"
+    promised = factors_text(*since["estimated"])
+    estimated = f"estimated gain {promised}, " if promised else ""
+    text += f"{_titles(since['gone'])} gone; {estimated}measured {times(since['got'])}.{slower}"
     return pen.wrap(text)
 
 
@@ -346,15 +326,11 @@ def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
 
 def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     """Return a line for alike GPUs each, and the account of time of the first in use (`--all`: of each)."""
-    indices_in_findings = named_gpus(run)
+    named = named_gpus(run)  # by findings
     groups: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        is_in_finding = gpu["index"] in indices_in_findings
-        alike = (
-            group
-            for group in groups
-            if (group[0]["index"] in indices_in_findings) == is_in_finding and _alike(group[0], gpu)
-        )
+        is_named = gpu["index"] in named
+        alike = (group for group in groups if (group[0]["index"] in named) == is_named and _alike(group[0], gpu))
         group = None if detail.all else next(alike, None)
         if group is None:
             groups.append([gpu])
@@ -362,9 +338,7 @@ def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
             group.append(gpu)
     used = [group for group in groups if group[0]["used_by_framework"]]
     if len(used) > 1 and not detail.all:  # first those that findings name, then the least busy
-        used.sort(
-            key=lambda group: (group[0]["index"] not in indices_in_findings, _mean(group, "utilization_pct") or 0.0)
-        )
+        used.sort(key=lambda group: (group[0]["index"] not in named, _mean(group, "utilization_pct") or 0.0))
     shown = [*used, *(group for group in groups if not group[0]["used_by_framework"])]
     lines = []
     for group in shown if detail.all else shown[:_MAX_GROUPS]:
@@ -514,15 +488,10 @@ def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str
     slowest = min(row["speed"] for row in comparable)
     if fastest["speed"] < ALIKE * slowest:
         return f"{'both' if len(comparable) == 2 else 'all'} are about as fast"
-    sentence = f"{names[fastest['id']]} is the fast{'er' if len(comparable) == 2 else 'est'}"
-    near = factor < ALIKE
-    sentence += (
-        f", {names[compared['id']]} about as fast"
-        if near
-        else (f", {times(factor)} as fast as {names[compared['id']]}")
-    )
-    changed = [f"without {_titles(fastest['gone'])}"] if fastest["gone"] else []
-    return "; ".join([sentence, *changed])
+    sentence = f"{names[fastest['id']]} is the fast{'er' if len(comparable) == 2 else 'est'}, "
+    other = names[compared["id"]]
+    sentence += f"{other} about as fast" if factor < ALIKE else f"{times(factor)} as fast as {other}"
+    return f"{sentence}; without {_titles(fastest['gone'])}" if fastest["gone"] else sentence
 
 
 def _basis(rows: Sequence[Mapping]) -> str | None:
