@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
 from gpu_util_callback.doctor import probe
@@ -36,15 +37,17 @@ FRAMEWORKS = {
 _KEPT_STDERR = 4_000
 
 
+def _version(distribution: str) -> str:
+    """Return the version of an installed distribution, from metadata alone; "" where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def installed(framework: str) -> list[tuple[str, str]]:
-    """Return (distribution, version) of all that provide a framework, from metadata alone."""
-    distributions = []
-    for name in FRAMEWORKS[framework]:
-        try:
-            distributions.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return distributions
+    """Return (distribution, version) of all that provide a framework."""
+    return [(name, version) for name in FRAMEWORKS[framework] if (version := _version(name))]
 
 
 def run_probes(arguments_by_name: dict[str, list[str]], timeout_s: float) -> dict[str, ProbeAnswer]:
@@ -73,19 +76,14 @@ def _run(arguments: list[str], timeout_s: float) -> ProbeAnswer:
         return {"error": f"no answer within {timeout_s:g} s", "timeout": True}
     except OSError as error:
         return {"error": str(error)}
-    answer: ProbeAnswer = {"error": "no answer"}
-    for line in reversed(process.stdout.splitlines()):
-        if line.startswith(MARK):
-            answer = json.loads(line[len(MARK) :])
-            break
-    else:
-        if process.returncode < 0:
-            answer = {"error": f"the process died of {signal.Signals(-process.returncode).name}"}
-        elif process.returncode:
-            last = process.stderr.strip().splitlines()[-1:] or ["no message"]
-            answer = {"error": f"the process failed: {last[0]}"}
-    answer["stderr"] = process.stderr[-_KEPT_STDERR:]
-    return answer
+    answers = [line.removeprefix(MARK) for line in process.stdout.splitlines() if line.startswith(MARK)]
+    failure = "no answer"
+    if process.returncode < 0:
+        failure = f"the process died of {signal.Signals(-process.returncode).name}"
+    elif process.returncode:
+        failure = f"the process failed: {(process.stderr.strip().splitlines() or ['no message'])[-1]}"
+    answer = json.loads(answers[-1]) if answers else {"error": failure}
+    return {**answer, "stderr": process.stderr[-_KEPT_STDERR:]}
 
 
 def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
@@ -98,8 +96,7 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     answers = run_probes({"nvml": [], "cuda": [], **{name: [] for name in present}}, timeout_s)
     nvml, cuda = answers["nvml"], answers["cuda"]
     libraries: ProbeAnswer = {}
-    library_names = needed_libraries(answers.get("tensorflow", {}).get("build") or {})
-    if library_names:
+    if library_names := needed_libraries(answers.get("tensorflow", {}).get("build") or {}):
         libraries = run_probes({"libraries": [",".join(library_names)]}, timeout_s)["libraries"]
         libraries.pop("stderr", None)
     environ = dict(os.environ)
@@ -217,20 +214,11 @@ def _check_settings(environ: Mapping[str, str], has_gpus: bool) -> Iterator[Line
 
 def check_tensorboard() -> list[Line]:
     """Check that TensorBoard can start: before 2.21 it imports what setuptools dropped with 82."""
-    versions = {}
-    for name in ("tensorboard", "setuptools"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = ""
-    if not versions["tensorboard"] or _numbers(versions["tensorboard"]) >= (2, 21):
+    tensorboard, setuptools = _version("tensorboard"), _version("setuptools")
+    if not tensorboard or _numbers(tensorboard) >= (2, 21) or find_spec("pkg_resources") is not None:
         return []
-    if find_spec("pkg_resources") is not None:
-        return []
-    lacking = f"setuptools {versions['setuptools']}" if versions["setuptools"] else "no setuptools"
-    text = (
-        f"TensorBoard {versions['tensorboard']} does not start: it imports pkg_resources, which is not here ({lacking})"
-    )
+    lacking = f"setuptools {setuptools}" if setuptools else "no setuptools"
+    text = f"TensorBoard {tensorboard} does not start: it imports pkg_resources, which is not here ({lacking})"
     return [Line("environment", "TensorBoard", WARNING, text, 'pip install "setuptools<82"')]
 
 
@@ -541,10 +529,8 @@ class FrameworkCheck:
             if any(code <= gpu_code for code in portable):
                 status = WARNING
                 text = f"no machine code for {capability}: kernels are compiled at the first start, which takes minutes"
-                cure = (
-                    "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
-                    "CUDA_CACHE_MAXSIZE=4294967296"
-                )
+                keep = "keep ~/.nv/ComputeCache (mount it into containers)"
+                cure = f"it is done once: {keep}, with CUDA_CACHE_MAXSIZE=4294967296"
             else:
                 status = self._severe
                 text = f"this build has no code for compute capability {capability} (it has {', '.join(codes)})"
@@ -604,9 +590,8 @@ def _code(code: str) -> tuple[int, ...]:
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 _ORDER = (OK, WARNING, PROBLEM)
-_MARKS = {OK: "  ok   ", WARNING: "  warn ", PROBLEM: "  FAIL "}
-_COLORS = {OK: "\033[32m", WARNING: "\033[33m", PROBLEM: "\033[31m"}
-_BOLD, _RESET = "\033[1m", "\033[0m"
+# What stands in front of a line, and its colour.
+_MARKS = {OK: ("  ok   ", "32"), WARNING: ("  warn ", "33"), PROBLEM: ("  FAIL ", "31")}
 
 
 @dataclass(frozen=True)
@@ -649,28 +634,20 @@ class Report:
         """Return one screen of text; the verdict is its last line."""
         width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
         out: list[str] = []
-        section = None
-        for line in self.lines:
-            if line.section != section:
-                section = line.section
-                out.append(f"{_BOLD}{section}{_RESET}" if color else section)
-            mark = f"{_COLORS[line.status]}{_MARKS[line.status]}{_RESET}" if color else _MARKS[line.status]
-            words = textwrap.wrap(f"{line.check}: {line.text}", width - 7) or [""]
-            out.append(mark + words[0])
-            out += [" " * 9 + line_part for line_part in words[1:]]
-            if line.cure and line.status != OK:
-                cure = textwrap.wrap(f"→ {line.cure}", width - 9, subsequent_indent="  ")
-                out += [" " * 9 + part for part in cure]
-        out.append(self._verdict())
-        return "\n".join(out)
+
+        def painted(text: str, code: str) -> str:
+            return f"\033[{code}m{text}\033[0m" if color else text
+
+        for section, lines in groupby(self.lines, lambda line: line.section):
+            out.append(painted(section, "1"))
+            for line in lines:
+                first, *more = textwrap.wrap(f"{line.check}: {line.text}", width - 7)
+                if line.cure and line.status != OK:
+                    more += textwrap.wrap(f"→ {line.cure}", width - 9, subsequent_indent="  ")
+                out += [painted(*_MARKS[line.status]) + first, *(" " * 9 + part for part in more)]
+        return "\n".join([*out, self._verdict()])
 
     def _verdict(self) -> str:
-        count = {status: sum(line.status == status for line in self.lines) for status in _ORDER}
-        if self.status == OK:
-            return "No problems found."
-        parts = [
-            counted(count[status], word)
-            for status, word in ((PROBLEM, "problem"), (WARNING, "warning"))
-            if count[status]
-        ]
-        return " and ".join(parts) + "."
+        statuses = [line.status for line in self.lines]
+        parts = [counted(statuses.count(status), status) for status in (PROBLEM, WARNING) if status in statuses]
+        return f"{' and '.join(parts)}." if parts else "No problems found."

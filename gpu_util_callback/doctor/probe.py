@@ -12,7 +12,8 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,24 +99,17 @@ def cuda() -> ProbeAnswer:
 def libraries(names: str) -> ProbeAnswer:
     """Return name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
     answers: ProbeAnswer = {}
-    for name in filter(None, names.split(",")):
+    for name in names.split(","):
         # Same order as the frameworks: the loader's own search, then the nvidia-* wheels.
-        wheels = [
-            path
-            for folder in sys.path
-            for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/{name}"))  # noqa: PTH207
-        ]
-        errors = []
-        for candidate in (name, *wheels):
+        wheels = (sorted(glob.glob(f"{folder}/nvidia/*/lib/{name}")) for folder in sys.path)  # noqa: PTH207
+        for candidate in (name, *chain.from_iterable(wheels)):
             try:
                 ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
             except OSError as error:
-                errors.append(str(error))
-                continue
-            answers[name] = {"loads": True, "path": loaded_path(name) or candidate}
-            break
-        else:
-            answers[name] = {"loads": False, "error": errors[-1]}
+                answers[name] = {"loads": False, "error": str(error)}
+            else:
+                answers[name] = {"loads": True, "path": loaded_path(name) or candidate}
+                break
     return answers
 
 
@@ -127,19 +121,15 @@ def tensorflow() -> ProbeAnswer:
         key: value if isinstance(value, str | int | float | bool) else [str(v) for v in value]
         for key, value in dict(tf.sysconfig.get_build_info()).items()
     }
-    gpus = tf.config.list_physical_devices("GPU")
+    config, gpus = tf.config.experimental, tf.config.list_physical_devices("GPU")
     growth: list[bool | None] = []
     for gpu in gpus:
         try:
-            growth.append(bool(tf.config.experimental.get_memory_growth(gpu)))
+            growth.append(bool(config.get_memory_growth(gpu)))
         except (RuntimeError, ValueError):
             growth.append(None)
-    return {
-        "version": tf.__version__,
-        "build": build,
-        "gpus": [{"name": gpu.name, **_plain(tf.config.experimental.get_device_details(gpu))} for gpu in gpus],
-        "memory_growth": growth,
-    }
+    details = [{"name": gpu.name, **config.get_device_details(gpu)} for gpu in gpus]
+    return {"version": tf.__version__, "build": build, "gpus": details, "memory_growth": growth}
 
 
 def jax() -> ProbeAnswer:
@@ -188,21 +178,15 @@ def torch() -> ProbeAnswer:
     }
 
 
-def _plain(details: Mapping) -> ProbeAnswer:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in details.items()}
-
-
 def loaded_path(soname: str) -> str | None:
     """Return the file behind a library that this process has loaded."""
     stem = soname.split(".so")[0] + ".so"
     try:
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            path = line.split(maxsplit=5)[-1]
-            if "/" in path and Path(path).name.startswith(stem):
-                return path
+        mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
-        pass
-    return None
+        return None
+    paths = (line.split(maxsplit=5)[-1] for line in mapped)
+    return next((path for path in paths if "/" in path and Path(path).name.startswith(stem)), None)
 
 
 PROBES: dict[str, Callable[..., ProbeAnswer]] = {
