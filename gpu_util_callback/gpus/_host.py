@@ -22,6 +22,7 @@ _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
 # The kernel's names for memory that it cannot take back: files' pages it can drop and read again.
 _HELD = ("RssAnon", "RssShmem", "VmSwap")
+# Of a worker's memory what no other process shares: a forked one has all that its parent had, before it copies any.
 _OWN = ("Private_Dirty", "Swap")
 _WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
 _CORES_S = 1.0  # how often the CPU time of this process' children and the waits of its threads are read, at most
@@ -108,14 +109,11 @@ class Host:
         self._before["cpu"] = (time.perf_counter(), times)
         if not times or not before or len(times) != len(before):
             return
+        names = [name for name in times[0]._fields if name not in _COUNTED_TWICE]
         busy = []
         waited, total = 0.0, 0.0
         for i, (now, then) in enumerate(zip(times, before, strict=True)):
-            spent = {
-                name: max(0.0, getattr(now, name) - getattr(then, name))
-                for name in now._fields
-                if name not in _COUNTED_TWICE
-            }
+            spent = {name: max(0.0, getattr(now, name) - getattr(then, name)) for name in names}
             whole = sum(spent.values())
             if whole <= 0:
                 continue
@@ -153,20 +151,20 @@ class Host:
 
     def _read_held_memory(self, row: dict[str, float]) -> None:
         """Add what this process, its workers and its container hold."""
-        held_bytes = _held_bytes()
+        held_bytes = _sum_of("/proc/self/status", _HELD)
         row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes
         row["python_blocks"] = float(sys.getallocatedblocks())
         workers = self._try("workers", lambda: self._seldom("workers", _WORKERS_S, self._read_workers))
         row["workers"], row["workers_memory_bytes"] = workers or (NAN, NAN)
         row["children_cpu_pct"], row["threads_queued_pct"] = self._seldom("cores", _CORES_S, self._read_cores)
-        held_bytes = self._group.held()
-        row["container_memory_bytes"] = NAN if held_bytes is None else held_bytes
+        container_bytes = self._group.held()
+        row["container_memory_bytes"] = NAN if container_bytes is None else container_bytes
 
     def _read_workers(self) -> tuple[float, float]:
         """Return the number of this process's children and what they hold of their own."""
         number, total_bytes = 0, 0
         for child in self._process.children(recursive=True):
-            worker_bytes = _own_bytes(child.pid)
+            worker_bytes = _sum_of(f"/proc/{child.pid}/smaps_rollup", _OWN)
             try:
                 if worker_bytes is None:
                     memory = child.memory_info()
@@ -225,19 +223,6 @@ class Host:
             return None
 
 
-def _held_bytes() -> float | None:
-    """Return the bytes of this process that the kernel cannot take back; None without /proc."""
-    return _sum_of("/proc/self/status", _HELD)
-
-
-def _own_bytes(pid: int) -> int | None:
-    """Return what a process holds that no other one shares; None where the kernel does not say.
-
-    A forked worker's resident memory has all that its parent had, before it copies any of it.
-    """
-    return _sum_of(f"/proc/{pid}/smaps_rollup", _OWN)
-
-
 def _sum_of(path: str, names: Sequence[str]) -> int | None:
     """Return the bytes in these lines of a file of the kernel's; None where it has none of them."""
     sizes = []
@@ -270,27 +255,22 @@ def host_facts(root: str = "/") -> dict[str, object]:
     groups = control_groups(Path(root))
     quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
     limits = [limit for folder in groups if (limit := memory_limit(folder)) is not None]
-    facts: dict[str, object] = {
-        "system": _system(),
+    try:
+        import psutil
+
+        total_bytes = psutil.virtual_memory().total
+    except Exception:
+        total_bytes = None
+    return {
+        "system": "WSL" if "microsoft" in platform.release().lower() else platform.system() or None,
         **_cpu(Path(root)),
         "cpus": os.cpu_count(),
         "cpus_allowed": cpus_allowed(),
         "cpu_quota": min(quotas, default=None),
         "memory_limit_bytes": min(limits, default=None),
         "address_space_limit_bytes": _address_space_limit(),
+        "memory_total_bytes": total_bytes,
     }
-    try:
-        import psutil
-
-        facts["memory_total_bytes"] = psutil.virtual_memory().total
-    except Exception:
-        facts["memory_total_bytes"] = None
-    return facts
-
-
-def _system() -> str | None:
-    release = platform.release().lower()
-    return "WSL" if "microsoft" in release else platform.system() or None
 
 
 # Arithmetic in float16 by the names of the Linux kernel: x86's, and ARM's.

@@ -136,10 +136,9 @@ def _by_identity(
     if pci:
         for gpu in pool:
             if gpu.pci_bus_id and pci_key(gpu.pci_bus_id) == pci_key(pci):
-                if gpu.mig_mode:  # the framework runs on one MIG device of this board
-                    migs = [mig for mig in allowed.gpus if mig.parent_uuid == gpu.uuid]
-                    return (migs or gpu.migs or [gpu])[0], "pci_bus_id"
-                return gpu, "pci_bus_id"
+                # In MIG mode the framework runs on one MIG device of this board.
+                migs = [mig for mig in allowed.gpus if mig.parent_uuid == gpu.uuid] if gpu.mig_mode else []
+                return (migs or gpu.migs or [gpu])[0], "pci_bus_id"
     return None, ""
 
 
@@ -197,41 +196,34 @@ def _same_name(a: str, b: str) -> bool:
 def describe(match: Match) -> dict[str, object]:
     """Return a GPU as the recording's facts show it; unknown values are None."""
     gpu, framework = match.gpu, match.framework
-    facts: dict[str, object] = {
+    named = gpu or framework or FrameworkGpu(match.index)
+    capability = framework.compute_capability if framework else None
+    if capability is not None and not isinstance(capability, str):
+        capability = ".".join(map(str, capability))
+    label = f"gpu{match.index}"
+    if gpu is not None:
+        sure = "" if match.how != "guess" else ", by order: not certain"
+        label += f" (nvml {gpu.nvml_index}, {gpu.uuid[:8]}…{sure})"
+    return {
         "index": match.index,
-        "nvml_index": None if gpu is None else gpu.nvml_index,
-        "uuid": gpu.uuid if gpu is not None else (framework.uuid if framework else None),
-        "name": gpu.name if gpu is not None else (framework.name if framework else None) or "GPU",
+        "nvml_index": gpu and gpu.nvml_index,
+        "uuid": named.uuid,
+        "name": named.name or "GPU",
         "used_by_framework": framework is not None,
         "memory_total_bytes": None,
-        "compute_capability": _capability(framework.compute_capability if framework else None),
-        "pci_bus_id": gpu.pci_bus_id if gpu is not None else None,
-        "mig": bool(gpu is not None and gpu.mig),
+        "compute_capability": capability,
+        "pci_bus_id": gpu and gpu.pci_bus_id,
+        "mig": gpu is not None and gpu.mig,
         "matched_by": match.how or None,
+        **{key: value for key, value in (gpu.facts if gpu else {}).items() if value is not None},
+        "label": label,
     }
-    if gpu is not None:
-        facts.update({key: value for key, value in gpu.facts.items() if value is not None})
-    facts["label"] = _label(match)
-    return facts
 
 
 def describe_listed(gpu: NvmlGpu, allowed: Sequence[NvmlGpu]) -> dict[str, object]:
     """Return a GPU of NVML's list as facts; "visible": CUDA_VISIBLE_DEVICES allows it, or a part of it."""
     visible = any(gpu is other or gpu.uuid == other.parent_uuid for other in allowed)
     return {**describe(Match(gpu.nvml_index, None, gpu, "order")), "visible": visible}
-
-
-def _capability(value: Sequence[int] | str | None) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return ".".join(str(part) for part in value)
-
-
-def _label(match: Match) -> str:
-    if match.gpu is None:
-        return f"gpu{match.index}"
-    sure = "" if match.how != "guess" else ", by order: not certain"
-    return f"gpu{match.index} (nvml {match.gpu.nvml_index}, {match.gpu.uuid[:8]}…{sure})"
 
 
 def cuda_gpus() -> list[CudaGpu]:
@@ -243,7 +235,7 @@ def cuda_gpus() -> list[CudaGpu]:
         count = ctypes.c_int()
         if library.cuDeviceGetCount(ctypes.byref(count)) != 0:
             return []
-        return [CudaGpu(i, _uuid(library, i), _pci_bus_id(library, i)) for i in range(count.value)]
+        return [_cuda_gpu(library, ordinal) for ordinal in range(count.value)]
     except (AttributeError, OSError, ValueError):
         return []
 
@@ -258,27 +250,18 @@ def _already_loaded() -> ctypes.CDLL | None:
         return None
 
 
-def _device(library: ctypes.CDLL, ordinal: int) -> ctypes.c_int | None:
-    device = ctypes.c_int()
-    return device if library.cuDeviceGet(ctypes.byref(device), ordinal) == 0 else None
-
-
-def _uuid(library: ctypes.CDLL, ordinal: int) -> str:
-    """Return the UUID of CUDA's device `ordinal`, "" if unknown."""
-    device = _device(library, ordinal)
+def _cuda_gpu(library: ctypes.CDLL, ordinal: int) -> CudaGpu:
+    """Return CUDA's device `ordinal`; an identity that the driver does not tell is ""."""
+    device, raw, text = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(32)
+    if library.cuDeviceGet(ctypes.byref(device), ordinal) != 0:
+        return CudaGpu(ordinal, "", "")
     names = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
-    function = next((symbol for name in names if (symbol := getattr(library, name, None))), None)
-    raw = (ctypes.c_ubyte * 16)()
-    if device is None or function is None or function(ctypes.byref(raw), device) != 0:
-        return ""
-    return str(uuid.UUID(bytes=bytes(raw)))
-
-
-def _pci_bus_id(library: ctypes.CDLL, ordinal: int) -> str:
-    """Return the PCI address of CUDA's device `ordinal`, "" if unknown."""
-    device = _device(library, ordinal)
-    text = ctypes.create_string_buffer(32)
-    function = getattr(library, "cuDeviceGetPCIBusId", None)
-    if device is None or function is None or function(text, len(text), device) != 0:
-        return ""
-    return text.value.decode(errors="replace")
+    ask_uuid = next((symbol for name in names if (symbol := getattr(library, name, None))), None)
+    ask_address = getattr(library, "cuDeviceGetPCIBusId", None)
+    has_uuid = ask_uuid is not None and ask_uuid(ctypes.byref(raw), device) == 0
+    has_address = ask_address is not None and ask_address(text, len(text), device) == 0
+    return CudaGpu(
+        ordinal,
+        str(uuid.UUID(bytes=bytes(raw))) if has_uuid else "",
+        text.value.decode(errors="replace") if has_address else "",
+    )
