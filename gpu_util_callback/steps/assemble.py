@@ -377,18 +377,9 @@ class Assembler:
 
     def _skip(self, skipped: SkippedCalls, phases: list[tuple[Phase, int]]) -> None:
         """Count calls without rows; their time has a name, but belongs to no part of a step."""
-        batches = self._functions["train"].batches
-        row = Phase(
-            "gap",
-            "steps that were not kept",
-            skipped.start,
-            skipped.end,
-            "other",
-            skipped.own,
-            self._calls,
-            skipped.calls,
-        )
-        phases.append((row, self.steps))
+        batches, title = self._functions["train"].batches, "steps that were not kept"
+        of_calls = skipped.own, self._calls, skipped.calls
+        phases.append((Phase("gap", title, skipped.start, skipped.end, "other", *of_calls), self.steps))
         steps_before = self.steps + batches * np.arange(skipped.calls + 1)
         self._calls += skipped.calls
         self.steps = int(steps_before[-1])
@@ -438,13 +429,9 @@ class Assembler:
         parts = []
         steps_before = [before]
         for i, call in enumerate(calls):
-            columns = self._several(
-                call,
-                None if rows is None else (rows, block.per_call[i]),
-                block.ended[i] if block.ended is not None else None,
-                block.function,
-                phases,
-            )
+            batch = None if rows is None else (rows, block.per_call[i])
+            ended = None if block.ended is None else block.ended[i]
+            columns = self._several(call, batch, ended, block.function, phases)
             if columns is not None:
                 parts.append(columns)
                 self.steps += len(columns["step"])
@@ -501,10 +488,9 @@ class Assembler:
 
     def _compilation(self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int) -> None:
         name = "train function traced" if traced else "new input shape compiled"
-        times, spent = self.compiled
-        self.compiled = (times + 1, spent + ns)
+        self.compiled = (self.compiled[0] + 1, self.compiled[1] + ns)
         phase = Phase("compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0)
-        phases.append((phase, self.steps + int(i)))
+        phases.append((phase, self.steps + i))
 
     def _first_batch(self, phases: list[tuple[Phase, int]], start: int, end: int, step: int) -> None:
         # A detail: the time is counted in its step's input wait.

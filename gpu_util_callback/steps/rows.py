@@ -108,9 +108,8 @@ def shape_signature(data: Any) -> float:
         if not shapes:
             return 0.0
         signature = -float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
-        if signature not in _shapes_of_signature and len(_shapes_of_signature) < _MOST_SEEN:
-            _shapes_of_signature[signature] = tuple(shapes) if _is_plain(data) else ()
-            _batch_sizes[signature] = _common_size(shapes)
+        if signature not in _seen and len(_seen) < _MOST_SEEN:
+            _seen[signature] = tuple(shapes) if _is_plain(data) else (), _common_size(shapes)
         if plain and len(_signatures) < _MOST_SEEN:
             _signatures[tuple(map(shape_of, data))] = signature
         return signature
@@ -124,7 +123,7 @@ def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None
     Returns: for each tensor of a batch its sizes, [smallest, largest] where they differ; None where
         the batches are no plain `(x, y, …)`, differ in more than sizes, or are not all known.
     """
-    shapes = [_shapes_of_signature.get(signature, ()) for signature in signatures]
+    shapes = [_seen.get(signature, ((), None))[0] for signature in signatures]
     if not shapes or not shapes[0]:
         return None
     ranks = [len(shape) for shape in shapes[0]]
@@ -144,7 +143,7 @@ def seen_batch_size(signature: float) -> int | None:
 
     None where Python did not see it, or its arrays differ in their first dimension.
     """
-    return _batch_sizes.get(signature)
+    return _seen.get(signature, ((), None))[1]
 
 
 def _common_size(shapes: list[tuple]) -> int | None:
@@ -163,11 +162,10 @@ def _is_plain(data: object) -> bool:
 
 
 _SEQUENCES = (tuple, list)
-# The shapes behind the first signatures of this process. Advice for a training with more shapes
+# The shapes, and the batch size, behind the first signatures of this process. Advice for a training with more shapes
 # rests on those that are known.
 _MOST_SEEN = 1000
-_shapes_of_signature: dict[float, tuple[tuple[int, ...], ...]] = {}
-_batch_sizes: dict[float, int | None] = {}
+_seen: dict[float, tuple[tuple[tuple[int, ...], ...], int | None]] = {}
 _signatures: dict[tuple[object, ...], float] = {}  # the same by the raw shapes, for speed
 shape_of = operator.attrgetter("shape")
 
