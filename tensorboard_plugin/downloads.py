@@ -6,7 +6,6 @@ network.
 
 import base64
 import csv
-import io
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,32 +54,27 @@ def csv_lines(
     """
     # A name may be any text, and must not be taken for a formula.
     run_cell = [] if run is None else ["'" + run if run[:1] in "=+-@" else run]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    row_text = csv.writer(_Unkept(), lineterminator="\n").writerow
+    if header:
+        yield row_text(["run"] * len(run_cell) + list(TABLES[table]))
+    for rows in recording.rows_of(table, first, last):
+        columns = [_cells(TABLES[table][name], values) for name, values in rows.items()]
+        yield "".join(row_text([*run_cell, *row]) for row in zip(*columns, strict=True))
 
-    def taken() -> str:
-        text = out.getvalue()
-        out.seek(0)
-        out.truncate()
+
+class _Unkept:
+    """A file that keeps nothing: a writer of rows into it returns each as text."""
+
+    def write(self, text: str) -> str:
         return text
 
-    if header:
-        writer.writerow(["run"] * len(run_cell) + list(TABLES[table]))
-        yield taken()
-    for rows in recording.rows_of(table, first, last):
-        columns = [_plain(table, name, values) for name, values in rows.items()]
-        writer.writerows(
-            run_cell + ["" if value is None else value for value in row] for row in zip(*columns, strict=True)
-        )
-        yield taken()
 
-
-def _plain(table: str, name: str, values: np.ndarray) -> list[object]:
-    kind = TABLES[table][name]
+def _cells(kind: str, values: np.ndarray) -> list[object]:
+    """Return the cells of a column: "" where there is no value."""
     if kind == "int":
-        return [None if value == ABSENT_INT else value for value in values.tolist()]
+        return ["" if value == ABSENT_INT else value for value in values.tolist()]
     if kind == "float":
-        return [None if value != value else value for value in values.tolist()]
+        return ["" if value != value else value for value in values.tolist()]
     return [_harmless(value) for value in values.tolist()]
 
 
@@ -144,24 +138,16 @@ def html_report(
     by_id: dict[str, dict[str, object]] = {}
     for recording, report in judged:
         try:
-            by_id[recording.id] = {
-                **_recording(recording, report, room),
-                "job": job_reply(recording, [of for of, _ in judged], lambda of: reports[of.id], clocks),
-            }
+            job = job_reply(recording, [of for of, _ in judged], lambda of: reports[of.id], clocks)
+            by_id[recording.id] = {**_recording(recording, report, room), "job": job}
         except Exception as error:
             problems.append(unexpected(recording.path, error))
         recording.release()
+    names = sorted({recording.run for recording in recordings})
+    head = runs_head({"logdir": without_secrets(logdir)}, names, reported([*recordings.problems, *problems]))
+    rows = [listed(recording, report=reports[recording.id]) for recording in recordings if recording.id in by_id]
     data = {
-        "runs": {
-            **runs_head(
-                {"logdir": without_secrets(logdir)},
-                sorted({recording.run for recording in recordings}),
-                reported([*recordings.problems, *problems]),
-            ),
-            "recordings": [
-                listed(recording, report=reports[recording.id]) for recording in recordings if recording.id in by_id
-            ],
-        },
+        "runs": {**head, "recordings": rows},
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
         "total": None if thresholds else _sums([recording for recording, _ in judged]),
         "shown": [id for id in shown if id in by_id],
@@ -216,31 +202,23 @@ def _recording(recording: Recording, report: RunReport, room: int) -> dict[str, 
     series = sum(len(lane["series"]) for lane in lanes) or 1
     buckets = room // (2 * 12 * series)
     buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
+    names = [lane["id"] for lane in lanes]
+    parts = [names[at : at + MAX_LANES] for at in range(0, len(names), MAX_LANES)]
     tiles: dict[str, dict[str, Any]] = {}
     lengths = {"step": extent["last_step"] + 1, "time": extent["end_ns"] - extent["start_ns"]}
     for axis, length in lengths.items():
-        level = 0
-        while length > buckets << level:
-            level += 1
+        level = (max(0, length - 1) // buckets).bit_length()
         count = max(1, -(-length >> level))
-        names = [lane["id"] for lane in lanes]
-        tiles[axis] = {
-            "level": level,
-            "blocks": [
-                base64.b64encode(
-                    server.tile(
-                        recording, axis, level, first, min(MAX_COUNT, count - first), names[at : at + MAX_LANES]
-                    )
-                ).decode()
-                for at in range(0, len(names), MAX_LANES)
-                for first in range(0, count, MAX_COUNT)
-            ],
-        }
+        blocks = (
+            server.tile(recording, axis, level, first, min(MAX_COUNT, count - first), part)
+            for part in parts
+            for first in range(0, count, MAX_COUNT)
+        )
+        tiles[axis] = {"level": level, "blocks": [base64.b64encode(block).decode() for block in blocks]}
     windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
-    windows_by_number = {
-        str(window["window"]): window_reply(recording, window["window"], MOST_KERNELS) for window in windows
-    }
+    numbers = [window["window"] for window in windows]
+    traced = {str(number): window_reply(recording, number, MOST_KERNELS) for number in numbers}
     reply["finest"] = {"step": tiles["step"]["level"], "time": tiles["time"]["level"]}
     reply["windows"] = windows
     reply["problems"] = reported(recording.problems)  # some are found when tiles are made
-    return {"reply": reply, "tiles": tiles, "windows": windows_by_number}
+    return {"reply": reply, "tiles": tiles, "windows": traced}

@@ -233,11 +233,10 @@ def add_trends(lanes: list[LaneInfo], growth: Iterable[MemoryGrowthFacts]) -> li
             if not mine or not any(each["name"] in (name, trend["column"]) for each in lane["series"]):
                 continue
             full, limit, full_in_s = trend.get("full_at_step"), trend.get("limit_bytes"), trend.get("full_in_s")
-            end_ns, value, step = trend["until_ns"], trend["to_bytes"], None
             if full is not None and limit is not None and full_in_s is not None:
                 end_ns, value, step = trend["until_ns"] + round(1e9 * full_in_s), limit, full
-            if step is None:
-                grown = trend["to_bytes"] - trend["from_bytes"]
+            else:
+                end_ns, value, grown = trend["until_ns"], trend["to_bytes"], trend["to_bytes"] - trend["from_bytes"]
                 step = trend["since_step"] + round(grown / trend["bytes_per_step"])
             lane["trend"] = {
                 "start_ns": trend["since_ns"],

@@ -202,17 +202,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
         revision = recording.revision
-        report = self._report(recording, revision)
-        return _json(request, recording_reply(recording, revision, report))
+        return _json(request, recording_reply(recording, revision, self._report(recording)))
 
     def _serve_job(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
-        return _json(
-            request,
-            job_reply(
-                recording, self._index.recordings(), lambda worker: self._report(worker, worker.revision), self._clocks
-            ),
-        )
+        return _json(request, job_reply(recording, self._index.recordings(), self._report, self._clocks))
 
     def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -243,22 +237,13 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         table = request.args.get("table", "steps")
         if table not in TABLES:
             raise _Refused(400, f"no table {table[:40]!r}; there are {', '.join(TABLES)}")
-        several = len(recordings) > 1
-        tables = [
-            csv_lines(
-                recording,
-                table,
-                _bound(request, "first", i),
-                _bound(request, "last", i),
-                run=recording.id if several else None,
-                header=i == 0,
-            )
-            for i, recording in enumerate(recordings)
-        ]
-        lines: Iterator[str] = chain.from_iterable(tables)
+        several, lines = len(recordings) > 1, []
+        for i, recording in enumerate(recordings):
+            first, last = (_bound(request, name, i) for name in ("first", "last"))
+            lines.append(csv_lines(recording, table, first, last, recording.id if several else None, header=i == 0))
         # Rows are read as they are sent.
-        lines = self._patience.stream(request.args.get("id", ""), lines)
-        return _download(lines, "text/csv", f"{table}.csv")
+        sent = self._patience.stream(request.args.get("id", ""), chain.from_iterable(lines))
+        return _download(sent, "text/csv", f"{table}.csv")
 
     def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
         recordings = self._recordings(request)
@@ -326,17 +311,15 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             raise _Refused(404, f"no recording {id[:200]!r} in this log directory; was it deleted?")
         return recording
 
-    def _report(self, recording: Recording, revision: str) -> RunReport:
+    def _report(self, recording: Recording) -> RunReport:
+        revision = recording.revision
         with self._reporting.setdefault(recording.id, threading.Lock()):
-            return self._made_report(recording, revision)
-
-    def _made_report(self, recording: Recording, revision: str) -> RunReport:
-        cached = self._reports.get(recording.id)
-        if cached is None or cached[0] is not recording or cached[1] != revision:
-            # Applying newer rules to ten million steps takes too long: long runs keep older ones.
-            cached = (recording, revision, run_report(recording, recompute=not is_long(recording)))
-            self._reports.put(recording.id, cached)
-        return cached[2]
+            cached = self._reports.get(recording.id)
+            if cached is None or cached[0] is not recording or cached[1] != revision:
+                # Applying newer rules to ten million steps takes too long: long runs keep older ones.
+                cached = (recording, revision, run_report(recording, recompute=not is_long(recording)))
+                self._reports.put(recording.id, cached)
+            return cached[2]
 
 
 def is_long(recording: Recording) -> bool:

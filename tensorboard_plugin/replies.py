@@ -322,7 +322,7 @@ def total_reply(report: TotalSums) -> TotalReply:
                 "cause": cause["cause"],
                 "title": cause["title"],
                 "hours": cause[unit],
-                "saves": cause["saves_gpu_hours"] if unit == "gpu_hours" else cause["saves_hours"],
+                "saves": cast(dict, cause)[f"saves_{unit}"],
                 "trainings": cause["trainings"],
             }
             for cause in report["causes"]
@@ -348,24 +348,19 @@ def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
     spent = run[unit]
     is_judged = spent["not_judged"] < spent["total"] or not spent["total"]
     is_known = is_judged and bool(run["lost"] or not run["unknown_cost"])
-    return {
+    row: dict[str, Any] = {
         "id": run["id"],
         "recordings": run["recordings"] if len(run["recordings"]) > 1 else [],
         "restarts": len(run["restarts"]),
-        "ranks": run["ranks"],
-        "script": run["script"],
-        "user": run["user"],
-        "status": run["status"],
-        "start_ns": run["start_ns"],
-        "wall_s": run["wall_s"],
-        "gpus": run["gpus"],
+        **{name: cast(dict, run)[name] for name in ("ranks", "script", "user", "status", "start_ns", "wall_s", "gpus")},
         "hours": spent["total"],
         "lost": spent["lost"] if is_known else None,
-        "saves": (run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"]) if is_known else None,
+        "saves": cast(dict, run)[f"saves_{unit}"] if is_known else None,
         "causes": [*(loss["cause"] for loss in run["lost"]), *run["unknown_cost"]],
         "top": run["top"] and run["top"]["cause"],
         "since": since and (since["run"], since["speed"]),
     }
+    return cast(TrainingRow, row)
 
 
 def looked_in(logdir: str, whole: bool) -> LogDirectory:
@@ -383,13 +378,8 @@ def looked_in(logdir: str, whole: bool) -> LogDirectory:
 
 def static_file(name: str) -> bytes | None:
     """Return a file of the built frontend, None for anything else."""
-    folder = resources.files("tensorboard_plugin") / "static"
-    if not name or name.startswith(".") or not name.replace(".", "").replace("-", "").replace("_", "").isalnum():
-        return None
-    try:
-        return (folder / name).read_bytes()
-    except (OSError, FileNotFoundError):
-        return None
+    file = resources.files("tensorboard_plugin") / "static" / name
+    return file.read_bytes() if re.fullmatch(r"\w[\w.-]*", name) and file.is_file() else None
 
 
 def _phases(recording: Recording) -> list[PhaseReply]:
