@@ -7,9 +7,11 @@ each is changed as the program imports it.
 import functools
 import importlib.machinery
 import inspect
+import itertools
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -85,7 +87,7 @@ class Hooks:
             }
         for name, module in _CLASSES.items():
             self._waiting[module] = functools.partial(self._on_class, name)
-        self._loaders: dict[int, int] = {}  # id of an iterator of a loader -> its batches
+        self._loaders: Counter[int] = Counter()  # id of the dataset of a loader -> its batches
         self._loader: Any = None  # whose batches train
         self._drawn: Any = None  # the loader that gave the last batch
         self._in_fit = 0
@@ -102,11 +104,10 @@ class Hooks:
 
     def _with_args(self, owner: Any, method: str, more: Callable[[inspect.BoundArguments], dict[str, Any]]) -> None:
         """Replace a function by one that sets arguments, given the bound ones."""
-        original = getattr(owner, method)
-        signature = inspect.signature(original)
+        signature = inspect.signature(getattr(owner, method))
 
-        @functools.wraps(original)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        @_in_place_of(owner, method)
+        def called(original: Callable, *args: Any, **kwargs: Any) -> Any:
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:  # which the original explains
@@ -122,8 +123,6 @@ class Hooks:
                 else:
                     bound.arguments[name] = value
             return original(*bound.args, **bound.kwargs)
-
-        setattr(owner, method, called)
 
     def _redirected(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
         """Return arguments of a class that writes: the same name, in the folder that is thrown away."""
@@ -167,14 +166,11 @@ class Hooks:
 
     def _on_callback_list(self, module: Any) -> None:
         self._with_args(module.CallbackList, "__init__", self._callbacks)
-        hooks, original = self, module.CallbackList.on_train_begin
 
-        @functools.wraps(original)
-        def on_train_begin(callbacks: Any, logs: Any = None) -> None:
-            put_first(callbacks, _watch(module.Callback)(hooks.meter))
+        @_in_place_of(module.CallbackList, "on_train_begin")
+        def on_train_begin(original: Callable, callbacks: Any, logs: Any = None) -> None:
+            put_first(callbacks, _watch(module.Callback)(self.meter))
             original(callbacks, logs)
-
-        module.CallbackList.on_train_begin = on_train_begin
 
     def _callbacks(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         """Return the callbacks of a fit, evaluation or prediction without those that are left out, some less often."""
@@ -200,10 +196,9 @@ class Hooks:
 
     def _on_fit(self, trainer: type) -> None:
         self._with_args(trainer, "fit", self._fit_args)
-        original = trainer.fit  # type: ignore[attr-defined]
 
-        @functools.wraps(original)
-        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        @_in_place_of(trainer, "fit")
+        def fit(original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
             for name, value in self.change.args_for("compile").items():
                 setattr(model, name, value)
                 model.train_function = None
@@ -213,8 +208,6 @@ class Hooks:
             finally:
                 self._in_fit -= 1
                 self.meter.ends()
-
-        trainer.fit = fit  # type: ignore[attr-defined]
 
     def _fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         data = bound.arguments.get("x")
@@ -256,16 +249,14 @@ class Hooks:
     def _on_policy(self, module: Any) -> None:
         if self.change.target != "policy":
             return
-        original = module.dtype_policy
 
-        @functools.wraps(original)
-        def dtype_policy() -> Any:
+        @_in_place_of(module, "dtype_policy")
+        def dtype_policy(original: Callable) -> Any:
             if not self.change.applied:
                 self.change.applied = True
                 module.set_dtype_policy(self.change.args["name"])
             return original()
 
-        module.dtype_policy = dtype_policy
         self._with_args(module, "set_dtype_policy", lambda bound: {"policy": self.change.args["name"]})
 
     # -- tf.data ---------------------------------------------------------------------------------------
@@ -287,10 +278,9 @@ class Hooks:
 
     def _then_cached(self, dataset: Any, method: str) -> None:
         """Put a cache behind the stage that a change names, as the tab writes it: `map(decode) + batch`."""
-        original = getattr(dataset, method)
 
-        @functools.wraps(original)
-        def stage(*args: Any, **kwargs: Any) -> Any:
+        @_in_place_of(dataset, method)
+        def stage(original: Callable, *args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             function = _name(args[1] if args[1:] else kwargs.get("map_func") or kwargs.get("predicate"))
             names = [method, f"{method}({function})", f"{method}({'lambda' if function == '<lambda>' else function})"]
@@ -304,8 +294,6 @@ class Hooks:
                 if self.change.args.get("shuffle"):
                     made = made.shuffle(10_000)
             return made
-
-        setattr(dataset, method, staticmethod(stage) if method in ("from_generator", "zip") else stage)
 
     def _on_readers(self, module: Any) -> None:
         for name in _READERS:
@@ -341,37 +329,31 @@ class Hooks:
 
     def _on_loader(self, module: Any) -> None:
         self._with_args(module.DataLoader, "__init__", self._loader_args)
-        original, hooks = module._BaseDataLoaderIter.__next__, self
 
-        @functools.wraps(original)
-        def following(iterator: Any) -> Any:
-            if hooks._in_fit or hooks.meter.by_monitor:
+        @_in_place_of(module._BaseDataLoaderIter, "__next__")
+        def following(original: Callable, iterator: Any) -> Any:
+            if self._in_fit or self.meter.by_monitor:
                 return original(iterator)
             dataset = id(iterator._dataset)
-            training = dataset == hooks._loader
+            training = dataset == self._loader
             if training:
-                hooks.meter.batch_size = _batch_size(iterator._index_sampler)
-                hooks.meter.tick(hooks._loaders.get(dataset, 0))
+                self.meter.batch_size = _batch_size(iterator._index_sampler)
+                self.meter.tick(self._loaders[dataset])
             try:
                 batch = original(iterator)
             except StopIteration:
                 if training:
-                    hooks.meter.epoch_ends(hooks._loaders.get(dataset, 0))
+                    self.meter.epoch_ends(self._loaders[dataset])
                 raise
-            hooks._loaders[dataset] = hooks._loaders.get(dataset, 0) + 1
-            hooks._drawn = dataset
+            self._loaders[dataset] += 1
+            self._drawn = dataset
             return batch
 
-        module._BaseDataLoaderIter.__next__ = following
-        begin = module.DataLoader.__iter__
-
-        @functools.wraps(begin)
-        def iterate(loader: Any) -> Any:
-            if id(loader.dataset) == hooks._loader:
-                hooks.meter.epoch_begins()
-            return begin(loader)
-
-        module.DataLoader.__iter__ = iterate
+        @_in_place_of(module.DataLoader, "__iter__")
+        def iterate(original: Callable, loader: Any) -> Any:
+            if id(loader.dataset) == self._loader:
+                self.meter.epoch_begins()
+            return original(loader)
 
     def _loader_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         args = dict(self.change.args_for("DataLoader"))
@@ -398,29 +380,22 @@ class Hooks:
         module.register_optimizer_step_post_hook(stepped)
 
     def _on_tensor(self, module: Any) -> None:
-        original, hooks = module.Tensor.backward, self
-
-        @functools.wraps(original)
-        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not hooks._in_fit:
-                hooks.meter.loss(lambda: tensor.detach())
+        @_in_place_of(module.Tensor, "backward")
+        def backward(original: Callable, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._in_fit:
+                self.meter.loss(lambda: tensor.detach())
             return original(tensor, *args, **kwargs)
-
-        module.Tensor.backward = backward
 
     def _on_module(self, module: Any) -> None:
         if self.change.target != "torch.compile":
             return
-        original, hooks = module.Module.__call__, self
 
-        @functools.wraps(original)
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not hooks._compiled and layer.training and sys.modules["torch"].is_grad_enabled():
-                hooks._compiled = hooks.change.applied = True
-                layer.compile(**hooks.change.args)
+        @_in_place_of(module.Module, "__call__")
+        def call(original: Callable, layer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._compiled and layer.training and sys.modules["torch"].is_grad_enabled():
+                self._compiled = self.change.applied = True
+                layer.compile(**self.change.args)
             return original(layer, *args, **kwargs)
-
-        module.Module.__call__ = call
 
     # -- loops with our monitor ------------------------------------------------------------------------
 
@@ -474,6 +449,19 @@ class MonitorStandIn:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None
+
+
+def _in_place_of(owner: Any, name: str) -> Callable[[Callable], Callable]:
+    """Decorate a function that takes another one's place; it gets the original before the arguments."""
+    original = getattr(owner, name)
+
+    def replaced(function: Callable) -> Callable:
+        stand_in = functools.wraps(original)(lambda *args, **kwargs: function(original, *args, **kwargs))
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        setattr(owner, name, staticmethod(stand_in) if is_static else stand_in)
+        return stand_in
+
+    return replaced
 
 
 def _watch(base: type) -> type:
@@ -534,14 +522,12 @@ def _batch_size(data: Any) -> int | None:
 
 def _thin(callback: Any, hook: str, every: int) -> None:
     """Restrict a callback's hook to every `every`th call."""
-    original, calls = getattr(callback, hook), [-1]
+    calls = itertools.count()
 
-    def seldom(*args: Any, **kwargs: Any) -> None:
-        calls[0] += 1
-        if calls[0] % every == 0:
+    @_in_place_of(callback, hook)
+    def seldom(original: Callable, *args: Any, **kwargs: Any) -> None:
+        if next(calls) % every == 0:
             original(*args, **kwargs)
-
-    setattr(callback, hook, seldom)
 
 
 def _name(function: Any) -> str:

@@ -4,12 +4,13 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpu_util_callback.recording.manifest_facts import TriedFacts
 from gpu_util_callback.words import counted
 
 FILE = "trials.json"
+_SHOWN = {"code": str, "ratio": float, "low": float, "high": float, "resolved": bool, "pairs": int}
 
 
 def factor_text(ratio: float, low: float, high: float) -> str:
@@ -42,20 +43,12 @@ def outcomes(folder: str | Path) -> dict[str, TriedFacts]:
     shown: dict[str, TriedFacts] = {}
     for finding, trial in stored(folder).items():
         try:
-            ratio, low, high = (float(trial[name]) for name in ("ratio", "low", "high"))
-            pairs, resolved, code = int(trial["pairs"]), bool(trial["resolved"]), str(trial["code"])
+            facts = {name: kind(trial[name]) for name, kind in _SHOWN.items()}
         except (KeyError, TypeError, ValueError):
             continue
-        if 0 < low <= ratio <= high < math.inf:
-            doubt = "" if resolved else ", no change resolved"
-            text = f"Tried: {factor_text(ratio, low, high)}{doubt}, {counted(pairs, 'pair')}."
-            shown[finding] = {
-                "text": text,
-                "code": code,
-                "ratio": ratio,
-                "low": low,
-                "high": high,
-                "resolved": resolved,
-                "pairs": pairs,
-            }
+        if 0 < facts["low"] <= facts["ratio"] <= facts["high"] < math.inf:
+            doubt = "" if facts["resolved"] else ", no change resolved"
+            factor = factor_text(facts["ratio"], facts["low"], facts["high"])
+            text = f"Tried: {factor}{doubt}, {counted(facts['pairs'], 'pair')}."
+            shown[finding] = cast(TriedFacts, {"text": text, **facts})
     return shown
