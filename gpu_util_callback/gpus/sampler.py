@@ -131,141 +131,6 @@ class Worker(threading.Thread):
                 continue
 
 
-class SamplerThreads:
-    """All threads of one sampler.
-
-    The watcher reads the host and supervises the workers. Where a call has hung for a second, the
-    GPU that hangs keeps its thread and the others move to a new one: at most one per GPU. While
-    GPUs are listed it is left out (`Memory.skipped`), and retried when its call returns.
-
-    Args:
-        open_driver: opens the GPUs that no thread has opened yet, for the given worker; sets the
-            worker's `gate` before its first call.
-    """
-
-    def __init__(
-        self, open_driver: Callable[[Worker], Opened], memory: Memory, host: Callable[[], Host], hz: float
-    ) -> None:
-        self._memory = memory
-        self._open_driver = open_driver
-        self._host = host
-        self._hz = hz
-        self.stopped = threading.Event()
-        self._workers = [Worker(open_driver, hz, self.stopped)]
-        self._watcher = threading.Thread(target=self._watch, name="gpu-util-host", daemon=True)
-        self._watcher_cpu_s = 0.0
-        self._hanging: dict[Worker, _Call] = {}
-
-    def start(self) -> None:
-        """Start both threads and return at once."""
-        self._workers[0].start()
-        self._watcher.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """End the threads, waiting at most `timeout_s` for all of them together.
-
-        A worker whose call hangs is not waited for.
-        """
-        self.stopped.set()
-        until = time.perf_counter() + timeout_s
-        self._watcher.join(timeout_s)  # first: it notes which workers hang
-        for worker in self._workers:
-            if worker not in self._hanging:
-                worker.join(max(0.0, until - time.perf_counter()))
-
-    @property
-    def readers(self) -> list[GpuReader]:
-        return [reader for worker in tuple(self._workers) for reader in tuple(worker.readers)]
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds that the threads have used."""
-        return self._watcher_cpu_s + sum(worker.cpu_s for worker in self._workers)
-
-    @property
-    def hz(self) -> float:
-        """Ticks per second now; 0 while no GPU is sampled."""
-        rates = [
-            1 / worker.pace.period_s
-            for worker in self._workers
-            if worker.pace is not None and worker.readers and worker not in self._hanging
-        ]
-        return max(rates, default=0.0)
-
-    def _watch(self) -> None:
-        """Read the host, and watch for calls of the driver that hang, until the sampler is stopped."""
-        host = self._host()
-        host_due = 0.0
-        while True:
-            now = time.perf_counter()
-            if now >= host_due:
-                host_due = now + SLOW_S
-                host.read()
-            for worker in tuple(self._workers):
-                self._check(worker, now)
-            self._watcher_cpu_s = time.thread_time()
-            if self.stopped.wait(WATCH_S):
-                host.read()
-                return
-
-    def _check(self, worker: Worker, now: float) -> None:
-        """Note a call of a worker that has hung for `HANG_S`, or that one which hung has returned."""
-        hanging_call, call = self._hanging.get(worker), _call_of(worker)
-        if hanging_call is not None and call != hanging_call:
-            del self._hanging[worker]
-            self._answered(*hanging_call[:2])
-        if call is not None and call != hanging_call and now - call[2] >= HANG_S:
-            self._hanging[worker] = call
-            self._hangs(worker, *call[:2])
-
-    def _answered(self, symbol: str, key: str) -> None:
-        """Go on with a GPU whose call hung and returned."""
-        self._memory.forget(_HANG + symbol, key)
-        if key in self._memory.skipped:
-            self._memory.skipped.discard(key)
-            self._memory.recovered(key)  # the slow call may be retried at once
-            self._begin(self._open_driver, patient=True)
-
-    def _hangs(self, worker: Worker, symbol: str, key: str) -> None:
-        """Note a call that hangs, and sample the other GPUs on another thread."""
-        call_name = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
-        self._memory.note(
-            _HANG + symbol,
-            key,
-            f"the driver has not answered {call_name} for {HANG_S:g} s",
-            "see `dmesg`; `nvidia-smi` probably hangs as well",
-        )
-        stuck = worker.reading
-        answering = [reader for reader in worker.readers if reader is not stuck]
-        if worker.opened and answering and worker.gate is not None:
-            worker.stuck = [] if stuck is None else [stuck]
-            worker.gate.retired.set()
-            self._hand_over(worker.gate, answering)
-        elif not worker.opened and not worker.patient and key and worker.gate is not None:
-            self._memory.skipped.add(key)
-            worker.gate.retired.set()
-            self._begin(self._open_driver)
-
-    def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
-        """Give readers of a worker that hangs to a new one, with a gate of its own."""
-
-        def open_again(worker: Worker) -> Opened:
-            new_gate = Gate(gate.binding, self._memory)
-            worker.gate = new_gate  # before the first call, so that a hang in it is seen
-            return new_gate, [reader.renewed(new_gate) for reader in readers], None
-
-        self._begin(open_again, patient=True)  # no other thread opens these GPUs
-
-    def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
-        """Start a worker, which opens the driver itself; forget the workers that ended."""
-        if self.stopped.is_set():
-            return
-        worker = Worker(open_driver, self._hz, self.stopped, patient)
-        ended = [w for w in self._workers if not (w.opened or w.is_alive() or w in self._hanging)]
-        self._workers = [w for w in self._workers if w not in ended] + [worker]
-        worker.start()
-
-
 _HANG = "no answer to "
 _Call = tuple[str, str, float]  # function, key of its GPU, begin
 
@@ -283,6 +148,10 @@ class Sampler:
 
     Nothing in it raises to the caller or waits for the driver: NVML is loaded and started in the
     thread. Missing values are in `unavailable`, with a reason.
+
+    One thread, the watcher, reads the host and supervises the workers. Where a call has hung for a second,
+    the GPU that hangs keeps its thread and the others move to a new one: at most one per GPU. While
+    GPUs are listed it is left out (`Memory.skipped`), and retried when its call returns.
 
     Args:
         clock: the recording's clock; samples are stamped on it.
@@ -315,7 +184,11 @@ class Sampler:
         self._memory = Memory()
         self._pid: int | None = None
         self._started_s = 0.0
-        self._crew: SamplerThreads | None = None
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._watcher_cpu_s = 0.0
+        self._workers: list[Worker] = []
+        self._hanging: dict[Worker, _Call] = {}
         self._gpus: list[tuple[int, dict[str, object]]] = []
         self._driver: dict[str, str | None] = {}
         self._nvml_gpus: list[dict[str, object]] = []
@@ -323,20 +196,25 @@ class Sampler:
         _samplers.add(self)
 
     def start(self) -> None:
-        """Start the thread and return at once."""
-        if self._crew is not None:
+        """Start both threads and return at once."""
+        if self._watcher is not None:
             return
         self._pid = os.getpid()
         self._started_s = time.perf_counter()
-        self._crew = SamplerThreads(
-            self._open, self._memory, lambda: Host(self._store, self._clock, self._memory), self._hz
-        )
-        self._crew.start()
+        self._watcher = threading.Thread(target=self._watch, name="gpu-util-host", daemon=True)
+        self._begin(self._open)
+        self._watcher.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:
-        """End the threads, waiting at most `timeout_s`; a call that hangs is left behind."""
-        if self._crew is not None and self._in_this_process:
-            self._crew.stop(timeout_s)
+        """End the threads, waiting at most `timeout_s` for all of them; a call that hangs is left behind."""
+        if self._watcher is None or not self._in_this_process:
+            return
+        self._stopped.set()
+        until = time.perf_counter() + timeout_s
+        self._watcher.join(timeout_s)  # first: it notes which workers hang
+        for worker in self._workers:
+            if worker not in self._hanging:
+                worker.join(max(0.0, until - time.perf_counter()))
 
     def drain(self) -> list[SampleBlock]:
         """Return the samples since the last drain, one block per group."""
@@ -345,7 +223,7 @@ class Sampler:
     @property
     def gpus(self) -> list[dict[str, object]]:
         """The sampled GPUs; [] until the driver has answered. Unknown facts are None."""
-        readers = self._crew.readers if self._crew is not None else ()
+        readers = [reader for worker in tuple(self._workers) for reader in tuple(worker.readers)]
         shown = {reader.index: reader.facts for reader in readers}
         return [gpu | shown.get(index, {}) for index, gpu in self._gpus]
 
@@ -371,15 +249,93 @@ class Sampler:
 
     @property
     def overhead(self) -> dict[str, float]:
-        """{"sampler_cpu_pct": our share of one core, "hz": the rate now}."""
+        """{"sampler_cpu_pct": our share of one core, "hz": the rate now, 0 while no GPU is sampled}."""
         wall_s = time.perf_counter() - self._started_s
-        if self._crew is None or wall_s <= 0:
+        if self._watcher is None or wall_s <= 0:
             return {"sampler_cpu_pct": 0.0, "hz": 0.0}
-        return {"sampler_cpu_pct": 100 * self._crew.cpu_s / wall_s, "hz": self._crew.hz}
+        cpu_s = self._watcher_cpu_s + sum(worker.cpu_s for worker in self._workers)
+        ticking = [worker for worker in self._workers if worker.readers and worker not in self._hanging]
+        rates = [1 / worker.pace.period_s for worker in ticking if worker.pace is not None]
+        return {"sampler_cpu_pct": 100 * cpu_s / wall_s, "hz": max(rates, default=0.0)}
 
     @property
     def _in_this_process(self) -> bool:
         return self._pid == os.getpid()
+
+    # ---- threads ---------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Read the host, and watch for calls of the driver that hang, until the sampler is stopped."""
+        host = Host(self._store, self._clock, self._memory)
+        host_due = 0.0
+        while True:
+            now = time.perf_counter()
+            if now >= host_due:
+                host_due = now + SLOW_S
+                host.read()
+            for worker in tuple(self._workers):
+                self._check(worker, now)
+            self._watcher_cpu_s = time.thread_time()
+            if self._stopped.wait(WATCH_S):
+                host.read()
+                return
+
+    def _check(self, worker: Worker, now: float) -> None:
+        """Note a call of a worker that has hung for `HANG_S`, or that one which hung has returned."""
+        hanging_call, call = self._hanging.get(worker), _call_of(worker)
+        if hanging_call is not None and call != hanging_call:
+            del self._hanging[worker]
+            self._answered(*hanging_call[:2])
+        if call is not None and call != hanging_call and now - call[2] >= HANG_S:
+            self._hanging[worker] = call
+            self._hangs(worker, *call[:2])
+
+    def _answered(self, symbol: str, key: str) -> None:
+        """Go on with a GPU whose call hung and returned."""
+        self._memory.forget(_HANG + symbol, key)
+        if key in self._memory.skipped:
+            self._memory.skipped.discard(key)
+            self._memory.recovered(key)  # the slow call may be retried at once
+            self._begin(self._open, patient=True)
+
+    def _hangs(self, worker: Worker, symbol: str, key: str) -> None:
+        """Note a call that hangs, and sample the other GPUs on another thread."""
+        call_name = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
+        self._memory.note(
+            _HANG + symbol,
+            key,
+            f"the driver has not answered {call_name} for {HANG_S:g} s",
+            "see `dmesg`; `nvidia-smi` probably hangs as well",
+        )
+        stuck = worker.reading
+        answering = [reader for reader in worker.readers if reader is not stuck]
+        if worker.opened and answering and worker.gate is not None:
+            worker.stuck = [] if stuck is None else [stuck]
+            worker.gate.retired.set()
+            self._hand_over(worker.gate, answering)
+        elif not worker.opened and not worker.patient and key and worker.gate is not None:
+            self._memory.skipped.add(key)
+            worker.gate.retired.set()
+            self._begin(self._open)
+
+    def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
+        """Give readers of a worker that hangs to a new one, with a gate of its own."""
+
+        def open_again(worker: Worker) -> Opened:
+            new_gate = Gate(gate.binding, self._memory)
+            worker.gate = new_gate  # before the first call, so that a hang in it is seen
+            return new_gate, [reader.renewed(new_gate) for reader in readers], None
+
+        self._begin(open_again, patient=True)  # no other thread opens these GPUs
+
+    def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
+        """Start a worker, which opens the driver itself; forget the workers that ended."""
+        if self._stopped.is_set():
+            return
+        worker = Worker(open_driver, self._hz, self._stopped, patient)
+        ended = [w for w in self._workers if not (w.opened or w.is_alive() or w in self._hanging)]
+        self._workers = [w for w in self._workers if w not in ended] + [worker]
+        worker.start()
 
     def _open(self, worker: Worker) -> Opened:
         """Open the driver and all GPUs that no thread samples yet; runs in sampler threads."""
@@ -427,7 +383,8 @@ def _after_fork() -> None:
     """Disarm in a forked child (a data loader's worker): it has no thread and no driver state."""
     for sampler in list(_samplers):
         sampler._store = Store()  # the old lock may be held by the parent's thread for ever
-        sampler._crew = None
+        sampler._stopped = threading.Event()  # as that of an event
+        sampler._watcher, sampler._workers, sampler._hanging = None, [], {}
         sampler._pid = None
         sampler._sampled = set()
         sampler._memory.skipped.clear()
