@@ -156,14 +156,8 @@ def _as_stored(recording: Recording) -> Mapping[str, object] | None:
     stored = recording.stored
     if not stored or "verdict" not in stored:
         return None
-    return {
-        "id": recording.id,
-        "rank": recording.facts.get("rank"),
-        "wall_s": recording.account.get("wall_s"),
-        "verdict": stored["verdict"],
-        "findings": stored["findings"],
-        "spans": stored["spans"],
-    }
+    facts = {"id": recording.id, "rank": recording.facts.get("rank"), "wall_s": recording.account.get("wall_s")}
+    return facts | {name: stored[name] for name in ("verdict", "findings", "spans")}
 
 
 def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], RunReport]) -> list[RunReport]:
@@ -181,12 +175,8 @@ def _clock(recording: Recording, clocks: Clocks) -> WorkerClock | None:
     offset = clocks.of(recording.id)
     if offset is None:
         return None
-    return {
-        "offset_ns": offset.offset_ns,
-        "drift": offset.drift,
-        "at_ns": offset.at_ns,
-        "text": clocks.sentence(offset),
-    }
+    text = clocks.sentence(offset)
+    return {"offset_ns": offset.offset_ns, "drift": offset.drift, "at_ns": offset.at_ns, "text": text}
 
 
 def _since(
@@ -195,13 +185,8 @@ def _since(
     key = _model(recording)
     if key is None:
         return None
-    earlier = [
-        candidate
-        for candidate in recordings
-        if candidate.start_ns < recording.start_ns
-        and candidate.session != recording.session
-        and _model(candidate) == key
-    ]
+    earlier = [other for other in recordings if other.start_ns < recording.start_ns and _model(other) == key]
+    earlier = [other for other in earlier if other.session != recording.session]
     # Copies: reports are kept for other requests.
     runs = [copy(report) for report in [*_reports(earlier[-MAX_EARLIER:], report_of), report_of(recording)]]
     add_promises(runs)

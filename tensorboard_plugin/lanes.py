@@ -4,6 +4,7 @@ Those are drawn as work per batch of each stage, reading by reading.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -259,11 +260,8 @@ def _finest(lanes: list[LaneInfo]) -> list[LaneInfo]:
 
 
 def _group_order(group: str) -> tuple:
-    head = group.split("/")[0]
-    number = head[3:] if head.startswith("gpu") else ""
-    if number.isdigit():
-        return (0, int(number), group)
-    return (1, 0, group)
+    gpu = re.match(r"gpu(\d+)(/|$)", group)
+    return (0, int(gpu[1]), group) if gpu else (1, 0, group)
 
 
 def _sampled(recording: Recording, group: str, column: str, summary: dict) -> LaneInfo:
@@ -273,7 +271,8 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")
-    gpu: Gpu = _gpu(recording, head) or {"index": -1}  # none: nothing is known of it
+    gpus = (gpu for gpu in recording.facts.get("gpus") or () if head == f"gpu{gpu.get('index')}")
+    gpu = next(gpus, cast(Gpu, {"index": -1}))  # none: nothing is known of it
     peak = gpu.get("peak")
     if column == "mfu_pct" and peak:
         note, source = f"model FLOPs utilization: share of {peak_text(peak)}", ""
@@ -314,11 +313,6 @@ def _top(column: str, unit: str, summary: Mapping[str, Mapping[str, float]], tot
         # A process on several cores, a limit that was raised: never cut off (100.2 % is noise).
         top = 100.0 * math.ceil(min(highest, 1e9) / 100 - 0.01) if unit == "%" else highest
     return top
-
-
-def _gpu(recording: Recording, head: str) -> Gpu | None:
-    gpus = recording.facts.get("gpus") or ()
-    return next((gpu for gpu in gpus if head == f"gpu{gpu.get('index')}"), None)
 
 
 LANE = "pipeline"

@@ -6,9 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_util_callback import daemon
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import find_recordings, group_sessions, recording_id
 from gpu_util_callback.recording.manifest import UnknownFormat
@@ -126,18 +128,16 @@ class _Look:
     """A look at the runs of one store, on a thread of its own."""
 
     def __init__(self, runs: Mapping[str, str], look: _LookAtRun):
-        self.done = threading.Event()
         self.at = ""  # the directory that it looks at
         self.replaced = False  # another look has the other runs: this one ends with its run
         self._problems: list[Problem] = []
         self._since = time.monotonic()
-        # A daemon: a store that never answers must not keep TensorBoard from ending.
-        threading.Thread(target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True).start()
+        self.outcome = daemon.begin(lambda: self._work(runs, look), "gpu-util-runs")
 
     @property
     def is_silent(self) -> bool:
         """Return whether there has been no answer for long."""
-        return not self.done.is_set() and time.monotonic() - self._since > SILENT_S
+        return not self.outcome.done() and time.monotonic() - self._since > SILENT_S
 
     @property
     def problems(self) -> list[Problem]:
@@ -152,21 +152,18 @@ class _Look:
         self._since = time.monotonic()
 
     def _work(self, runs: Mapping[str, str], look: _LookAtRun) -> None:
-        try:
-            for name, path in runs.items():
-                if self.replaced:
-                    break
-                self._heard()
-                self.at = path
-                try:
-                    self._problems += look(name, path, self._heard)
-                except (OSError, ImportError) as error:
-                    self._problems.append(Problem(path, unreadable(error)))
-                except Exception as error:  # whatever it contains, it must not hide the others
-                    logger.exception("looking for recordings in %s failed", path)
-                    self._problems.append(Problem(path, f"cannot be read: {reason(error)}"))
-        finally:
-            self.done.set()
+        for name, path in runs.items():
+            if self.replaced:
+                break
+            self._heard()
+            self.at = path
+            try:
+                self._problems += look(name, path, self._heard)
+            except (OSError, ImportError) as error:
+                self._problems.append(Problem(path, unreadable(error)))
+            except Exception as error:  # whatever it contains, it must not hide the others
+                logger.exception("looking for recordings in %s failed", path)
+                self._problems.append(Problem(path, f"cannot be read: {reason(error)}"))
 
 
 class RunIndex:
@@ -260,7 +257,7 @@ class RunIndex:
                 self._begin()
         end = time.monotonic() + PATIENCE_S
         while (pending := self._gather()) and id not in self._by_id and time.monotonic() < end:
-            pending[0].done.wait(0.05 if id else PATIENCE_S / 4)
+            wait([pending[0].outcome], 0.05 if id else PATIENCE_S / 4)
 
     def _gather(self) -> list[_Look]:
         """Publish what was found; return the looks to wait for.
@@ -268,7 +265,7 @@ class RunIndex:
         A silent store is left alone: its runs are shown once it answers.
         """
         with self._lock:
-            pending = [look for look in self._current if not look.done.is_set() and not look.is_silent]
+            pending = [look for look in self._current if not look.outcome.done() and not look.is_silent]
             problems = [problem for look in self._current for problem in look.problems]
             if self._changed or (not pending and problems != self.problems):
                 self._changed = False  # first: what changes from here on is published the next time
@@ -291,7 +288,7 @@ class RunIndex:
         for name, path in directories.items():
             stores.setdefault(self._store(path), {})[name] = path
         for store, runs in stores.items():
-            looks = self._looks[store] = [look for look in self._looks.get(store, []) if not look.done.is_set()]
+            looks = self._looks[store] = [look for look in self._looks.get(store, []) if not look.outcome.done()]
             silent = [look for look in looks if look.is_silent]
             most = 1 if is_remote(store) else MOST_SILENT
             if len(silent) == len(looks) < most:

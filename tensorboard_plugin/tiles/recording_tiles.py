@@ -192,7 +192,8 @@ class TopTiles:
         if group == "steps":
             lengths = end - start
         elif len(first):
-            time = _present(fold.of("first", "time"))
+            time = fold.of("first", "time")
+            time = time[time < FAR]
             lengths = self.top.step_at(time + fold.width) - self.top.step_at(time)
         else:
             return 0
@@ -235,10 +236,6 @@ class TopTiles:
 
 def _bits(width: int) -> int:
     return (width - 1).bit_length()
-
-
-def _present(places: np.ndarray) -> np.ndarray:
-    return places[places < FAR]
 
 
 def _rows(since: np.ndarray, step: np.ndarray | None, columns: object, values: np.ndarray) -> Cells:
@@ -458,17 +455,13 @@ class RecordingTiles:
             for name, values in decoded.items():
                 self._cached.put((self, info.name, group, name), values, values.nbytes)
             columns_by_group[group] = decoded
-        return {
-            group: _rows(
-                np.maximum(columns_by_group[group][""] - top.origin_ns, 0),
-                columns_by_group[group]["step"] if group == "steps" else None,
-                columns,
-                np.stack([columns_by_group[group][name] for name in columns])
-                if columns
-                else np.zeros((0, len(columns_by_group[group][""])), np.float32),
-            )
-            for group, columns in requested.items()
-        }
+        rows = {}
+        for group, columns in requested.items():
+            values = columns_by_group[group]
+            matrix = np.array([values[name] for name in columns], np.float32).reshape(len(columns), len(values[""]))
+            step = values["step"] if group == "steps" else None
+            rows[group] = _rows(np.maximum(values[""] - top.origin_ns, 0), step, columns, matrix)
+        return rows
 
 
 def _other_axis(top: Top, view: View, steps: Cells) -> np.ndarray:
