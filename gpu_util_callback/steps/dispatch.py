@@ -295,8 +295,8 @@ class DispatchWatch:
         self._working = working
         self._loop = loop
         self._operations = operations
-        self._samples = self._between = self._between_predict = self._between_set_up = 0
-        self._between_input = 0
+        self._samples = 0
+        self._between: Counter[str] = Counter()  # samples between steps, by what they were in; "" = all
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
@@ -334,7 +334,7 @@ class DispatchWatch:
         """Return the seconds until the next sample: few while samples are few, infinite where none has a meaning."""
         if not self._meaning:
             return float("inf")
-        samples = self._samples - min(self._kinds[COMPILING], _COMPILED) + self._between
+        samples = self._samples - min(self._kinds[COMPILING], _COMPILED) + self._between[""]
         if samples < _DENSE:
             return _DENSE_S
         return _USUAL_S if samples < _ENOUGH else _RARE_S
@@ -445,22 +445,21 @@ class DispatchWatch:
 
     def _look_between(self) -> None:
         """Sample the stack between two steps: in `model.predict`, its set-up, an iterator, or another function."""
-        in_predict, sets_up_call, set_up, in_iterator = False, False, False, False
+        seen: set[str] = {""}
+        sets_up_call, in_iterator = False, False
         function: CodeType | None = None  # the outermost one that no step is in
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
             if code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user":
                 function = code if code.co_name != "<module>" else function
             in_iterator |= delivers(code)
             if code.co_name == "predict" and "keras/src/" in path_of(code):
-                in_predict = True
-                set_up |= sets_up_call
+                seen |= {"_predict", "_predict_set_up"} if sets_up_call else {"_predict"}
             sets_up_call |= sets_up(code)
         if self._working():
             return  # it went on meanwhile
-        self._between += 1
-        self._between_predict += in_predict
-        self._between_set_up += set_up
-        self._between_input += in_iterator and not in_predict
+        if in_iterator and "_predict" not in seen:
+            seen.add("_input")
+        self._between.update(seen)
         if function is not None:
             self._between_functions[function] += 1
 
@@ -542,7 +541,7 @@ class DispatchWatch:
             of them in `model.predict`, in what that makes for each call, in the iterator of a
             dataset, and `between_in_function`, in the program's function `between_function`.
         """
-        if not self._samples and not self._between:
+        if not self._samples and not self._between[""]:
             return {}
         place = self._own.most_common(1)
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
@@ -560,10 +559,7 @@ class DispatchWatch:
             "at_place": place[0][1] if place else 0,
             "function": name if usual else None,
             "operations": self._operations.per_step if self._operations is not None else None,
-            "between": self._between,
-            "between_predict": self._between_predict,
-            "between_predict_set_up": self._between_set_up,
-            "between_input": self._between_input,
+            **{f"between{part}": self._between[part] for part in ("", "_predict", "_predict_set_up", "_input")},
             "between_function": name_of(between[0][0]) if between else None,
             "between_in_function": between[0][1] if between else 0,
             "called": name_of(called[0][0]) if called else None,
