@@ -417,19 +417,15 @@ def account_lines(title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: 
 
 
 def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
-    width = pen.width
-    bar, so_far, drawn = "", 0.0, 0
-    for _, seconds, code, letter in parts:
+    width, blocks = pen.width, pen.unicode and pen.color
+    bar, so_far, drawn, entries = "", 0.0, 0, []
+    for name, seconds, code, letter in parts:
         so_far += max(0.0, seconds)
         upto = min(width, round(width * so_far / total))
-        cells = upto - drawn
-        bar += pen.paint(("█" if pen.unicode and pen.color else letter) * cells, code)
+        bar += pen.paint(("█" if blocks else letter) * (upto - drawn), code)
         drawn = max(drawn, upto)
-    entries = []
-    for name, seconds, code, letter in parts:
-        mark = pen.paint("■" if pen.unicode and pen.color else letter, code)
         text = f"{name} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
-        entries.append((mark, text))
+        entries.append((pen.paint("■" if blocks else letter, code), text))
     rows, row, used = [], "", 0
     for mark, text in entries:
         size = 2 + len(text)
