@@ -87,13 +87,10 @@ class Memory:
 
     def lost(self, gpu: str, reason: str) -> None:
         """Mark the GPU as gone and try it again later."""
-        count = self._gone_failures[gpu] = self._gone_failures.get(gpu, 0) + 1
-        self.gone[gpu] = time.perf_counter() + BACK_OFF_S[min(count, 3) - 1]
-        self._reasons["GPU", gpu] = {
-            "source": gpu,
-            "reason": f"{reason}: no values from it since then",
-            "cure": LOST_CURE,
-        }
+        self._gone_failures[gpu] = self._gone_failures.get(gpu, 0) + 1
+        self.still_lost(gpu)
+        why = f"{reason}: no values from it since then"
+        self._reasons["GPU", gpu] = {"source": gpu, "reason": why, "cure": LOST_CURE}
 
     def still_lost(self, gpu: str) -> None:
         """Wait longer before the next try of a GPU that is still lost."""
