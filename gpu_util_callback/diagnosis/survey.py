@@ -1,6 +1,8 @@
 """One row a run, of all runs of log directories: from its summary, its manifest, or diagnosed from its rows."""
 
+import contextlib
 import marshal
+import sys
 import tempfile
 import time
 from array import array
@@ -125,10 +127,8 @@ def survey(
         unread.sort(key=lambda item: item[1].path)
     result.read = len(unread)
     if unread:
-        answers = (
-            _by_ray(unread, thresholds, recompute) if engine == "ray" else _by_threads(unread, thresholds, recompute)
-        )
-        for count, (row, problems) in enumerate(answers, 1):
+        read = _by_ray if engine == "ray" else _by_threads
+        for count, (row, problems) in enumerate(read(unread, thresholds, recompute), 1):
             result.problems += problems
             if row is not None:
                 result.rows.append(row)
@@ -162,12 +162,16 @@ def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None,
     """Have a Ray cluster read the rows; its nodes must reach the log directories."""
     import ray
 
-    if not ray.is_initialized():
+    begun = not ray.is_initialized()
+    if begun:
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
     task = ray.remote(num_cpus=1)(_rows_of_folders)
     parts = ([place for _, place in unread[at : at + TASK_RUNS]] for at in range(0, len(unread), TASK_RUNS))
-    for rows in [task.remote(part, dict(thresholds or {}), recompute) for part in parts]:
-        yield from ray.get(rows)
+    with contextlib.redirect_stdout(sys.stderr):  # where Ray prints that a worker was killed: no part of `--json`
+        for rows in [task.remote(part, dict(thresholds or {}), recompute) for part in parts]:
+            yield from ray.get(rows)
+        if begun:
+            ray.shutdown()  # it prints no more
 
 
 def _rows_of_folders(places: Sequence[Found], thresholds: Mapping, recompute: bool) -> list[Answer]:

@@ -227,12 +227,9 @@ class _Fleet:
         self.older_rules += row["rules_version"] != RULES_VERSION
         self.active_s += sum(row["active"]) * wall_s
         self.measured_s += len(row["active"]) * wall_s
-        if row["gpus"]:
-            self.with_gpus += 1
-        else:
-            self.without_gpus_s += wall_s
-        alone = ("folder", row["run"], row["id"])
-        of_job = ("job", row["job"], str(row["fit_index"])) if row["job"] else alone
+        self.with_gpus += bool(row["gpus"])
+        self.without_gpus_s += 0.0 if row["gpus"] else wall_s
+        of_job = ("job", row["job"], str(row["fit_index"])) if row["job"] else ("folder", row["run"], row["id"])
         for key in (of_job, *_lookup_keys(row)):
             self._keys.append(hash(key))
             self._key_of.append(len(self.numbers))
@@ -242,7 +239,7 @@ class _Fleet:
     def trainings(self) -> Iterator[Training]:
         """Yield all trainings, oldest first. Only rows that share a key with others are compared."""
         heads = array("Q")  # the place of each training's first row
-        joined: dict[int, list[tuple[list[int], str, int | None]]] = {}  # by head: its starts
+        joined: dict[int, list[tuple[list[int], str]]] = {}  # by head: its starts
         for places in self._sharing():
             if len(places) == 1:
                 heads.extend(places)
@@ -253,21 +250,19 @@ class _Fleet:
                 starts = [[place_of[id(row)] for row in start.rows] for start in training.starts]
                 head = min(starts[0], key=self._start_ns.__getitem__)
                 heads.append(head)
-                facts = ((start.because, start.kept_steps) for start in training.starts)
-                joined[head] = [(of_start, *fact) for of_start, fact in zip(starts, facts, strict=True)]
+                joined[head] = [(of, start.because) for of, start in zip(starts, training.starts, strict=True)]
         in_order = sorted(heads, key=self._start_ns.__getitem__)
         for _, same in groupby(in_order, key=self._start_ns.__getitem__):
-            begun = [self._training(joined.get(head) or [([head], "", None)]) for head in same]
+            begun = [self._training(joined.get(head) or [([head], "")]) for head in same]
             yield from sorted(begun, key=lambda training: training.starts[0].first["id"])
 
     def _row(self, place: int) -> Row:
         return self._rows.numbered(self.numbers[place])
 
-    def _training(self, starts: Iterable[tuple[list[int], str, int | None]]) -> Training:
-        """Return the training of these starts: places of rows, `because` and `kept_steps` of each."""
-        training = Training([Start([self._row(place) for place in of], because, kept) for of, because, kept in starts])
-        if len(training.starts) == 1:
-            _count_kept(training.starts)
+    def _training(self, starts: Iterable[tuple[list[int], str]]) -> Training:
+        """Return the training of these starts: places of rows, and `because`, of each."""
+        training = Training([Start([self._row(place) for place in of], because) for of, because in starts])
+        _count_kept(training.starts)
         return training
 
     def _sharing(self) -> Iterator[list[int]]:

@@ -72,6 +72,18 @@ def test_a_cluster_diagnoses_what_has_no_summary(cluster, tmp_path, capsys):
     assert "no_such" in capsys.readouterr().err
 
 
+def test_what_ray_prints_of_a_killed_worker_is_no_part_of_the_json(cluster, tmp_path, capsys, monkeypatch):
+    """Ray prints it on standard output whatever `log_to_driver` says, and runs the task again."""
+    import ray
+
+    get = ray.get
+    monkeypatch.setattr(ray, "get", lambda ref: print("(raylet) A worker died") or get(ref))
+    make_recording(tmp_path / "slow", "slow", 300, 3, scalars=False)
+    assert main(["total", str(tmp_path), "--engine", "ray", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["recordings"] == 1 and "A worker died" in printed.err
+
+
 def train(tmp_path, *trainers):
     return results(start("ray_train_program.py", str(tmp_path), *trainers), 280)
 
