@@ -286,3 +286,17 @@ def test_torchdata_s_own_loader_is_known():
     mapped = nodes.ParallelMapper(nodes.IterableWrapper(range(9)), abs, num_workers=2, method="thread")
     facts = inputs.describe_input(nodes.Loader(nodes.Batcher(mapped, 3)))
     assert (facts["input_kind"], facts["input_workers"]) == ("torchdata nodes", 2)
+
+
+def test_a_line_that_waits_for_a_lock_is_noted_as_one():
+    def item(lock):
+        with lock:
+            return 1
+
+    timer, code = CallTimer("item"), item.__code__
+    for line in (1, 1, 2):
+        timer.sample([(code, code.co_firstlineno + line)])
+    assert timer.facts()["slow"] == "lock"
+    for _ in range(3):
+        timer.sample([(code, code.co_firstlineno + 2)])
+    assert "slow" not in timer.facts()
