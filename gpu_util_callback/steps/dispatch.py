@@ -261,7 +261,7 @@ def _whose(function: ast.expr, names: Mapping[str, object], reads: bool) -> str:
     owner = names[root.id]
     package = owner.__name__ if isinstance(owner, type(sys)) else getattr(owner, "__module__", None)
     package = str(package or type(owner).__module__).partition(".")[0]
-    return "" if package in _FRAMEWORKS | {"builtins", "__main__"} else ast.unparse(function)
+    return "" if package in _FRAMEWORKS | {"builtins", "__main__", "gpu_util_callback"} else ast.unparse(function)
 
 
 class DispatchWatch:

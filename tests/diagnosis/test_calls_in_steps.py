@@ -35,6 +35,11 @@ def step(model, x, averages):
     z = x @ y
     k = jax.random.split(x)
 jax = type("LoadedLater", (), {})()
+from gpu_util_callback import GpuUtilMonitor
+monitor = GpuUtilMonitor.__new__(GpuUtilMonitor)
+def loop(loader):
+    for x in monitor.batches(loader):
+        with monitor.step(): GpuUtilMonitor.phase(monitor, "log")
 """
 
 
@@ -64,6 +69,8 @@ def program(tmp_path, monkeypatch):
         (11, "print"),
         (12, ""),
         (13, ""),
+        (18, ""),
+        (19, ""),
     ],
 )
 def test_only_calls_that_are_surely_no_training_are_named(program, line, call):
