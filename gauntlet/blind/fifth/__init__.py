@@ -1,1 +1,1 @@
-"""Twenty programs written after the fourth set was measured, by somebody who knew neither rules nor results."""
+"""Twenty programs written after the fourth set was measured, by somebody who had read neither rules nor tests nor guides."""
