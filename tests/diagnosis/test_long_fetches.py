@@ -429,8 +429,8 @@ def test_of_long_fetches_of_a_generator_the_line_is_named():
 @pytest.mark.parametrize(
     ("slow", "says"),
     [
-        ("lock", "There it waits for a lock: hold that only around what it protects"),
-        ("draw", "take parts of one order, drawn once a pass. This changes which rows meet in a batch."),
+        ("lock", "where it waits for a lock: hold that only around what it protects"),
+        ("draw", "take parts of one order, drawn once a pass; this changes which rows meet in a batch."),
         ("", "generate is mostly at generate (data.py, line 9)."),
     ],
 )

@@ -65,20 +65,21 @@ def at_line(wait: InputWait, advice: Advice) -> Advice:
     """Return the advice with the line of the program that the input's function mostly is in."""
     if not wait.call_line or wait.made_at_once:
         return advice
-    text = f"{advice.text} {wait.call_name} is mostly at {wait.call_line}."
+    place = f"{wait.call_name} is mostly at {wait.call_line}"
     slow = (wait.named or {}).get("slow")
     if slow == "lock":
-        text += " There it waits for a lock: hold that only around what it protects, or give each worker its own."
-    if slow != "draw":
-        return replace(advice, text=text)
-    changes = "which rows meet in a batch"
-    text += (
-        f" That puts all rows in a random order: take parts of one order, drawn once a pass. This changes {changes}."
-    )
-    if advice.saves:
-        return replace(advice, text=text)
+        place += ", where it waits for a lock: hold that only around what it protects, or give each worker its own"
+    changes = "which rows meet in a batch" if slow == "draw" else ""
+    if changes:
+        place += ", which puts all rows in a random order: take parts of one order, drawn once a pass; this changes "
+        place += changes
+    # What to do stands at the end, where a short report begins.
+    observed = advice.text.removesuffix(advice.remedy).rstrip() if advice.remedy else advice.text
+    advice = replace(advice, text=f"{observed} {place}. {advice.remedy}".strip())
+    if not changes or advice.saves:
+        return advice
     code = "rows = order[i * n : i * n + n]  # order = rng.permutation(...), once a pass"
-    return replace(advice, text=text, code=code, changes=changes)
+    return replace(advice, code=code, changes=changes)
 
 
 def made_once(wait: InputWait) -> Advice | None:
