@@ -1,1 +1,1 @@
-"""Twenty programs written after the fourth set was measured, by somebody who had read neither rules nor tests nor guides."""
+"""Twenty programs written after the fourth set was measured, by somebody who had read no rule, test or guide."""
