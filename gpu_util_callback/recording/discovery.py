@@ -44,8 +44,8 @@ class Recordings(list[Recording]):
         return self.unread + [problem for recording in self for problem in recording.problems]
 
     def _repr_html_(self) -> str:
-        lines = [f"{each.run}: {each.status}, {counted(each.step_count, 'step')}" for each in self]
-        return f"<pre>{html.escape(chr(10).join([*lines, *map(str, self.problems)]))}</pre>"
+        runs = (f"{recording.run}: {recording.status}, {counted(recording.step_count, 'step')}" for recording in self)
+        return "<pre>" + html.escape("\n".join([*runs, *map(str, self.problems)])) + "</pre>"
 
 
 def read_recordings(logdir: str | os.PathLike) -> Recordings:
