@@ -176,7 +176,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "ms_per_step": ("per step", "ms"),
     "once_pct": ("waiting for input, share of the run", "%"),
     "operations_per_step": ("eager operations per step, about", ""),
-    "other_cpus": ("cores that other programs keep busy", ""),
+    "other_cpus": ("cores that the rest of the machine keeps busy", ""),
     "others_active_at_least_pct": ("other workers' GPUs active, at least", "%"),
     "others_active_pct": ("GPU active for other processes", "%"),
     "others_collective_ms_per_step": ("other workers: waiting in collectives, per step", "ms"),

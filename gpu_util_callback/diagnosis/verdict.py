@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.cores import measure_cores
+from gpu_util_callback.diagnosis.evidence.cores import WHO_ELSE, measure_cores
 from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
@@ -44,7 +44,8 @@ NOTHING = "Nothing held up training"
 NOTHING_IN_TRACE = "Nothing held up the GPU"
 NOTHING_LARGE = "Nothing large held up training"  # ... if small findings are listed
 UNCHECKED = "the inside of steps"  # what an all-clear without a GPU's samples says it did not check
-OTHER_PROGRAMS = "Other programs used"  # how a verdict begins where they kept the cores from a run without findings
+# How a verdict begins where others kept the cores from a run without findings.
+OTHERS_USED = tuple(f"{capitalized(others)} used" for others in WHO_ELSE)
 COMPILING = "but compiling"  # what follows NOTHING where the GPU was busy otherwise
 NO_STEP = "No training step was recorded yet."
 NOT_TRACED = "No findings"  # a trace without what the device did
@@ -63,7 +64,7 @@ _TOOK = {
     part: f"{capitalized(_WENT_INTO[part].removeprefix('in '))} took"
     for part in ("input_wait", "compile", "validation", "callbacks")
 }
-SMALL = (NOTHING_LARGE, OTHER_PROGRAMS, *_TOOK.values())  # verdicts without a cause, beside small findings
+SMALL = (NOTHING_LARGE, *OTHERS_USED, *_TOOK.values())  # verdicts without a cause, beside small findings
 CLEAR = (NOTHING, *SMALL)  # how verdicts without a cause begin, but those of UNKNOWN
 # Beginning of a verdict on a run without findings -> what it says; any other one: that the loss has no single cause.
 _CALM: dict[str, Calm] = {
@@ -508,7 +509,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         return f"{others or (nothing if mostly and not slower else UNKNOWN)}: {clear}. {_unchecked(run)}{slower}"
     is_plural = len(idle.gpus) > 1
     gpu = "the GPUs were" if is_plural else "the GPU was"
-    basis = " on average" * is_plural + " (not counting other programs)" * (_others_pct(run, idle) >= 1)
+    basis = " on average" * is_plural + " (not counting other processes)" * (_others_pct(run, idle) >= 1)
     active = f"{percent(idle.active_pct)} of the time{basis}"
     if idle.active_pct < BUSY_PCT.default:
         otherwise = ""
@@ -558,9 +559,9 @@ def _kernels_at_least(run: Run, idle: Idle) -> float | None:
 
 
 def _cores_of_others(run: Run) -> str:
-    """Return which part of the cores other programs used, where all were busy; "" where not, or not known."""
+    """Return which part of the cores others used, where all were busy; "" where not, or not known."""
     cores = measure_cores(run, run.whole)
-    used = f"{OTHER_PROGRAMS} {min(cores.allowed, cores.of_others):.1f} of the {cores.allowed} cores"
+    used = f"{capitalized(cores.others)} used {min(cores.allowed, cores.of_others):.1f} of the {cores.allowed} cores"
     if cores.queued is not None:
         used += f", and this one's threads waited for one {percent(100 * cores.queued)} of their time"
     return used if cores.full and cores.others_compute else ""

@@ -248,6 +248,12 @@ def guarded(**facts) -> Generated:
     return waits(**{"framework": TORCH} | facts, gpus=[], **DATALOADER)
 
 
+def one_of_two(**facts) -> Generated:
+    run = waits(**facts)
+    run.facts |= {"world_size": 2}
+    return run
+
+
 SHARED_NODE = {"cpus": 128, "cpus_allowed": 8}
 starved = dataset(**PROCESSES | {"input_workers": 2}, gpus=[], machine={"cpus": 2, "cpus_allowed": 2})
 
@@ -266,6 +272,9 @@ SAID = [
     (starved, busy(30, 97, children_cpu_pct=60), "Both cores are busy", "workers = 16"),
     # The others have cores of their own: 60 of the 120 that this process may not use.
     (guarded(machine=SHARED_NODE), busy(790, 53), "All 8 cores are busy", "other programs"),
+    # Seen: a rank of two on one host was told to stop what else runs there, which was the other one.
+    (waits(**TWO_CORES, **DATALOADER, **LOOP), busy(90, 97), "with other programs", "of this job"),
+    (one_of_two(**TWO_CORES, **DATALOADER, **LOOP), busy(90, 97), "with other processes of this job", "stop"),
     (waits(PYTHON, wait_ms=35), busy(20, 40), "It mostly waits", "computes in Python"),
     (waits(PYTHON, wait_ms=35), busy(52, 40), "Time one call", "computes in Python"),  # the training's CPU time?
     (waits(PYTHON, wait_ms=35), busy(52, 95), "Time one call", "computes in Python"),  # as far as it gets a core

@@ -10,7 +10,8 @@ from generated_runs import GPU, Generated, findings_of, reported, write
 from gpu_util_callback.diagnosis import logdir_report, run_report
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import promise_once
-from gpu_util_callback.diagnosis.verdict import headline, saves_range
+from gpu_util_callback.diagnosis.verdict import SMALL, headline, saves_range
+from gpu_util_callback.job import RayContext, job_facts
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.screen import grouped, two_lines
 from gpu_util_callback.report.terminal import comparison_table, render
@@ -65,6 +66,7 @@ LOADER = {
     "batch_size": 64,
     "loop": "custom",
 }
+JAX_PROCESSES = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
 NOT_HELD_UP = "Nothing held up training: "
 
 
@@ -76,7 +78,7 @@ NOT_HELD_UP = "Nothing held up training: "
         (compiling_a_little(), "GPU active ", "no single cause"),
         (run_of([GPU], gpu_share=0.97), "Nothing held up training", "active 9"),
         (run_of([GPU, GPU | {"index": 1}]), "", "the GPUs were active 97 % of the time on average"),
-        (shared(), "", "active 88 % of the time (not counting other programs)"),
+        (shared(), "", "active 88 % of the time (not counting other processes)"),
         (run_of(), NOT_HELD_UP, ". No GPU, so the inside of steps was not checked."),
         (unsampled(), NOT_HELD_UP, ". GPU utilization was not measured, so the inside of steps was not checked."),
         (blind(), "", "No GPU, so waits for input and the inside of steps were not checked."),
@@ -310,6 +312,26 @@ def test_cores_that_other_programs_keep_are_said_in_place_of_an_all_clear(gpus, 
     assert verdict.startswith("GPU active " if gpus else "Other programs used") and "held" not in verdict
     quiet = run.diagnose(samples=run.samples() | host_samples(run, process_cpu_pct=own, cpu_pct=own / 2 + 2))
     assert "Other programs" not in quiet["verdict"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        job_facts(environ={"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "29500"}),
+        job_facts(environ=JAX_PROCESSES),
+        job_facts(environ={}, framework=("JAX", "a", 0, 4)),
+        RayContext("Ray Tune", "train_ab12_00000").facts(),
+    ],
+    ids=["torchrun", "JAX by environment", "the framework's count", "Ray Tune"],
+)
+def test_cores_that_a_job_may_keep_itself_are_not_said_to_be_other_programs(place):
+    """Seen: one of two ranks on two cores was told that other programs used 0.8 of them."""
+    run = run_of([])
+    run.facts |= {"machine": {"cpus": 2, "cpus_allowed": 2}} | place
+    full = host_samples(run, process_cpu_pct=115, cpu_pct=96, threads_queued_pct=85)
+    verdict = run.diagnose(samples=run.samples() | full)["verdict"]
+    assert verdict.startswith("Other processes of this job or other programs used 0.8 of the 2 cores, and "), verdict
+    assert verdict.startswith(SMALL)
 
 
 def host_samples(run: Generated, **values: float) -> dict:

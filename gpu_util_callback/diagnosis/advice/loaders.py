@@ -706,8 +706,7 @@ LIMITS = (
     Entry(
         "cores",
         when=lambda wait: wait.cores.full,
-        says="{loader_limit}: {pace}. Make a sample cheaper, or stop what else runs here: more "
-        "workers would only share the cores.",
+        says="{loader_limit}: {pace}. Make a sample cheaper: more workers would only share the cores.",
     ),
     Entry(
         "one at a time",

@@ -9,6 +9,8 @@ from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.thresholds import THREE_QUARTERS, Constant, Count
 
 FULL_CPU_PCT = Constant(100 * THREE_QUARTERS, "with the cores this busy, more threads take time from each other")
+# Who may compute beside a process on its own, and beside one of a job, each of which measures only its own time.
+WHO_ELSE = ("other programs", "other processes of this job or other programs")
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 
 
@@ -21,9 +23,10 @@ class Cores:
         in_use: cores of the machine that anybody keeps busy; infinite if not sampled.
         own: those that this process keeps busy; None = not sampled.
         of_workers: those that its worker processes keep busy; None = not sampled.
-        of_others: those that other programs keep busy, which are taken to fill first the cores on which this
-            process cannot run; 0 = none, or unknown.
-        left: those that other programs leave to this process.
+        of_others: those that others keep busy, which are taken to fill first the cores on which this process
+            cannot run; 0 = none, or unknown.
+        others: who these may be, of `WHO_ELSE`.
+        left: those that others leave to this process.
         reachable: those that this process can have beside the others: what they leave idle, or the fair share of
             two threads on a machine that is full; infinite if unknown.
         spare: idle ones. On PyTorch, cores on which its threads spin count as busy.
@@ -36,6 +39,7 @@ class Cores:
     own: float | None
     of_workers: float | None
     of_others: float
+    others: str
     left: float
     reachable: float
     spare: float
@@ -44,7 +48,7 @@ class Cores:
 
     @property
     def others_compute(self) -> bool:
-        """True if other programs take a noticeable part of this process' cores."""
+        """True if others take a noticeable part of this process' cores."""
         return 0 < LITTLE * self.allowed <= self.of_others and self.left < self.allowed
 
     @property
@@ -59,9 +63,9 @@ class Cores:
 
     @property
     def busy(self) -> str:
-        """The busy cores in words, with the share of other programs."""
+        """The busy cores in words, with the share of others."""
         count = {1: "the only core is", 2: "both cores are"}.get(self.allowed, f"all {self.allowed or ''} cores are")
-        others = f", {min(self.allowed, self.of_others):.1f} of them with other programs" if self.others_compute else ""
+        others = f", {min(self.allowed, self.of_others):.1f} of them with {self.others}" if self.others_compute else ""
         return f"{' '.join(count.split())} busy{others}"
 
 
@@ -72,20 +76,19 @@ def measure_cores(run: Run, where: Range) -> Cores:
     busy, own, of_workers, waiting = (None if pct is None else pct / 100 for pct in percents)
     machine, runs_on, allowed = _allowed(run)
     in_use = busy * machine if busy is not None and machine else math.inf
-    of_others, reachable, spare, queued = 0.0, math.inf, 0.0, None
+    of_others, reachable, spare = 0.0, math.inf, 0.0
     if own is not None and not math.isinf(in_use) and not (of_workers is None and run.fit.get("input_processes")):
         of_others = max(0.0, in_use - own - (of_workers or 0) - (machine - runs_on))
     left = min(allowed, runs_on - of_others)
     ours = _kept_busy(run, own, of_workers, in_use)
     full = 100 * ours >= FULL_CPU_PCT * (allowed or math.inf) or 100 * (busy or 0) >= FULL_CPU_PCT
     if allowed and own is not None:
-        fair = runs_on * THREADS / (THREADS + of_others)
-        reachable = max(own, min(allowed, max(left, fair)))
+        reachable = max(own, min(allowed, max(left, runs_on * THREADS / (THREADS + of_others))))
         spinning = (run.fit.get("step_threads") or 0) * ((run.framework, run.device) == ("torch", "cpu"))
         spare = 0.0 if full else max(0.0, left - max(ours, spinning))
-    if waiting is not None and own is not None:
-        queued = max(0.0, waiting) / max(1.0, waiting + own)
-    return Cores(allowed, in_use, own, of_workers, of_others, left, reachable, spare, full, queued)
+    queued = None if waiting is None or own is None else max(0.0, waiting) / max(1.0, waiting + own)
+    others = WHO_ELSE[int(run.manifest.get("world_size", 1)) > 1 or run.manifest.get("trial_of") == "Ray Tune"]
+    return Cores(allowed, in_use, own, of_workers, of_others, others, left, reachable, spare, full, queued)
 
 
 def _allowed(run: Run) -> tuple[int, int, int]:
@@ -97,7 +100,6 @@ def _allowed(run: Run) -> tuple[int, int, int]:
 
 def _kept_busy(run: Run, own: float | None, of_workers: float | None, in_use: float) -> float:
     """Return the cores that this process and its workers keep busy; 1 for a worker not measured."""
-    workers = int(run.fit.get("input_workers") or 0)
-    if "pydataset" in run.input_kind and not run.fit.get("input_processes"):
-        workers = 0  # they are threads of this process
+    are_threads = "pydataset" in run.input_kind and not run.fit.get("input_processes")
+    workers = 0 if are_threads else int(run.fit.get("input_workers") or 0)
     return (own or 0.0) + workers * (min(1.0, in_use) if of_workers is None else of_workers / max(1, workers))

@@ -66,7 +66,7 @@ class Contention(Rule):
 
 
 def _time_of_others(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
-    """Return a GPU's samples and the time that other programs took in each; None if none did."""
+    """Return a GPU's samples and the time that other processes took in each; None if none did."""
     if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
         return None
     samples = sampled(run, gpu, OTHERS)
@@ -81,7 +81,7 @@ def _time_of_others(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.nda
 def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     """Return advice: other GPUs if some are free; else how to find the other process."""
     names = gpu_names(shared)
-    says = f"Another program computes on {names}, too, and the two take turns. "
+    says = f"Another process computes on {names}, too, and the two take turns. "
     own_gpus = [gpu for gpu in run.working_gpus if gpu not in shared]
     others = [gpu["index"] for gpu in run.gpus if gpu["index"] not in (*shared, *own_gpus)]
     free = [gpu for gpu in others if _free(run, gpu, limit)]
