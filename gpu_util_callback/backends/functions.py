@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -175,20 +176,23 @@ class FirstCall:
         look: calls the function with the arguments, returns (its result, what was observed).
 
     Attributes:
-        function: the model's own.
+        function: returns the model's own, or None once the model has let it go. It is not kept for longer: JAX would
+            take a step compiled before `model.compile` for the one after it, with the old loss and optimizer.
         observed: None before the first call.
     """
 
     def __init__(self, look: Callable[[Callable, tuple[object, ...]], tuple[object, object]]):
         self._look = look
-        self.function: Callable | None = None
+        self.function: Callable[[], Callable | None] = lambda: None
         self.observed: Any = None
 
     @uncounted
     def around(self, model: KerasModel, inner: Callable) -> Callable:
         """Return the model's own function, looked at in its first call, unless an earlier fit has done so."""
-        self.function, self.observed = inner, getattr(inner, "__dict__", {}).get(_OBSERVED)
-        if self.observed is not None or not hasattr(inner, "__dict__"):
+        if not hasattr(inner, "__dict__"):
+            return inner
+        self.function, self.observed = weakref.ref(inner), inner.__dict__.get(_OBSERVED)
+        if self.observed is not None:
             return inner
         pending = True
 

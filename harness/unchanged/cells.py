@@ -44,6 +44,7 @@ MODES = (
     "validation_data",
     "class_weight",
     "two fits",
+    "compiled again",
     "other callbacks",
     "profiler windows",
 )

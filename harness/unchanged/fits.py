@@ -169,6 +169,7 @@ class Mode:
         around: entered around the whole.
         windows: the steps that our callback profiles.
         fits: how many of `fit` follow each other.
+        losses: that of the first fit, and those with which the model is compiled again before each fit after it.
     """
 
     model: type = keras.Model
@@ -178,6 +179,7 @@ class Mode:
     around: Callable[[], Any] = contextlib.nullcontext
     windows: Any = "off"
     fits: int = 1
+    losses: tuple[str, ...] = ("binary_crossentropy",)
 
 
 def noise(shape):
@@ -300,6 +302,7 @@ MODES: dict[str, Mode] = {
     "validation_data": Mode(fitted=validated),
     "class_weight": Mode(fitted=lambda: {"class_weight": {0: 1.0, 1: 3.0}}),
     "two fits": Mode(model=Noisy, fits=2),
+    "compiled again": Mode(fits=2, losses=("binary_crossentropy", "mean_squared_error")),
     "other callbacks": Mode(compiled=with_ema, fitted=others),
     "profiler windows": Mode(windows=[(2, 4), (9, 11)]),
     "MirroredStrategy": Mode(around=mirrored),
@@ -331,11 +334,13 @@ def fit(kind: str, mode: str, log_dir: str | None) -> dict[str, Any]:
         compiled = {"optimizer": "adam", **how.compiled()}
         if BACKEND == "tensorflow":
             compiled.setdefault("jit_compile", False)
-        model.compile(loss="binary_crossentropy", metrics=["accuracy"], **compiled)
+        model.compile(loss=how.losses[0], metrics=["accuracy"], **compiled)
         batches, history = Batches(), {}
         for number in range(how.fits):
             if number:
                 given = KINDS[kind]()
+            if number and how.losses[number:]:
+                model.compile(loss=how.losses[number], metrics=["accuracy"], **{**compiled, **how.compiled()})
             fitted = {"epochs": EPOCHS, "verbose": 0, **how.fitted()}
             ours = []
             if log_dir is not None:

@@ -24,6 +24,7 @@ FEW = {
     Cell("tensorflow", "tf.data", "profiler windows"),
     Cell("jax", "arrays", "graph"),
     Cell("jax", "filter", "graph"),
+    Cell("jax", "arrays", "compiled again"),  # JAX takes an old step for the new one where that is kept
     Cell("torch", "torch DataLoader", "graph"),
     Cell("torch", "filter", "random ops in train_step"),
     Cell("tensorflow", "tf.function", "plain", loop=True),

@@ -69,7 +69,7 @@ class JaxAdapter(PythonAdapter):
 
     def work(self, batch: int | None) -> CountedWork | None:
         first = self._first
-        function = jitted_in(first.function) if first is not None else None
+        function = jitted_in(first.function()) if first is not None else None
         if first is None or function is None:
             raise NotCounted("the model is not compiled")
         return None if first.observed is None else count(function, first.observed)
