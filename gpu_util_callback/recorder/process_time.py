@@ -132,8 +132,9 @@ class ProcessTime:
 
         Returns: `fits`, `fits_s`, `compilations` in them and `compile_s`; `between_s` by name,
             whose sum is exact and whose parts are estimates, and `predict_set_up_s`, the part of
-            `predict` that prepares each call; `other_at`, the line of the program in which most of "other code"
-            passes, and its seconds; `inputs`, how many different data the fits were given.
+            `predict` that prepares each call; `other_at`, the function of the program in which most of "other
+            code" passes and its longest line, and the function's seconds; `inputs`, how many different data the fits
+            were given.
         """
         with self._lock:
             if self._fits < 2:
@@ -149,7 +150,11 @@ class ProcessTime:
             shares.pop(WAITING, None)
             facts: dict[str, object] = {} if None in self._inputs else {"inputs": len(self._inputs)}
             if OTHER in weights and self._at and total:
-                place, weight = self._at.most_common(1)[0]
+                functions: Counter[str] = Counter()
+                for line, ns in self._at.items():
+                    functions[line.rpartition(", line ")[0]] += ns
+                [(function, weight)] = functions.most_common(1)
+                place = next(line for line, _ in self._at.most_common() if line.startswith(f"{function}, line "))
                 facts |= {"other_at": place, "other_at_s": round(weight / total * between_s, 6)}
             return facts | {
                 "fits": self._fits,

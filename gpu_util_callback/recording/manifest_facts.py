@@ -543,7 +543,7 @@ class ProcessFacts(TypedDict, total=False):
     compile_s: Number
     between_s: Required[dict[str, Number]]  # by name
     predict_set_up_s: Number
-    other_at: str  # the line of the program in which most of "other code" passes, and how much of it
+    other_at: str  # the function of the program in which most of "other code" passes, at its longest line, and its time
     other_at_s: Number
     inputs: Count  # different data that the fits were given; absent where that is not known
 

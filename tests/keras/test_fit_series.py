@@ -356,6 +356,17 @@ def test_how_many_different_data_the_fits_were_given(given, different, tmp_path,
     assert ended(tmp_path)[-1].facts["process"].get("inputs") == different
 
 
+def test_other_code_is_named_by_its_function_with_all_its_lines():
+    """Seen: `prepare` was nine tenths of it, and none of its lines half."""
+    process = ProcessTime()
+    process._fits, process._samples, process._between_ns = 2, 100, 10 * 10**9
+    process._weights.update({"other code": 100})
+    lines = {"train (a.py, line 9)": 34, "prepare (a.py, line 3)": 35, "prepare (a.py, line 5)": 30}
+    process._at.update(lines | {"prepare_all (a.py, line 5)": 1})
+    facts = process.facts(0)
+    assert (facts["other_at"], facts["other_at_s"]) == ("prepare (a.py, line 3)", 6.5)
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("shared", [True, False], ids=["one recording", "a recording each"])
 def test_the_time_between_fits_is_accounted_by_name(shared, tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ class Script:
         between_s: time between the fits, by name.
         compilations, compile_s: of train functions in the fits.
         predict_set_up_s: what `predict` needs to prepare each call, part of `between_s`.
-        other_at, other_at_s: the line of the program in which most of "other code" passes, and its time.
+        other_at, other_at_s: the function of the program in which most of "other code" passes, at its longest line,
+            and the function's time.
         inputs: different data that the fits were given; None = not known.
     """
 

@@ -120,8 +120,8 @@ def _ahead(script: Script) -> Advice:
     function = script.other_at.partition(" ")[0].rpartition(".")[2]
     load = function if function.isidentifier() else "load"
     return Advice(
-        f"{duration(script.other_at_s)} pass at {script.other_at}. Does that bring the data of the next fit? If so, "
-        "let a thread do it while this one trains.",
+        f"{duration(script.other_at_s)} pass at {script.other_at}. Does that make data for the next fit? If so, make "
+        "what is alike for all fits once, before the first, or let a thread do it while this one trains.",
         "import concurrent.futures\npool = concurrent.futures.ThreadPoolExecutor(1)\n"
         f"coming = pool.submit({load}, ...)  # before the loop\n"
         f"data, coming = coming.result(), pool.submit({load}, ...)  # before each fit, for the next one",
