@@ -22,6 +22,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_TWENTIETH,
     BUSY_PCT,
     FOUR_FIFTHS,
+    MIN_SAMPLES,
     MOSTLY,
     SMALL_US,
     Count,
@@ -572,6 +573,13 @@ def _unchecked(run: Run) -> str:
     why = "GPU utilization was not measured" if run.used_gpus else "No GPU"
     waits = "" if run.steps.total("wait_known") else "waits for input and "
     unchecked = f"{why}, so {waits}{UNCHECKED} {'were' if waits else 'was'} not checked."
+    calls = run.fit.get("python_in_steps") or {}
+    parts = sorted((calls.get("parts") or {}).items(), key=lambda item: -item[1])
+    # On a CPU the thread computes or waits for what does; where most of a step is in no known part, they say little.
+    is_known = (calls.get("samples") or 0) >= MIN_SAMPLES.default and sum(share for _, share in parts) >= MOSTLY
+    if is_known and not waits and not run.used_gpus and run.framework_facts.get("device") == "cpu":
+        shares = ", ".join(f"{part} {percent(100 * share)}" for part, share in parts)
+        unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
     stack_samples, small_us = stack_samples_of(run), SMALL_US.default
     if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
         unchecked += (

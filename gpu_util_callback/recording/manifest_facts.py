@@ -165,6 +165,7 @@ class PythonInSteps(TypedDict, total=False):
     calls: str  # ... what it calls there, ...
     learned: bool  # ... whether a step learns from its value, as from a part of the loss, ...
     at_line: Share  # ... and its share of that
+    parts: dict[str, Share]  # of PyTorch's step on a CPU, such as "backward" -> its share of the time
     through: str  # what a compiled step calls it through, such as tf.numpy_function
     of_batch: bool | None  # whether the step gives it the batch alone, nothing that the model computes; null = unknown
 

@@ -91,6 +91,16 @@ _LEARNS_FROM = _LEARNS | {"minimize", "train_step", "grad", "value_and_grad"}
 _COLLECTS = frozenset({"append", "extend", "add", "insert", "update"})
 _OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
+# Files and functions that run a part of PyTorch's step -> the part. `wrapper` is around every optimizer's `step`.
+_PARTS = {
+    ("torch/nn/modules/module.py", "_call_impl"): "forward",
+    ("torch/autograd/__init__.py", "backward"): "backward",
+    ("torch/autograd/__init__.py", "grad"): "backward",
+    ("torch/optim/optimizer.py", "wrapper"): "optimizer.step",
+    ("torch/optim/optimizer.py", "zero_grad"): "zero_grad",
+    ("torch/nn/modules/module.py", "zero_grad"): "zero_grad",
+    ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer.apply",
+}
 # Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 # Functions of TensorFlow and JAX that a compiled step calls, mostly on a thread of the runtime's, to call Python.
@@ -301,6 +311,7 @@ class DispatchWatch:
         self._functions: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
         self._weight = 0.0  # of all samples but those of compiling
+        self._parts = defaultdict[str, float](float)  # of PyTorch's step -> weight
         # Seconds in steps in which the thread had a core, and in which it did not wait for one; the reading before.
         self._ran_s = self._ready_s = 0.0
         self._before: tuple[float, float, float] | None = None
@@ -365,6 +376,7 @@ class DispatchWatch:
             self._in_steps.update(code for _, code, _ in own)
         if kind != COMPILING:
             self._weight += weight
+            self._note_part(weight, stack)
             if self._note_called_back(weight, stack):
                 return
         if kind in ("", EAGER, COMPILED, LOGGING):
@@ -374,6 +386,12 @@ class DispatchWatch:
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
+
+    def _note_part(self, weight: float, stack: Stack) -> None:
+        """Count a sample for the innermost part of a step; a forward that the backward repeats is the backward's."""
+        parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []
+        if parts:
+            self._parts["backward" if parts[0] == "forward" and "backward" in parts else parts[0]] += weight
 
     def _note_called_back(self, weight: float, stack: Stack) -> bool:
         """Count a sample for Python that the compiled step waits for; return whether there is any."""
@@ -503,12 +521,13 @@ class DispatchWatch:
                     weights[functions[called].named(called[1])] += weight
         return weights
 
-    def aside(self) -> dict[str, str | float | bool | None]:
+    def aside(self) -> dict[str, str | float | bool | dict[str, float] | None]:
         """Return what does not train within the steps, for the manifest; {} before samples.
 
         Returns: `samples`; the share of the time `aside`, in calls that are neither the framework's nor the input's;
             the line `at` which most of that passes, what it `calls`, whether a step learns from it
-            (`learned`), and its share `at_line`; of a function that a compiled step calls, `through` what, and
+            (`learned`), and its share `at_line`; the share of each of the `parts` of PyTorch's step without CUDA; of a
+            function that a compiled step calls, `through` what, and
             whether it is given the batch alone (`of_batch`).
         """
         samples = self._samples - self._kinds[COMPILING]
@@ -527,6 +546,7 @@ class DispatchWatch:
             "calls": call,
             "learned": learned,
             "at_line": round(most / aside, 4) if aside else 0.0,
+            "parts": {part: round(weight / self._weight, 4) for part, weight in self._parts.items()},
         }
 
     def facts(self) -> dict[str, str | float | None]:
@@ -576,6 +596,12 @@ def sets_up(code: CodeType) -> bool:
 def path_of(code: CodeType) -> str:
     """Return the path of a function's file, with slashes on any system."""
     return code.co_filename.replace("\\", "/")
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def part_of(code: CodeType) -> str:
+    """Return the part of PyTorch's step that a function runs; "" for others."""
+    return _PARTS.get((path_of(code).rpartition("-packages/")[2], code.co_name), "")
 
 
 def name_of(code: CodeType) -> str:

@@ -1,5 +1,7 @@
 """Real loops that nothing compiles are seen, told what to add, and left as they are."""
 
+import threading
+
 import pytest
 from packages import need
 from processes import shared
@@ -274,3 +276,71 @@ def test_operations_are_counted_by_the_numbers_of_the_batches():
     count.step([1.0])  # not TensorFlow's: unknown
     assert count.per_step == 63
     assert OperationCount("jax").per_step is None
+
+
+def test_the_parts_of_a_step_of_pytorch_are_told_apart():
+    """Each is looked at from within: a closure of the optimizer's and a repeated forward are parts of their own."""
+    need("torch")
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    seen: list[str] = []
+
+    def look():
+        watch = DispatchWatch("torch", threading.get_ident(), lambda: True)
+        watch.look()
+        seen.extend(watch.aside()["parts"] or ["none"])
+
+    class Looks(torch.nn.Linear):
+        def forward(self, x):
+            look()
+            y = super().forward(x)
+            if y.requires_grad:
+                y.register_hook(lambda gradient: look())
+            return y
+
+    class Optimizer(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        def step(self, closure=None):
+            if closure is not None:
+                closure()
+            look()
+
+    model, x = Looks(2, 1), torch.ones(3, 2)
+    optimizer = Optimizer(model.parameters())
+
+    def told(call) -> list[str]:
+        seen.clear()
+        call()
+        return list(seen)
+
+    def closure():
+        model(x).sum().backward()
+
+    assert told(closure) == ["forward", "backward"]
+    assert told(optimizer.step) == ["optimizer.step"]
+    assert told(lambda: optimizer.step(closure)) == ["forward", "backward", "optimizer.step"]
+    repeated = checkpoint(model, x, use_reentrant=False)
+    assert told(repeated.sum().backward) == ["backward", "backward"], "the forward is computed anew, for it"
+    loss = model(x).sum()
+    assert told(lambda: torch.autograd.grad(loss, model.weight)) == ["backward"]
+    assert told(look) == ["none"]
+    model.weight.register_post_accumulate_grad_hook(lambda weight: optimizer.step())
+    assert told(closure)[-1] == "optimizer.step", "in the backward"
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "part"),
+    [
+        ("keras/src/optimizers/base_optimizer.py", "apply", "optimizer.apply"),
+        ("torch/optim/optimizer.py", "zero_grad", "zero_grad"),
+        ("torch/nn/modules/module.py", "zero_grad", "zero_grad"),
+        ("torch/optim/lr_scheduler.py", "step", ""),
+        ("torch/autograd/function.py", "backward", ""),
+    ],
+)
+def test_a_part_of_a_step_is_known_by_the_function_that_runs_it(path, function, part):
+    code = compile("pass", f"/usr/lib/python3/dist-packages/{path}", "exec").replace(co_name=function)
+    assert dispatch.part_of(code) == part

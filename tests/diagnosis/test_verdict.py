@@ -70,6 +70,14 @@ JAX_PROCESSES = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JA
 NOT_HELD_UP = "Nothing held up training: "
 
 
+def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: float) -> Generated:
+    """A run whose steps passed in these parts of PyTorch's, by so many stack samples."""
+    run = run_of(gpus)
+    run.facts["framework"]["device"] = device
+    run.facts["fit"]["python_in_steps"] = {"samples": samples, "parts": parts}
+    return run
+
+
 @pytest.mark.parametrize(
     "run, begins, there",
     [
@@ -82,6 +90,15 @@ NOT_HELD_UP = "Nothing held up training: "
         (run_of(), NOT_HELD_UP, ". No GPU, so the inside of steps was not checked."),
         (unsampled(), NOT_HELD_UP, ". GPU utilization was not measured, so the inside of steps was not checked."),
         (blind(), "", "No GPU, so waits for input and the inside of steps were not checked."),
+        (
+            in_parts(**{"forward": 0.034, "backward": 0.08, "optimizer.step": 0.88}),
+            NOT_HELD_UP,
+            "No GPU, so only stack samples show the inside of steps: optimizer.step 88 %, backward 8 %, forward 3.4 %.",
+        ),
+        (in_parts(19, optimizer=0.88), NOT_HELD_UP, "the inside of steps was not checked."),
+        (in_parts(device=None, optimizer=0.88), NOT_HELD_UP, "the inside of steps was not checked."),
+        (in_parts(forward=0.3, backward=0.1), NOT_HELD_UP, "the inside of steps was not checked."),  # most is elsewhere
+        (in_parts(gpus=[GPU], optimizer=0.88), NOT_HELD_UP, "the GPU was active"),
         (run_of([GPU], wait_ms=3), "The GPU waits for its input: ", ""),  # now and then: it does not starve
         (run_of([GPU], wait_ms=20), "The input pipeline starves the GPU: ", ""),
         # 3.2 s of 40 are 9 %, a gain within the scatter of a run whose parts' pace lies 12 % from its middle as a rule.
