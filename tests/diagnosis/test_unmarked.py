@@ -96,6 +96,14 @@ def test_a_function_outside_the_steps_has_its_name():
     assert span["evidence"]["between_function_pct"] == 90
 
 
+def test_a_loader_that_lightning_makes_again_for_each_epoch_has_its_name():
+    """Seen: texts parsed in train_dataloader were time without a name, behind a small wait for batches."""
+    run = in_function(90, function="Reviews.train_dataloader", trainer="lightning")
+    assert run.diagnose()["verdict"].startswith("Reviews.train_dataloader runs after each epoch: 12 s of ")
+    [span] = run.findings("host_stall")
+    assert "in setup" in span["advice"]["text"] and span["saves_s"] == 0
+
+
 def test_a_function_between_the_steps_is_to_be_marked_by_its_name():
     [span] = in_function(80, each_epoch=False, function="log_images").findings("host_stall")
     assert span["title"] == "log_images runs between the steps" and span["saves_s"] == 0

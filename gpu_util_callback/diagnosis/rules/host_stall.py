@@ -162,11 +162,16 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
         evidence = {"between_input_pct": round(100 * fetching, 1)}
         return "Training waits for its input between the steps", "fetching", advice, evidence
     function, in_function = dispatch.get("between_function"), (dispatch.get("between_in_function") or 0) / max(1, count)
-    if function and count >= least and in_function >= MOSTLY and not run.trainer:
+    loads = run.trainer == "lightning" and str(function).endswith(".train_dataloader")
+    if function and count >= least and in_function >= MOSTLY and (loads or not run.trainer):
         often = "" if place == "between the steps" else f" {place}"
         evidence = {"between_function": function, "between_function_pct": round(100 * in_function, 1)}
-        return f"{function} runs {place}", "function", _less_often(function, often, place), evidence
+        advice = Advice(_LOADS.format(function)) if loads else _less_often(function, often, place)
+        return f"{function} runs {place}", "function", advice, evidence
     return None
+
+
+_LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
 
 
 def _less_often(function: str, often: str, place: str) -> Advice:
