@@ -379,7 +379,7 @@ def looked_in(logdir: str, whole: bool) -> LogDirectory:
 def static_file(name: str) -> bytes | None:
     """Return a file of the built frontend, None for anything else."""
     file = resources.files("tensorboard_plugin") / "static" / name
-    return file.read_bytes() if re.fullmatch(r"\w[\w.-]*", name) and file.is_file() else None
+    return file.read_bytes() if re.fullmatch(r"\w[\w.-]{0,99}", name) and file.is_file() else None
 
 
 def _phases(recording: Recording) -> list[PhaseReply]:

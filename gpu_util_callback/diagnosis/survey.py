@@ -5,6 +5,7 @@ import marshal
 import sys
 import tempfile
 import time
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ class Stored(Sequence[Any]):
     def __init__(self, objects: Iterable[Any] = ()):
         self.order: Sequence[int] | None = None
         self._file = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - open as long as this is
+        weakref.finalize(self, self._file.close)
         self._starts = array("Q", [0])  # bytes[objects + 1]
         for each in objects:
             self.append(each)

@@ -20,10 +20,6 @@ T = TypeVar("T")
 _TOO_SOON_S = 0.3  # the kernel counts CPU time in steps of 10 ms
 _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
-# The kernel's names for memory that it cannot take back: files' pages it can drop and read again.
-_HELD = ("RssAnon", "RssShmem", "VmSwap")
-# Of a worker's memory what no other process shares: a forked one has all that its parent had, before it copies any.
-_OWN = ("Private_Dirty", "Swap")
 _WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
 _CORES_S = 1.0  # how often the CPU time of this process' children and the waits of its threads are read, at most
 _SELDOM_SHARE = 0.002  # of a core, that either of these may take
@@ -151,7 +147,7 @@ class Host:
 
     def _read_held_memory(self, row: dict[str, float]) -> None:
         """Add what this process, its workers and its container hold."""
-        held_bytes = _sum_of("/proc/self/status", _HELD)
+        held_bytes = _held_bytes()
         row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes
         row["python_blocks"] = float(sys.getallocatedblocks())
         workers = self._try("workers", lambda: self._seldom("workers", _WORKERS_S, self._read_workers))
@@ -164,7 +160,7 @@ class Host:
         """Return the number of this process's children and what they hold of their own."""
         number, total_bytes = 0, 0
         for child in self._process.children(recursive=True):
-            worker_bytes = _sum_of(f"/proc/{child.pid}/smaps_rollup", _OWN)
+            worker_bytes = _own_bytes(child.pid)
             try:
                 if worker_bytes is None:
                     memory = child.memory_info()
@@ -221,6 +217,19 @@ class Host:
             self._off.add(part)
             self._memory.note(f"host {part}", "", f"{type(error).__name__}: {error}")
             return None
+
+
+def _held_bytes() -> int | None:
+    """Return the bytes of this process that the kernel cannot take back as it can files' pages; None without /proc."""
+    return _sum_of("/proc/self/status", ("RssAnon", "RssShmem", "VmSwap"))
+
+
+def _own_bytes(pid: int) -> int | None:
+    """Return what a process holds that no other one shares; None where the kernel does not say.
+
+    A forked worker's resident memory has all that its parent had, before it copies any of it.
+    """
+    return _sum_of(f"/proc/{pid}/smaps_rollup", ("Private_Dirty", "Swap"))
 
 
 def _sum_of(path: str, names: Sequence[str]) -> int | None:

@@ -50,7 +50,9 @@ def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(frame
 def test_an_operation_that_waits_for_the_compiled_step_before_it_is_no_eager_step(mode):
     """JAX hands steps over: what comes next, a split of random keys or a read, sleeps until there is room."""
     report, claims = reported("jax", mode)
-    assert claims == [] and report["verdict"].startswith("Nothing held up training"), report["verdict"]
+    # On a full machine it begins with what others took.
+    calm = ("Nothing held up training", "Other programs used")
+    assert claims == [] and report["verdict"].startswith(calm), report["verdict"]
     assert report["fit"]["dispatch"]["on_core"] < 0.5
 
 
