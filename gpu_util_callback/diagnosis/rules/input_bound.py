@@ -312,7 +312,7 @@ class InputBound(Rule):
         cores, queued, input_cpus = wait.cores, wait.cores.queued, wait.input_cpus
         if queued is None or not input_cpus or 100 * queued < limits["core_wait_pct"]:
             return
-        if not cores.full or input_cpus < max(cores.of_others, A_TENTH * cores.allowed):
+        if not cores.full or input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
             return  # a model's own threads fill the cores, too
         share = min(queued * wait.share_of_input, input_cpus / cores.allowed)
         explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
