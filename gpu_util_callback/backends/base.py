@@ -40,7 +40,13 @@ class Runtime:
     """A framework in this process, with or without Keras: its facts, GPUs, compilations and state.
 
     The base class is for none that is known.
+
+    Attributes:
+        called_back: returns how a compiled step calls a Python function, None = it is no step's; on any thread.
+            None where compiled steps call none.
     """
+
+    called_back: Callable[[CodeType], CalledBack | None] | None = None
 
     def framework(self) -> dict[str, object]:
         """Return the manifest's `framework`, without Keras."""
@@ -83,10 +89,6 @@ class Runtime:
     def retraced(self) -> Retraced | None:
         """Return the compiled function that has the most traces; None where none has several, or that is not known."""
         return None
-
-    def called_back(self, code: CodeType) -> CalledBack | None:
-        """Return how a compiled step calls a Python function; None = it is no step's. On any thread."""
-        return CalledBack("a callback (jax.pure_callback, io_callback)")
 
     def exchanges(self) -> Exchanges | None:
         """Return how often and how long gradients were exchanged so far; None = not known. On any other thread."""

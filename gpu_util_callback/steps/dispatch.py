@@ -284,6 +284,7 @@ class DispatchWatch:
         loop: the loop's code object, to identify the function it calls for a step.
         operations: counts those of each step.
         called_back: returns how a compiled step calls a Python function; None = the function is no step's.
+            Without it other threads are not looked at.
     """
 
     def __init__(
@@ -293,10 +294,11 @@ class DispatchWatch:
         working: Callable[[], bool],
         loop: CodeType | None = None,
         operations: OperationCount | None = None,
-        called_back: Callable[[CodeType], CalledBack | None] = lambda code: None,
+        called_back: Callable[[CodeType], CalledBack | None] | None = None,
     ):
         self._meaning = _MEANING.get(framework, ())
-        self._how_called_back = functools.lru_cache(_MOST_KNOWN)(called_back)
+        self._calls_back = called_back is not None
+        self._how_called_back = functools.lru_cache(_MOST_KNOWN)(called_back or (lambda code: None))
         # (line of the program, function that the step calls) -> weight of its samples
         self._called_back = defaultdict[tuple[str, CodeType], float](float)
         self._hands_over = framework == "jax"  # steps, before they are done
@@ -395,7 +397,8 @@ class DispatchWatch:
 
     def _note_called_back(self, weight: float, stack: Stack) -> bool:
         """Count a sample for Python that the compiled step waits for; return whether there is any."""
-        for called in (stack, *(other for thread, other in all_stacks(_DEEPEST).items() if thread != self._thread)):
+        others = all_stacks(_DEEPEST) if self._calls_back else {}
+        for called in (stack, *(other for thread, other in others.items() if thread != self._thread)):
             names = [code.co_qualname for _, code, _ in called]
             depth = next((at for at, name in enumerate(names) if name.endswith(_CALLS_BACK)), 0)
             own = [(code, line) for _, code, line in called[:depth] if self._meaning_of(code) == "user"]

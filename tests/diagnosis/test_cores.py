@@ -47,6 +47,11 @@ def test_workers_that_fill_the_cores_are_priced_by_their_own_cpu_time():
     assert "1.0 of 2 cores" in finding["advice"]["text"] and "same item in every epoch" in finding["advice"]["text"]
 
 
+def test_it_costs_no_more_than_the_input_computes():
+    [finding] = cores(full(), host(own=20, children=110, all_pct=98, queued=300))
+    assert finding["lost_s"] == pytest.approx(0.55 * 400 * 0.03, rel=0.1)
+
+
 def test_the_threads_of_a_pipeline_are_its_own():
     run = full({"input_kind": "tf.data", "loop": "fit"}, stages=STAGES)
     [finding] = cores(run, host(own=190, children=0, all_pct=97, queued=40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from types import CodeType
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from jax import monitoring
 from gpu_util_callback.backends.base import ListedGpu, Runtime
 from gpu_util_callback.cgroup import cpus_allowed
 from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.dispatch import CalledBack
 
 # Tracing, lowering and XLA, one after the other for each function that is compiled.
 _COMPILING, _LAST = "/jax/core/compile/", "backend_compile_duration"
@@ -36,6 +38,9 @@ class JaxRuntime(Runtime):
     def debugging(self) -> list[str]:
         on = [name for name in ("jax_debug_nans", "jax_debug_infs") if getattr(jax.config, name, False)]
         return super().debugging() + [f'jax.config.update("{name}", True)' for name in on]
+
+    def called_back(self, code: CodeType) -> CalledBack | None:
+        return CalledBack("a callback (jax.pure_callback, io_callback)")
 
     def devices(self) -> list[ListedGpu] | None:
         gpus: list[ListedGpu] = []

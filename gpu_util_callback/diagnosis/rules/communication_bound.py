@@ -4,7 +4,7 @@ from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Exchanges, SourceFacts, SourceLateRank
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
@@ -75,7 +75,6 @@ class CommunicationBound(Rule):
                 "exchanges_per_update": often,
                 "collective_ms_per_step": round(exchanges["exposed_ms"], 3),
             },
-            threshold=chosen(limits, "exposed_collective_pct", "exchanges_per_update"),
             advice=Advice(
                 f"DistributedDataParallel exchanges gradients at least {often} times for each update of the weights. "
                 "Only the last batch before an update needs it.",
@@ -84,7 +83,6 @@ class CommunicationBound(Rule):
                 saves=1 - 1 / often,
                 proof="blind/fourth/ddp_accumulates",
             ),
-            gpus=run.used_gpus,
             state=True,
         )
 
