@@ -551,7 +551,7 @@ class Window:
         if planned.marked and not xplane:
             self._keep(file)
         parse_s = rows.cpu_s if rows else 0.0
-        cost = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
+        cost_s = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
             return
         from_wall = windows.clock.from_wall
@@ -564,7 +564,7 @@ class Window:
                 profile=profile,
                 start_ns=self._began_ns,
                 end_ns=end_ns,
-                cost_s=cost.total_s if cost else 0.0,
+                cost_s=cost_s,
                 events=rows.events if rows else 0,
                 tables=self._converted(rows, planned) if rows else {},
                 allocators=[replace(curve, time_ns=from_wall(curve.time_ns, self._began_ns)) for curve in curves],

@@ -117,25 +117,7 @@ FOREVER = 1 << 62  # a step or a time that never comes
 _NOBODY_LOOKED = 0  # in place of the time of the last boundary: steps since then were not timed
 
 
-@dataclass(frozen=True)
-class WindowCost:
-    """Cost of one window, in seconds of wall time (`parse_s`: of a processor)."""
-
-    start_s: float  # the call that starts the profiler, on the training thread
-    slowed_s: float  # how much longer its steps took than those before them, start included
-    stop_s: float  # the call that stops it, on a thread of its own
-    parse_s: float  # the process that reads the file
-    after_s: float  # how much longer the steps took while it was stopped and read
-    steps: int
-    events: int
-
-    @property
-    def total_s(self) -> float:
-        """Return the whole cost, taking the greater of what was spent and what the steps lost."""
-        return max(self.start_s, self.slowed_s) + max(self.stop_s + self.parse_s, self.after_s)
-
-
-_Range = tuple[int, int]
+_Range = tuple[int, int | None]  # half-open; None = as many steps as a window may have
 
 
 class Action(Enum):
@@ -155,7 +137,7 @@ class PlannedWindow:
     first: int
     stop: int  # half-open; less than planned where an epoch's end cut it off
     per_call: int = 1  # batches between two boundaries
-    wanted: _Range | None = None  # the user's range for it
+    wanted: _Range | None = None  # what the user asked for
     look: str = ""  # the request that it answers
     start_s: float = 0.0
     inside_ns: int = 0
@@ -204,7 +186,7 @@ class Planner:
         self.share = share
         self.spent_s = 0.0  # by all windows so far
         self._first_guess_s = first_guess_s
-        self._last_cost: WindowCost | None = None
+        self._last_cost: tuple[float, int] | None = None  # seconds, and steps
         self.warmup = warmup
         self.window: PlannedWindow | None = None  # the open one
         self.windows_opened = 0
@@ -215,7 +197,6 @@ class Planner:
         self._events_per_step: float | None = None
         self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
         self._pending: deque[_Range] = deque()
-        self._next_first = schedule.first
         self._look: tuple[str, int] | None = None  # a request and the steps that it wants
         self.look_refused: tuple[str, str] | None = None  # the last such request, and why
         self._claims: list[tuple[int, int]] = []
@@ -252,8 +233,9 @@ class Planner:
         self._per_call = max(1, steps_per_call)
         self._claims = sorted(claims)
         self._pending = deque(self.schedule.ranges)
-        is_automatic = not self.schedule.ranges and self.schedule.first is None
-        self._planned_steps = planned_steps if is_automatic else None
+        if self.schedule.first is not None:
+            self._pending.append((self.schedule.first, None))
+        self._planned_steps = None if self._pending else planned_steps
         self._plan()
 
     def boundary(self, step: int, now_ns: int) -> Action:
@@ -293,9 +275,6 @@ class Planner:
         self._last_open_ns = self._last_ns
         if window.look:
             self._look = None
-        elif self.schedule.first is not None:
-            every = self.schedule.every
-            self._next_first = None if every is None else window.first + every
         elif window.wanted is not None:
             self._pending.popleft()
         return self._go_on(window, self._last_step) is Action.MARK
@@ -329,8 +308,6 @@ class Planner:
                 self.look_refused = window.look, "another profiler was started meanwhile"
             elif window.wanted is not None:
                 self._pending.appendleft(window.wanted)
-            elif self.schedule.first is not None:
-                self._next_first = window.first
             self.windows_opened -= 1
             self.spent_s += window.start_s
             self.refused(now_ns)
@@ -349,6 +326,8 @@ class Planner:
         with self._lock:
             self.window = None
             self._behind[window.index] = window
+            if window.wanted is not None and self.schedule.every is not None:
+                self._pending.append((window.first + self.schedule.every, None))
             self._plan()
         return window
 
@@ -371,35 +350,33 @@ class Planner:
         if window.look and not window.marked:  # in the next epoch, then
             self._look = window.look, window.stop - window.first
         end = max(steps, window.first)
-        if window.wanted is not None and end < window.stop:
+        if window.wanted is not None and self.schedule.ranges and end < window.stop:
             self._pending.appendleft((end, window.stop))
         window.stop = min(window.stop, end)
         return self.closed()
 
-    def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> WindowCost | None:
-        """Set what a closed window cost, and return the whole cost. Callable on any thread."""
+    def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> float:
+        """Return the whole cost of a closed window in seconds, which the budget bears. Callable on any thread.
+
+        It is the greater of what was spent and of what the steps took longer: in the window, and behind it.
+
+        Args:
+            stop_s: the call that stopped the profiler; `parse_s`: of a processor, to read the file.
+        """
         with self._lock:
-            window = self._behind.get(index)
+            window = self._behind.pop(index, None)
             if window is None:
-                return None
+                return 0.0
             usual_ns = median(self._durations) if self._durations else 0
-            steps = max(1, len(window.marked)) * self._per_call
-            cost = WindowCost(
-                start_s=window.start_s,
-                slowed_s=max(0.0, window.inside_ns - window.inside_calls * usual_ns) / 1e9,
-                stop_s=stop_s,
-                parse_s=parse_s,
-                after_s=max(0.0, window.after_ns - window.after_calls * usual_ns) / 1e9,
-                steps=steps,
-                events=events,
-            )
-            self.spent_s += cost.total_s
-            self._last_cost = cost
+            slowed_s = (window.inside_ns - window.inside_calls * usual_ns) / 1e9
+            after_s = (window.after_ns - window.after_calls * usual_ns) / 1e9
+            cost_s = max(window.start_s, slowed_s) + max(stop_s + parse_s, after_s)
+            self.spent_s += cost_s
+            self._last_cost = cost_s, max(1, len(window.marked)) * self._per_call
             if events:
                 self._events_per_step = events / (max(1, window.inside_calls) * self._per_call)
-            del self._behind[index]
             self._plan()
-        return cost
+        return cost_s
 
     def why_none(self, now_ns: int) -> tuple[str, str] | None:
         """Return why a fit ended without a window, and what to do about it."""
@@ -414,8 +391,7 @@ class Planner:
         first, stop = _middle(max(1, steps))
         cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
-            first_asked = self._pending[0][0] if self._pending else schedule.first
-            return f"the fit ended after {steps} steps, before step {first_asked} of trace", cure
+            return f"the fit ended after {steps} steps, before step {self._pending[0][0]} of trace", cure
         elapsed_s = (now_ns - self._begin_ns) / 1e9
         wait_s = self._opens_at_s(self._length())
         if wait_s > elapsed_s:
@@ -467,34 +443,30 @@ class Planner:
             return FOREVER, FOREVER
         step, time_ns = 0, self._retry_ns
         if schedule.ranges or schedule.first is not None:
-            first = self._pending[0][0] if self._pending else self._next_first
-            if first is None:
+            if not self._pending:
                 return FOREVER, FOREVER
             # the call that holds it, and the calls before it to warm up
-            step = first - self._per_call * (1 + self.warmup) + 1
+            step = self._pending[0][0] - self._per_call * (1 + self.warmup) + 1
         if not schedule.explicit:
-            if self._behind:  # depends on the cost of that window
-                return FOREVER, FOREVER
             elapsed_s = self._opens_at_s(self._length())
-            if elapsed_s > 1e9:
+            if self._behind or elapsed_s > 1e9:  # the next one depends on the cost of that window
                 return FOREVER, FOREVER
+            elapsed_ns = int(elapsed_s * 1e9)
             if self._planned_steps is not None:
-                return step, max(time_ns, self._begin_ns + min(self.EARLY_NS, int(elapsed_s * 1e9)))
-            time_ns = max(time_ns, self._begin_ns + int(elapsed_s * 1e9), self._spread_ns())
+                elapsed_ns = min(self.EARLY_NS, elapsed_ns)
+            elif self.windows_opened and self.schedule.first is None:  # a hundred make a run of ten thousand
+                elapsed_ns = max(elapsed_ns, int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD)))
+            time_ns = max(time_ns, self._begin_ns + elapsed_ns)
         return step, time_ns
-
-    def _spread_ns(self) -> int:
-        """Space windows further apart as the run grows: a hundred make a run of ten thousand."""
-        if not self.windows_opened or self.schedule.first is not None:
-            return 0
-        return self._begin_ns + int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD))
 
     def _opens_at_s(self, steps: int) -> float:
         """Return the seconds after the fit's begin from which the budget has room for a window of so many steps."""
         if self.share <= 0:
             return float("inf")
-        last = self._last_cost
-        guess_s = self._first_guess_s if last is None else self.MARGIN * last.total_s * max(1.0, steps / last.steps)
+        guess_s = self._first_guess_s
+        if self._last_cost is not None:
+            cost_s, of_steps = self._last_cost
+            guess_s = self.MARGIN * cost_s * max(1.0, steps / of_steps)
         return (self.spent_s + guess_s) / self.share
 
     def _length(self) -> int:
@@ -519,7 +491,7 @@ class Planner:
             stop = first + self._fitting(steps)
             if self._behind or self._claim_met(first, stop, 1):
                 return Action.NONE
-        elif asked_for is None and self._next_first is None:  # automatic
+        elif asked_for is None:  # automatic
             first = step + lead
             stop = first + self._length()
             if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
@@ -527,8 +499,8 @@ class Planner:
             if not self._is_paid_for(stop - first):
                 return Action.NONE
         else:
-            first, stop = asked_for or (self._next_first or 0, (self._next_first or 0) + self._length())
-            length = stop - first
+            first, end = asked_for
+            length = self._length() if end is None else end - first
             # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
             while (claim := self._claim_met(first, first + length, 1)) is not None:
@@ -554,7 +526,7 @@ class Planner:
         self._plan()
         return False
 
-    def _claim_met(self, first: int, stop: int, clear: int) -> _Range | None:
+    def _claim_met(self, first: int, stop: int, clear: int) -> tuple[int, int] | None:
         lead = self.warmup * self._per_call
         for begin, end in self._claims:
             if first - lead < end and stop > begin - clear:
@@ -563,14 +535,12 @@ class Planner:
 
     def _has_room(self, step: int, stop: int) -> bool:
         """Return whether an automatic window fits here without an epoch's end in it."""
+        into, epoch = step - self._epoch_first, self._epoch_steps or FOREVER
         if len(self._durations) < self.SETTLED:
             return False
-        into, epoch = step - self._epoch_first, self._epoch_steps
-        if epoch is None:
-            return into >= self.SETTLED
         if epoch < self.SETTLED + stop - step:  # only a whole short epoch has room
             return into == 0
-        return into >= self.SETTLED and into + stop - step <= epoch
+        return self.SETTLED <= into <= epoch - (stop - step)
 
 
 def _middle(steps: int) -> _Range:

@@ -76,10 +76,8 @@ class Fit:
 
     def _finish(self, window, stop_s, parse_s, begin_ns):
         events = self.events_per_step * len(window.marked) * self.per_call
-        cost = self.planner.finished(window.index, stop_s, parse_s, events)
-        if cost is not None:
-            elapsed_s = (self.now_ns - begin_ns) / S
-            self.spent_log.append((elapsed_s, self.planner.spent_s, cost.total_s))
+        cost_s = self.planner.finished(window.index, stop_s, parse_s, events)
+        self.spent_log.append(((self.now_ns - begin_ns) / S, self.planner.spent_s, cost_s))
 
     @property
     def marked(self) -> list[list[int]]:
@@ -246,9 +244,7 @@ def test_what_training_lost_behind_a_window_counts_when_it_is_more():
         elif action is Action.CLOSE:
             window = planner.closed()
         now += S // 10 * (5 if 22 <= step < 30 else 1)  # 8 steps slower by 0.4 s
-    cost = planner.finished(window.index, stop_s=0.1, parse_s=0.2, events=10)
-    assert cost.after_s == pytest.approx(3.2)
-    assert cost.total_s == pytest.approx(3.2)
+    assert planner.finished(window.index, stop_s=0.1, parse_s=0.2, events=10) == pytest.approx(3.2)
 
 
 def test_a_window_waits_until_the_budget_has_room_for_what_the_last_one_cost():

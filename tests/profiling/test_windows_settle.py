@@ -62,7 +62,7 @@ def test_waiting_for_earlier_steps_is_not_charged():
                 planner.opened(0.01)
             elif action == "CLOSE":
                 index = planner.closed().index
-        costs.append(planner.finished(index, 0.02, 0.02, 1000).total_s)
+        costs.append(planner.finished(index, 0.02, 0.02, 1000))
     assert costs[1] == pytest.approx(costs[0], abs=0.001)
 
 
