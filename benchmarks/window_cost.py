@@ -69,9 +69,6 @@ class Windows:
     def give_up(self):
         self.process.give_up()
 
-    def close(self):
-        self.process.close()
-
     def read(self, file):
         begin = time.perf_counter_ns()
         index = self.count
@@ -215,7 +212,6 @@ def a_million_events() -> None:
         model, data = training(100_000)
         model.fit(data, steps_per_epoch=200, epochs=500, verbose=0, callbacks=[Steps()])
     finally:
-        reader.close()
         shutil.rmtree(folder, ignore_errors=True)
 
     steps = list(itertools.pairwise(begins))[20:]

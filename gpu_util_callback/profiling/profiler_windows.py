@@ -228,7 +228,6 @@ class ProfilerWindows:
             self.reader.give_up()
             for window in list(self._running):
                 window.thread.join(0.5)
-        self.reader.close()
 
     @property
     def busy(self) -> bool:

@@ -1,14 +1,12 @@
-"""`python -m gpu_util_callback.profiling.reading_process`: read profiler windows in the background.
+"""The process that reads a profiler window in the background.
 
-Runs as a process of the lowest priority, which its parent sets: inside the training's own process
-the reading would hold Python's lock while the training thread wants it. It serves all
-windows of a fit, since starting Python and importing numpy takes ten times longer than reading one.
+It has the lowest priority, which its parent sets: inside the training's own process the reading would hold
+Python's lock while the training thread wants it.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 import shutil
 import sys
@@ -20,8 +18,6 @@ from gpu_util_callback.profiling.window_reader import WindowRows, allocator_curv
 from gpu_util_callback.traces import measure, read_trace
 from gpu_util_callback.traces.model import PS_PER_NS
 from gpu_util_callback.traces.recorded import recording_tables
-
-MANY_EVENTS = 300_000
 
 
 def run(path: str) -> WindowRows:
@@ -46,29 +42,13 @@ def run(path: str) -> WindowRows:
     return WindowRows(recording_tables(analysis), events, device_events, trace.problems, allocators=curves)
 
 
-def main() -> int:
-    """Do jobs as they come: a line of JSON on stdin each, `{"path", "out"}`; end with stdin.
-
-    Each is answered by a line on stdout: `{"error"}`, null when `out` has the pickled `WindowRows`.
-    """
-    cpu_s = 0.0  # until the job before was done; the first one's includes the imports
-    for line in sys.stdin:
-        job = json.loads(line)
-        error, events = None, 0
-        try:
-            rows = run(job["path"])
-            events, rows.cpu_s = rows.events, time.process_time() - cpu_s
-            Path(job["out"]).write_bytes(pickle.dumps(rows))
-        except (UnusableInput, OSError) as problem:
-            error = str(problem)
-        except MemoryError:
-            error = "too little memory"
-        cpu_s = time.process_time()
-        print(json.dumps({"error": error}), flush=True)
-        if events > MANY_EVENTS:  # its memory would not be returned to the system
-            return 0
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(path: str, out: str) -> None:
+    """Read the trace at `path`, and leave the pickled `WindowRows` at `out`; ends the process by an error's message."""
+    try:
+        rows = run(path)
+    except (UnusableInput, OSError) as problem:
+        sys.exit(str(problem))
+    except MemoryError:
+        sys.exit("too little memory")
+    rows.cpu_s = time.process_time()
+    Path(out).write_bytes(pickle.dumps(rows))

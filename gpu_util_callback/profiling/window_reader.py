@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import pickle
 import subprocess
@@ -45,32 +43,25 @@ class WindowRows:
 
 # The priority is set before the imports, which are most of the work: `python -m` would be too late.
 _CHILD = """
-import json, os, sys
+import os, sys
 if hasattr(os, "nice"):
     os.nice(19)
-try:
-    from gpu_util_callback.profiling.reading_process import main
-except Exception as error:
-    print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-    sys.exit(1)
-sys.exit(main())
+from gpu_util_callback.profiling.reading_process import main
+main(*sys.argv[1:])
 """
 
 
 class WindowReader:
-    """Reader of a fit's windows, one by one, in a process that it starts for the first.
-
-    The process ends with `close`, and by itself when this one ends, however that happens.
-    """
+    """Reader of a fit's windows, one by one, each in a process of its own of the lowest priority."""
 
     def __init__(self, timeout_s: float = 600.0):
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
+        self._lock = threading.Lock()  # held while a process is started or ended
+        self._process: subprocess.Popen | None = None  # the latest
         self._given_up = False
 
     def read(self, file: Path) -> WindowRows:
-        """Read a trace and wait for the result; several threads may call.
+        """Read a trace and wait for the result.
 
         Args:
             file: the `*.xplane.pb`; the answer goes into a file next to it.
@@ -82,56 +73,24 @@ class WindowReader:
         with self._lock:
             if self._given_up:
                 raise ReadFailed("no time is left for it")
-            answer = self._ask({"path": str(file), "out": str(out)})
-        if answer["error"]:
-            raise ReadFailed(shortened(str(answer["error"])))
+            process = self._process = _start(file, out)
+        try:
+            _, message = process.communicate(timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise ReadFailed(f"reading it took more than {self._timeout_s:g} s") from None
+        if process.returncode:
+            said = message.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ReadFailed(shortened(said) or f"the process that reads it ended with {process.returncode}")
         return pickle.loads(out.read_bytes())  # of our own process, in a folder of this user alone
 
     def give_up(self) -> None:
-        """End the process, and with it the current reading. Callable on any thread."""
-        self._given_up = True
-        process = self._process
-        if process is not None:
-            with contextlib.suppress(OSError):
-                process.kill()
-
-    def close(self) -> None:
-        """End the process once it has finished its work."""
+        """End the current reading, and read no more. Callable on any thread."""
         with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
-                _end(process)
-
-    def _ask(self, job: dict) -> dict:
-        process = self._process
-        if process is None or process.poll() is not None:
-            process = self._process = _start()
-        assert process.stdin is not None and process.stdout is not None
-        late = threading.Event()
-
-        def kill() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(self._timeout_s, kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            process.stdin.write(json.dumps(job).encode() + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except OSError:  # it has died meanwhile
-            line = b""
-        finally:
-            timer.cancel()
-        if late.is_set():
-            raise ReadFailed(f"reading it took more than {self._timeout_s:g} s")
-        if not line:
-            code = process.wait()
-            self._process = None
-            _end(process)
-            raise ReadFailed(f"the process that reads it ended with {code}")
-        return json.loads(line)
+            self._given_up = True
+            if self._process is not None:
+                self._process.kill()
 
 
 def allocator_curve(gpu: int, time_ns: np.ndarray, allocated_bytes: np.ndarray) -> SampleBlock:
@@ -141,33 +100,21 @@ def allocator_curve(gpu: int, time_ns: np.ndarray, allocated_bytes: np.ndarray) 
     return SampleBlock(f"gpu{gpu}/allocator_traced", ("allocated_bytes",), time_ns, values)
 
 
-def _start() -> subprocess.Popen:
+def _start(file: Path, out: Path) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise ReadFailed("this Python cannot start another process")
     try:
         # A session of its own: Ctrl-C in the terminal is for the training, not for this process.
         return subprocess.Popen(
-            [sys.executable, "-c", _CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            [sys.executable, "-c", _CHILD, str(file), str(out)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env=_environment(),
             start_new_session=True,
         )
     except OSError as error:
         raise ReadFailed(f"there is no process to read it: {error}") from error
-
-
-def _end(process: subprocess.Popen) -> None:
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _environment() -> dict[str, str]:

@@ -148,9 +148,6 @@ class Reader:
     def give_up(self):
         pass
 
-    def close(self):
-        pass
-
 
 def train(windows, steps, begin=0, step_s=0.002):
     for step in range(begin, begin + steps):
