@@ -514,7 +514,7 @@ def test_what_a_pipeline_drops_and_repeats(given, drop, a_pass):
 
 def test_the_sizes_of_both_pipelines_are_facts(tmp_path):
     rows = tf.data.Dataset.from_tensor_slices(BATCH)
-    data, validation = rows.batch(2).repeat(), rows.map(lambda x, y: (x, y)).batch(2).skip(1).repeat()
+    data, validation = rows.batch(2).repeat(), rows.map(lambda x, y: (x + 1, y)).batch(2).skip(1).repeat()
     facts = trained(tmp_path, data, steps_per_epoch=4, validation_data=validation, validation_steps=8)
     names = ("input_set_batches", "input_set_samples", "validation_set_batches")
     assert tuple(facts[name] for name in names) == (4, 8, 3)
@@ -541,13 +541,13 @@ def test_a_shuffle_of_names_holds_nothing_that_was_made():
 
 def test_that_only_names_are_shuffled_is_a_fact(tmp_path):
     rows = tf.data.Dataset.from_tensor_slices(BATCH).shuffle(16)
-    assert trained(tmp_path, rows.map(lambda x, y: (x, y)).batch(8))["input_shuffles"] is False
+    assert trained(tmp_path, rows.map(lambda x, y: (x + 1, y)).batch(8))["input_shuffles"] is False
 
 
 def test_a_map_whose_results_a_shuffle_takes_in_is_marked_unless_a_cache_keeps_them(tmp_path):
     for cached in (False, True):
         made = labelled(plain).cache() if cached else labelled(plain)
-        maps = trained(tmp_path / str(cached), made.shuffle(16).map(lambda x, y: (x, y)).batch(8))["input_maps"]
+        maps = trained(tmp_path / str(cached), made.shuffle(16).map(lambda x, y: (x + 1, y)).batch(8))["input_maps"]
         assert [entry.get("shuffled", False) for entry in maps] == [not cached, False]
 
 

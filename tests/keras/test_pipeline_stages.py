@@ -100,6 +100,31 @@ def test_fused_stages_keep_their_function_name():
     assert any("map(augment)" in row["stage"] for row in rows), [r["stage"] for r in rows]
 
 
+def doubled(value):
+    return value + value
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        pytest.param(lambda data: data.map(doubled).map(lambda value: value), id="after"),
+        pytest.param(lambda data: data.map(lambda value: value, num_parallel_calls=2).map(doubled), id="before"),
+        pytest.param(lambda data: data.batch(4).map(doubled).unbatch(), id="that unbatch puts in"),
+        pytest.param(lambda data: data.map(lambda value: (value, value)).map(doubled_first), id="of two, swapped"),
+    ],
+)
+def test_a_map_that_returns_its_arguments_does_not_take_anothers_name(around):
+    data = around(tf.data.Dataset.range(1000).map(decode))
+    found = read(data.prefetch(2))
+    assert any("doubled" in row["stage"] for row in found), [row["stage"] for row in found]
+    slow = max(found, key=lambda row: row["processing_ns"])
+    assert slow["stage"].startswith("map(decode)")
+
+
+def doubled_first(value, other):
+    return other, doubled(value)
+
+
 def test_two_sources():
     first = tf.data.Dataset.range(1000).map(decode)
     second = tf.data.Dataset.range(1000).map(lambda x: x + 1)

@@ -63,13 +63,13 @@ _SEEDED_OPS = {
 }
 _OPENS = re.compile(r"^Placeholder$|Dataset(V\d+)?$")
 _AUTOTUNE = -1
-_DRAWING = {"Random": True}  # `sample_from_datasets` chooses by it
 # Whose functions are not the user's: stages of datasets like `image_dataset_from_directory`'s.
 _LIBRARIES = ("keras.", "tf_keras.", "tensorflow.")
 
 _MOST_STAGES = 1000
 _COUNTS = ("_count", "_num_shards", "_batch_size")  # attributes of datasets
-_ONE_FOR_ONE = ("map", "prefetch", "options", "cache", "shuffle", "repeat", "take", "skip", "assert_cardinality")
+_SAME = "same"  # the word of a map whose function returns its arguments: TensorFlow runs a pipeline without it
+_ONE_FOR_ONE = ("map", _SAME, "prefetch", "options", "cache", "shuffle", "repeat", "take", "skip", "assert_cardinality")
 _BATCHES = ("batch", "padded_batch")
 
 
@@ -140,6 +140,10 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
     function = getattr(wrapper, "function", None)
     bodies = _bodies(function)
     operations = {node.op for body in bodies for node in body}
+    if function is not None and name == "map" and operations == {"Placeholder", "Identity"}:
+        returned = [id(output.op.inputs[0]) for output in function.graph.outputs]
+        if returned == [id(argument) for argument in function.graph.inputs]:
+            return WrittenStage(_SAME, _SAME, frozenset())
     if function is not None:
         inner_name = function_name(getattr(function, "name", b""))
         title = f"{name}({inner_name})" if inner_name else name
@@ -162,7 +166,8 @@ def _stage(dataset: tf.data.Dataset) -> WrittenStage:
         name,
         title,
         frozenset(flags),
-        random=any(map(_draws, bodies)) if bodies else _DRAWING.get(kind),
+        # `sample_from_datasets` chooses by a dataset of that kind.
+        random=any(map(_draws, bodies)) if bodies else kind == "Random" or None,
         py_functions=tuple(node.attr["token"].s.decode() for body in bodies for node in body if node.op in _PYTHON_OPS),
         buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
         count=next((count for key in _COUNTS if (count := _constant(getattr(dataset, key, None))) is not None), None),
@@ -197,10 +202,8 @@ def function_name(name: bytes | str) -> str:
 def _bodies(function: object) -> list[Sequence[tf.compat.v1.NodeDef]]:
     """Return the nodes of a traced function, and of each function that it calls."""
     graph = getattr(function, "graph", None)
-    if graph is None:
-        return []
-    definition = graph.as_graph_def()
-    return [definition.node, *(inner.node_def for inner in definition.library.function)]
+    definition = None if graph is None else graph.as_graph_def()
+    return [definition.node, *(inner.node_def for inner in definition.library.function)] if definition else []
 
 
 def _draws(body: Sequence[tf.compat.v1.NodeDef]) -> bool:
@@ -342,17 +345,15 @@ def _drops(chain: Sequence[tuple[WrittenStage, Any]], phase: Literal["train", "v
         if stage.word not in ("skip", "shard", "take") or not stage.count or stage.count < 0:
             continue
         kept = next((place for place in range(at + 1, len(chain)) if chain[place][0].word == "cache"), len(chain))
-        before = [each for each, _ in chain[at + 1 : kept]]
-        if stage.word == "take":
-            before = [each for each, _ in chain[kept + 1 :]]
-            if kept == len(chain) or 0 <= int(chain[kept][1].cardinality()) <= stage.count:
-                continue
+        before = [each for each, _ in (chain[kept + 1 :] if stage.word == "take" else chain[at + 1 : kept])]
+        if stage.word == "take" and (kept == len(chain) or 0 <= int(chain[kept][1].cardinality()) <= stage.count):
+            continue
         makers = [each for each in before if each.random is not None]
         if not makers:
             continue
         between = before[: before.index(makers[-1]) + 1]
         size = math.prod(each.count or 1 for each in between if each.word in _BATCHES)
-        one_for_one = {"map", "prefetch", "options", *(() if stage.word == "shard" else (*_BATCHES, "repeat"))}
+        one_for_one = {"map", _SAME, "prefetch", "options", *(() if stage.word == "shard" else (*_BATCHES, "repeat"))}
         yield {
             "stage": stage.word,  # type: ignore[typeddict-item]  # one of these three
             "which": phase,
