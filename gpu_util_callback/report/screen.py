@@ -117,6 +117,33 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(1, width - 1)] + "…"
 
 
+def table(
+    columns: Mapping[str, Sequence[str]], width: int, texts: Mapping[str, int], may_go: Iterable[str] = ()
+) -> list[str]:
+    """Return a table's lines, its heads first, without empty columns: texts to the left, numbers to the right.
+
+    Args:
+        columns: cells by head.
+        texts: the columns to cut where they do not fit, and the least characters of each.
+        may_go: columns to leave out, the first one first, as long as the rest does not fit all the same.
+    """
+    full = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if any(cells)}
+    sizes = {name: min(size, texts.get(name, size)) for name, size in full.items()}
+    for name in may_go:
+        if sum(sizes.values()) + 2 * len(sizes) > width + 2:
+            sizes.pop(name, None)
+    spare = width + 2 - sum(sizes.values()) - 2 * len(sizes)
+    for name in texts:
+        if name in sizes:
+            least, sizes[name] = sizes[name], min(full[name], max(1, sizes[name] + spare))
+            spare -= sizes[name] - least
+    cells = [
+        [f"{cut(cell or '–', size):{'<' if name in texts else '>'}{size}}" for cell in (name, *columns[name])]
+        for name, size in sizes.items()
+    ]
+    return ["  ".join(row).rstrip() for row in zip(*cells, strict=True)]
+
+
 class Pen:
     """Colours and characters that the terminal supports."""
 

@@ -32,6 +32,7 @@ from gpu_util_callback.report.screen import (
     missing_lines,
     not_checked_lines,
     step_time,
+    table,
     thresholds_lines,
     without_escapes,
 )
@@ -435,8 +436,7 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
 
 # Fewer steps say little about how fast a run is; runs closer than this are about as fast.
 FEW_STEPS, ALIKE = 20, 1.05
-_COLUMNS = ("run", "speed", "lost", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
-_FLEXIBLE = {"run": 14, "causes": 14}  # columns of text, with the room for a short one
+_TEXTS = {"run": 14, "causes": 14}  # columns of the comparison, with the room for a short one
 
 
 def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
@@ -524,37 +524,18 @@ def comparison_table(
     """
     names_of = _names(comparison, apart)
     picked = _costliest(comparison["runs"], most)
-    rows = [{**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]} for row in picked]
-    sizes = _sizes(rows, width)
-    lines = [_line(cells, sizes) for cells in [{name: name for name in sizes}, *rows]]
+    rows = [{"run": names_of[row["id"]], **_cells(row, row["id"] == comparison["baseline"])} for row in picked]
+    columns = {name: [cells[name] for cells in rows] for name in rows[0]}
+    lines = table(columns, width, _TEXTS, ("ms/sample", "stalls", "lost", "GPU", "ms/step"))
     more = len(comparison["runs"]) - len(picked)
     if more:
         lines.append(f"… and {more:,} more runs that lost less (--all lists them)")
-    lines += textwrap.wrap("; ".join(_column_notes(sizes, picked)), width)
+    lines += textwrap.wrap("; ".join(_column_notes(lines[0].split(), picked)), width)
     for row in picked if not more else ():
         changes = "; ".join(filter(None, _changes(row)))
         if changes:
             lines.append(cut(f"{names_of[row['id']]}: {changes}", width))
     return lines
-
-
-def _sizes(rows: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
-    """Return the columns that say something and fit, and the characters of each."""
-    names = list(_COLUMNS)
-    for dropped in ("ms/sample", "stalls", "lost", "GPU", "ms/step"):
-        if _table_width(names, rows) <= width:
-            break
-        if dropped in names and any(cells[dropped] for cells in rows):
-            names.remove(dropped)
-    names = [name for name in names if name == "run" or any(cells[name] for cells in rows)]
-    sizes = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in names}
-    remaining = width - sum(size + 2 for name, size in sizes.items() if name not in _FLEXIBLE)
-    if "causes" in sizes:
-        sizes["run"] = min(sizes["run"], max(8, remaining // 2))
-        sizes["causes"] = max(6, remaining - sizes["run"] - 2)
-    else:
-        sizes["run"] = min(sizes["run"], max(8, remaining))
-    return sizes
 
 
 def _column_notes(names: Container[str], rows: Sequence[Mapping]) -> Iterator[str]:
@@ -602,17 +583,3 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
         "stalls": percent(sum(stalls)) if stalls else "",
         "causes": _titles(row["causes"]) or ("not readable" if row["unreadable"] else "none"),
     }
-
-
-def _table_width(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
-    """Return the characters needed, with room for a short name of the run and of a cause."""
-    sizes = [max(len(name), *(len(cells[name]) for cells in rows)) for name in names]
-    return sum(min(size, _FLEXIBLE.get(name, size)) + 2 for name, size in zip(names, sizes, strict=True))
-
-
-def _line(cells: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    parts = []
-    for name, size in sizes.items():
-        text = cut(cells[name] or "–", size)
-        parts.append(text.ljust(size) if name in _FLEXIBLE else text.rjust(size))
-    return "  ".join(parts).rstrip()

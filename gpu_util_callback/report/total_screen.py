@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
-from gpu_util_callback.report.screen import UNFINISHED, Pen, cut, without_escapes
+from gpu_util_callback.report.screen import UNFINISHED, Pen, table, without_escapes
 from gpu_util_callback.words import GPU_TIME, counted, duration, percent, what_to_do
 
 # Part of the hours -> what it is called, and its colour.
@@ -82,38 +82,20 @@ def _parts(hours: Mapping[str, float], pen: Pen, word: str) -> list[str]:
     return lines
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], pen: Pen) -> list[str]:
-    """Return a table; its first column takes the rest of the width, the others what they need."""
-    sizes = [max(len(head), *(len(row[at]) for row in rows)) for at, head in enumerate(heads)]
-    first_width = pen.width - sum(size + 2 for size in sizes[1:]) - 2
-    sizes[0] = max(8, min(sizes[0], first_width))
-
-    def line(cells: Sequence[str]) -> str:
-        shown = [cut(cells[0], sizes[0]).ljust(sizes[0])]
-        shown += [cell.rjust(size) for cell, size in zip(cells[1:], sizes[1:], strict=True)]
-        return "  " + "  ".join(shown).rstrip()
-
-    return [pen.dim(line(heads)), *map(line, rows)]
-
-
 def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
     whole = report[unit]["total"]
-    rows = [
-        (
-            cause["title"],
-            amount(cause[unit]),
-            percent(100 * cause[unit] / whole),
-            amount(cause[f"saves_{unit}"]) if cause[f"saves_{unit}"] else "–",
-            f"{cause['trainings']:,}",
-        )
-        for cause in report["causes"]
-        if whole and cause[unit]
-    ]
+    costly = [cause for cause in report["causes"] if whole and cause[unit]]
+    columns = {
+        "": [cause["title"] for cause in costly],
+        "lost": [amount(cause[unit]) for cause in costly],
+        "of all": [percent(100 * cause[unit] / whole) for cause in costly],
+        "saves up to": [amount(cause[f"saves_{unit}"]) if cause[f"saves_{unit}"] else "–" for cause in costly],
+        "trainings": [f"{cause['trainings']:,}" for cause in costly],
+    }
     lines = []
-    if rows:
-        lines = ["", pen.bold("Lost to")]
-        heads = ("", "lost", "of all", "saves up to", "trainings")
-        lines += _table(heads, rows, pen)
+    if costly:
+        head, *rows = (f"  {line}" for line in table(columns, pen.width - 2, {"": 8}))
+        lines = ["", pen.bold("Lost to"), pen.dim(head), *rows]
     if report["unknown_cost"]:
         causes = ", ".join(f"{cause['title']} ({cause['trainings']:,})" for cause in report["unknown_cost"])
         lines += pen.wrap(f"Found too, at a cost that is not known: {causes} trainings.", "  ")

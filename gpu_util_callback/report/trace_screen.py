@@ -15,14 +15,14 @@ from gpu_util_callback.report.screen import (
     grouped,
     not_checked_lines,
     strip_control,
+    table,
     thresholds_lines,
 )
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.model import PS_PER_MS
 from gpu_util_callback.words import duration, precise
 
 _GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
-_STEPS_SHOWN, _ROWS_SHOWN = 12, 10  # of the tables of `--all`
+_ROWS_SHOWN = 10  # of the tables of `--all`
 _APART = 0.1  # of the mean: a median as far from it as this is shown beside it
 _LISTED_GPUS = 4
 
@@ -107,8 +107,6 @@ def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> lis
         out += _device(d, p, pen)
     if len(shown) < len(p.devices):
         out.append(f"… and {len(p.devices) - len(shown):,} more GPUs, busier than these (--all)")
-    if detail.all and p.devices and len(p.steps) > 1:
-        out += _step_table(p, pen)
     out += _kernel_table(p, pen, detail)
     if not p.devices:
         out += _op_table(p, pen, detail)
@@ -159,67 +157,56 @@ def _title(d: DeviceAnalysis) -> str:
     return f"GPU {d.index}" if name in ("", "GPU") else f"GPU {d.index}  {name}"
 
 
-def _step_table(p: ProcessAnalysis, pen: Pen) -> list[str]:
-    shown = p.active[0]
-    suffix = f" (GPU {shown.index})" if len(p.devices) > 1 else ""
-    rows = [c for c in CATEGORIES if shown.account.steps[c].sum() >= 0.005 * (p.steps.end_ps - p.steps.start_ps).sum()]
-    out = ["", pen.bold(f"Steps{suffix}, ms")]
-    out.append("  " + "step".rjust(8) + "total".rjust(10) + "".join(_short(c) for c in rows))
-    count = len(p.steps)
-    picked = list(range(min(count, _STEPS_SHOWN)))
-    for i in picked:
-        cells = "".join(f"{shown.account.steps[c][i] / PS_PER_MS:12.3f}" for c in rows)
-        total = (p.steps.end_ps[i] - p.steps.start_ps[i]) / PS_PER_MS
-        out.append(f"  {int(p.steps.label[i]):8d}{total:10.3f}{cells}")
-    if count > len(picked):
-        out.append(f"  … {count - len(picked)} more (--json has all)")
-    return out
-
-
-def _short(category: str) -> str:
-    return category.replace("idle_", "").replace("copy_", "").rjust(12)
-
-
 def _kernel_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     rows = [(k, d) for d in p.devices for k in d.kernels]
     if not rows:
         return []
     rows.sort(key=lambda row: -row[0].total_ps)
     total = sum(k.total_ps for k, _ in rows) or 1  # kernels without duration have no share
-    several = len(p.devices) > 1
-    out = ["", pen.bold("Kernels") + "  (TC = tensor cores)"]
-    head = "  total   share   calls     mean   TC  "
-    out.append("  " + head + ("GPU  " if several else "") + "kernel")
     most = _ROWS_SHOWN if detail.all else _KERNELS
-    for k, d in rows[:most]:
-        mark = {"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core]
-        gpu = f"{d.index:3d}  " if several else ""
-        row_start = (
-            f"{_time(k.total_ps):>9} {100 * k.total_ps / total:4.1f} % {k.count:7d} "
-            f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
-        )
-        room = pen.width - len(row_start) - 2
-        origin = f"  ← {_tail(strip_control(k.op), room // 2 - 4)}" if k.op else ""
-        name = strip_control(k.name.removeprefix("void "))
-        out.append("  " + row_start + pen.cut(name, room - len(origin)) + origin)
+    shown = rows[:most]
+    columns = {
+        "total": [_time(k.total_ps) for k, _ in shown],
+        "share": [f"{100 * k.total_ps / total:.1f} %" for k, _ in shown],
+        "calls": [str(k.count) for k, _ in shown],
+        "mean": [_time(k.total_ps / k.count) for k, _ in shown],
+        "TC": [{"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core] for k, _ in shown],
+        "GPU": [str(d.index) if p.devices[1:] else "" for _, d in shown],
+        "kernel": [strip_control(k.name.removeprefix("void ")) for k, _ in shown],
+        "op": [_tail(strip_control(k.op), _op_room(pen)) if k.op else "" for k, _ in shown],
+    }
+    out = ["", pen.bold("Kernels") + "  (TC = tensor cores)", *_indented(columns, pen)]
     if len(rows) > most:
         out.append(f"  … {len(rows) - most:,} more (--json has all)")
     return out
 
 
+def _op_room(pen: Pen) -> int:
+    return max(8, (pen.width - 48) // 2)  # what the numbers leave, halved
+
+
+def _indented(columns: dict[str, list[str]], pen: Pen) -> list[str]:
+    return [f"  {line}" for line in table(columns, pen.width - 2, {"kernel": 12, "op": _op_room(pen), "stage": 12})]
+
+
 def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     if not p.host_ops:
         return []
-    out = ["", pen.bold("Busiest ops on the host"), "       time   calls  op"]
     most = _ROWS_SHOWN if detail.all else _KERNELS
-    for op in p.host_ops[:most]:
-        kind = f" ({op.kind})" if op.kind else ""
-        row_start = f"  {_time(op.total_ps):>9} {op.count:7d}  "
-        out.append(row_start + pen.cut(strip_control(op.name + kind), pen.width - len(row_start)))
-    if p.stages:
-        out += ["", pen.bold("Input pipeline"), "       self   calls  stage"]
-        for stage in p.stages[:most]:
-            out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {strip_control(stage.path)}")
+    ops, stages = p.host_ops[:most], p.stages[:most]
+    columns = {
+        "time": [_time(op.total_ps) for op in ops],
+        "calls": [str(op.count) for op in ops],
+        "op": [strip_control(f"{op.name} ({op.kind})" if op.kind else op.name) for op in ops],
+    }
+    out = ["", pen.bold("Busiest ops on the host"), *_indented(columns, pen)]
+    if stages:
+        columns = {
+            "self": [_time(stage.self_ps) for stage in stages],
+            "calls": [str(stage.count) for stage in stages],
+            "stage": [strip_control(stage.path) for stage in stages],
+        }
+        out += ["", pen.bold("Input pipeline"), *_indented(columns, pen)]
     return out
 
 

@@ -44,7 +44,7 @@ def test_terminal_view(trace_file, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "20 steps (steps 100–119; from step markers)" in out
     assert "GPU 0" in out and "idle: input 12 ms (60 %)" in out
-    assert "ampere_sgemm_128x64_nn  ← model/d/MatMul" in out
+    assert "ampere_sgemm_128x64_nn  model/d/MatMul" in out
     assert "The GPU waits for input 60 % of the time" in out
     assert "\x1b" not in out
     assert max(len(line) for line in out.splitlines()[1:]) <= 140
