@@ -91,7 +91,7 @@ def test_what_is_said_of_a_cause_is_said_by_its_rule():
         path.relative_to(package).as_posix(): node.value
         for folder in ("diagnosis", "report", "cli")
         for path in (package / folder).rglob("*.py")
-        if path.parent.name != "rules"
+        if "rules" not in path.parts
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and node.value in causes
     }

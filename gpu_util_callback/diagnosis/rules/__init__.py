@@ -1,4 +1,4 @@
-"""The causes of a low utilization, one rule per file.
+"""The causes of a low utilization, one rule per file or folder.
 
 A rule reads `evidence`, never files or frameworks; it states its thresholds and is silent, never
 positive, if a source is missing. The user may set its thresholds.

@@ -1,0 +1,86 @@
+"""Work of a loop of one's own that makes some of its steps long."""
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import roundest
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
+from gpu_util_callback.diagnosis.evidence.cores import measure_cores
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.stalls import long_steps, lost_in, times, usual_ns
+from gpu_util_callback.diagnosis.rule import SLICE_MS, Advice, Findings
+from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
+from gpu_util_callback.diagnosis.rules.host_stall.unnamed import NOT_SEEN
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, DOUBLE, FOUR_FIFTHS, MOSTLY, Limits
+from gpu_util_callback.recording.manifest_facts import Dispatch
+
+LONG = "long_steps"  # detail of the finding
+
+
+def find_long_steps(run: Run, limits: Limits) -> Findings:
+    """Yield the finding about steps that take many times as long as the others, if there are some."""
+    if not run.custom_loop or not len(run.steps) or (run.framework == "jax" and not run.used_gpus):
+        return  # on a CPU JAX queues its steps, and a later one waits for them
+    long, usual = long_steps(run, 1e6 * SLICE_MS / A_TENTH)
+    cores = measure_cores(run, run.whole)
+    if not run.used_gpus and cores.full and cores.others_compute and not _in_rhythm(run, long):
+        return  # a step that lacks a core takes long, at any time
+    span_ns = max(1, run.present_in(run.whole))
+    if long.count < max(A_FEW, limits["min_occurrences"]):
+        return
+    if 100 * usual_ns(long["self_ns"]) < limits["long_steps_pct"] * span_ns:
+        return
+    lost, active = lost_in(run, long, run.whole)
+    if 100 * lost < limits["lost_pct"] * span_ns or (active is None and run.used_gpus):
+        return  # the GPU was at work: the loop waited for it
+    evidence = times(long, "long_steps_pct", 100 * long.self_ns / span_ns) | {
+        "usual_step_ms": round(usual / 1e6, 3),
+        "lost_pct": round(100 * lost / span_ns, 1),
+        "gpu_active_meanwhile_pct": active,
+    }
+    ratio = long.self_ns / long.count / max(1.0, usual)
+    as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
+    text = f"{long.count:,} of {run.steps.total_rows:,} steps take {as_long}."
+    title, advice = "Long steps among short ones", Advice(text)
+    function = _function_in(run, long, limits["min_looks"])
+    if function and not run.trainer:
+        title, advice = f"{function} makes some steps long", _half_as_often(run, function, text, long)
+    elif not run.trainer:
+        advice = Advice(text + NOT_SEEN, 'with monitor.phase("validation"): ...  # what runs in them, by its name')
+    yield stall(run, title, LONG, run.whole, lost, active, evidence, advice, long)
+
+
+def _function_in(run: Run, long: Occurrences, least: float) -> str:
+    """Return the program's function in which most of the time of the long steps passes; "" if none is known.
+
+    Args:
+        least: stack samples that are enough to say so.
+    """
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
+    count = dispatch.get("samples") or 0
+    inside_ns = (dispatch.get("in_called") or 0) / max(1, count) * run.steps.total("body_ns")
+    # On JAX nothing tells which step a sample met.
+    is_most = count >= least and inside_ns >= MOSTLY * long.self_ns and run.framework != "jax"
+    return str(dispatch.get("called") or "") if is_most else ""
+
+
+def _half_as_often(run: Run, function: str, text: str, long: Occurrences) -> Advice:
+    """Return the advice on a function of the program that runs in the long steps."""
+    apart, block = (long["step"][-1] - long["step"][0]) / (len(long["step"]) - 1), run.steps.rows_per_block
+    off = block / (len(long["step"]) - 1)  # of a block the first step is known
+    every = max(2, 2 * roundest(apart - off, apart + off))
+    samples: Dispatch = run.fit.get("dispatch") or {}
+    line = samples.get("own_at") or ""
+    named = line.startswith(f"{function} (") and samples["at_place"] >= MOSTLY * samples["own"]
+    says = f"{text} Most of that passes in {line if named else function}. Is half as often enough?"
+    return Advice(
+        says, f"if step % {every} == 0:\n    {function}(...)", saves=1 / DOUBLE, question=True, leaves_out=True
+    )
+
+
+def _in_rhythm(run: Run, long: Occurrences) -> bool:
+    """Return whether nearly all long steps come as many steps after the one before, as far as blocks show it."""
+    apart, rows = np.diff(long["step"]), run.steps.rows_per_block
+    if len(apart) < A_FEW:
+        return False
+    usual = float(np.median(apart))
+    return usual >= A_FEW * rows and bool((abs(apart - usual) <= rows).mean() >= FOUR_FIFTHS)

@@ -1,0 +1,200 @@
+"""Unnamed time of a loop of one's own: between its steps, and after them."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice.snippets import usual_period
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.spans import Range
+from gpu_util_callback.diagnosis.evidence.stalls import lost_in
+from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings
+from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
+from gpu_util_callback.diagnosis.thresholds import (
+    A_TENTH,
+    DOUBLE,
+    MANY_TIMES,
+    MIN_STEPS,
+    MOSTLY,
+    THREE_QUARTERS,
+    Limits,
+)
+from gpu_util_callback.recording.manifest_facts import Dispatch
+from gpu_util_callback.words import capitalized, duration
+
+UNMARKED = "unmarked"  # detail of the finding where nothing names the time
+_MARK = " Mark it, so that it is named and judged accordingly."
+NOT_SEEN = f" The monitor does not see what the loop does there: validation, saving, logging?{_MARK}"
+_SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
+
+
+def find_unnamed(run: Run, limits: Limits) -> Findings:
+    """Yield the finding about unnamed time, if anything like it comes twice.
+
+    Time before the first step is setup. The account's "other" is its upper bound.
+    """
+    steps = run.steps
+    if not run.custom_loop or not len(steps):
+        return
+    spent = _by_block(run)
+    stretches = spent[spent >= max(1.0, A_TENTH * float(spent.max()))]
+    if len(stretches) < 2:
+        return
+    longest, middle, last_ns = float(spent.max()), float(np.median(stretches)), int(steps["end_ns"].max())
+    tail = min(middle, _tail_ns(run, last_ns))
+    took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"].get("other", np.inf))))
+    usual = took if len(stretches) < 3 else round(took - longest + middle)
+    where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
+    rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
+    each = _occurrences(run, spent, last_ns, tail) if rare and steps.rows_per_block <= MIN_STEPS.default else None
+    lost, active = took, None
+    if each is not None:
+        lost, active = lost_in(run, each, where)
+        lost = min(lost, took)
+    elif (idle := run.idle(*where.extent_ns)) is not None:
+        lost, active = min(took, idle.idle_ns), round(idle.active_pct, 1)
+    span_ns = max(1, run.present_in(where))
+    if 100 * usual < limits["unmarked_pct"] * span_ns or 100 * lost < limits["lost_pct"] * span_ns:
+        return
+    count = len(stretches) + (tail >= A_TENTH * middle)
+    often, place, advice = _place(run, took, tail, count, rare, each is not None)
+    evidence: Evidence = {
+        "unmarked_pct": round(100 * took / span_ns, 1),
+        "unmarked_s": round(took / 1e9, 3),
+        "place_in_loop": place,
+    }
+    if often is not None:
+        evidence["times"] = often
+        longest = float(steps["top_between_ns"].max()) if each is None else longest
+        evidence["longest_s"] = round(round(longest) / 1e9, 3)
+    evidence["lost_pct"] = round(100 * lost / span_ns, 1)
+    evidence["gpu_active_meanwhile_pct"] = active
+    title, detail = "Work outside steps and phases", UNMARKED
+    named = _named_by_samples(run, limits["min_looks"], place)
+    if named is not None:
+        title, detail, advice, of_samples = named
+        evidence |= of_samples
+    state = often is None or often >= MANY_TIMES
+    yield stall(run, title, detail, where, lost, active, evidence, advice, each, state=state)
+
+
+def _by_block(run: Run) -> np.ndarray:
+    """Return unnamed ns of each block and before it, without setup; shape `(n,)`."""
+    steps = run.steps
+    edges = np.concatenate([steps["start_ns"][:1], steps["end_ns"]])
+    accounted_ns = np.diff(run.phases.accounted_ns(edges))
+    spent = np.maximum(steps["between_ns"] - accounted_ns, 0)
+    for block in np.flatnonzero(spent >= 1e9) if run.present_ns < run.wall_ns else ():
+        absent = run.absent_ns(int(edges[block]), int(edges[block + 1]))
+        spent[block] = max(0.0, spent[block] - absent)
+    return spent
+
+
+def _tail_ns(run: Run, last_ns: int) -> float:
+    """Return unnamed ns after the last step, which ends at `last_ns`."""
+    end_ns = max(last_ns, run.end_ns)
+    return max(0.0, _unnamed_ns(run, last_ns, end_ns) - run.absent_ns(last_ns, end_ns))
+
+
+def _unnamed_ns(run: Run, start_ns: int, end_ns: int) -> float:
+    """Return the time between two moments that no phase accounts for."""
+    before, after = run.phases.accounted_ns(np.array([start_ns, end_ns]))
+    return end_ns - start_ns - float(after - before)
+
+
+def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occurrences:
+    """Return the stretches, each at its place: before its block, else within it."""
+    steps = run.steps
+    stretches: list[Occurrence] = []
+    begins, ends = steps["start_ns"], steps["end_ns"]
+    for block in np.flatnonzero(spent >= max(1.0, A_TENTH * float(spent.max()))).tolist():
+        length = int(spent[block])
+        before = int(begins[block] - ends[block - 1]) if block else 0
+        end = int(begins[block])
+        if 2 * before < length:
+            end = int(begins[block] + ends[block] + length) // 2
+        stretches.append((end - length, end, length, int(steps["first_step"][block]), 1))
+    if tail >= 1:
+        stretches.append((last_ns, last_ns + int(tail), int(tail), run.end_step, 1))
+    return Occurrences(stretches)
+
+
+def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: bool) -> tuple[int | None, str, Advice]:
+    """Return the number of the stretches, their place in the loop, and the advice for that place.
+
+    Args:
+        took, tail: their time, and the part of it after the last step, ns.
+        count: their number, if they are `separate`, so that each block has one at most.
+        rare: most blocks have none.
+    """
+    rows, epochs = run.steps.total_rows, run.phases.of("epoch").get("")
+    events = count if separate else run.steps.total("between_events")
+    says = NOT_SEEN
+    times: int | None
+    if epochs is not None and epochs.count >= 2 and _outside_ns(run, epochs) + tail >= THREE_QUARTERS * took:
+        times, place, which = epochs.count, "after each epoch", "{} after each epoch"
+        code = 'with monitor.phase("validation"): ...  # what runs after each epoch, by its name'
+    elif events and (rare or events < MOSTLY * rows):
+        place = f"about every {max(2, usual_period(rows, events))} steps"
+        times, which = events, f"{capitalized(place)}, {{}}"
+        code = f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name'
+    else:
+        times, place, which, says = None, "between the steps", "{} between steps", _MARK
+        code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
+    time = which.format(duration(took / (times or max(1, rows)) / 1e9))
+    if times is None and not run.trainer and not run.steps.total("wait_known"):
+        asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
+        return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, question=True)
+    text = f"{time} is unaccounted for."
+    # A trainer marks what it does by itself.
+    return times, place, Advice(text) if run.trainer else Advice(text + says, code)
+
+
+def _outside_ns(run: Run, epochs: Occurrences) -> float:
+    """Return unnamed time between epochs, ns."""
+    starts, ends = epochs["start_ns"], epochs["end_ns"]
+    if epochs.joined:
+        return max(0.0, _unnamed_ns(run, int(starts[0]), int(ends[-1])) - epochs.self_ns)
+    accounted_ns = run.phases.accounted_ns(starts[1:]) - run.phases.accounted_ns(ends[:-1])
+    return float(np.maximum(starts[1:] - ends[:-1] - accounted_ns, 0).sum())
+
+
+def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Advice, Evidence] | None:
+    """Return title, detail, advice and evidence where most stack samples between steps met one thing."""
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
+    count = dispatch.get("between") or 0
+    inside = dispatch.get("between_predict"), dispatch.get("between_predict_set_up"), dispatch.get("between_input")
+    predict, set_up, fetching = ((samples or 0) / max(1, count) for samples in inside)
+    if count >= least and predict >= MOSTLY:
+        advice = replace(PREDICT_ADVICE, saves=set_up)
+        evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
+        return "predict is called between the steps", "predict", advice, evidence
+    if count >= least and fetching >= MOSTLY:
+        text = f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of a dataset."
+        advice = Advice(text)
+        if not run.trainer:
+            advice = Advice(f"{text} The monitor sees why only where it is given the dataset.", _SEEN)
+        evidence = {"between_input_pct": round(100 * fetching, 1)}
+        return "Training waits for its input between the steps", "fetching", advice, evidence
+    function, in_function = dispatch.get("between_function"), (dispatch.get("between_in_function") or 0) / max(1, count)
+    loads = run.trainer == "lightning" and str(function).endswith(".train_dataloader")
+    if function and count >= least and in_function >= MOSTLY and (loads or not run.trainer):
+        evidence = {"between_function": function, "between_function_pct": round(100 * in_function, 1)}
+        advice = Advice(_LOADS.format(function)) if loads else _less_often(function, place)
+        return f"{function} runs {place}", "function", advice, evidence
+    return None
+
+
+_LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
+
+
+def _less_often(function: str, place: str) -> Advice:
+    """Return the advice on a function of the program that runs outside the steps, at this place of the loop."""
+    text = f"{function} runs {place}, and the monitor does not see what it does there."
+    marked = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
+    if place != "after each epoch":
+        return Advice(f"{text} Marked, it is judged as what it is.", marked)
+    every = f"if epoch % 2 == 0:\n    {function}(...)"
+    return Advice(f"{text} Is every second epoch enough?", every, saves=1 / DOUBLE, question=True, leaves_out=True)

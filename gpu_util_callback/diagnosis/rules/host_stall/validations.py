@@ -1,0 +1,84 @@
+"""Validations that stall training."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice import host
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.stalls import lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.rule import Findings
+from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
+from gpu_util_callback.diagnosis.thresholds import Limits, chosen
+
+
+def find_validations(run: Run, limits: Limits) -> Findings:
+    """Yield the findings about validations: large ones, and shorter ones in which the GPU mostly idles."""
+    for validations in run.phases.of("validation", account="validation").values():
+        if validations.count < 2 and not run.ended:
+            continue  # the first one traces and fills; wait for another
+        where = owned(run, validations)
+        took = validations.self_ns
+        span_ns = max(1, run.present_in(where))
+        # Compiling the test function happens once, however long the run gets.
+        again = usual_ns(np.maximum(validations["self_ns"] - _compiling_ns(run, validations), 0))
+        if 100 * again < limits["validation_idle_pct"] * span_ns:
+            continue
+        lost, active = lost_in(run, validations, where)
+        if _holds_steps(run):
+            if active is None:
+                continue  # unknown how much of it was validation
+            again, took = round(lost * again / max(1, took)), lost
+        if 100 * again >= limits["validation_pct"] * span_ns:
+            fired: tuple[str, ...] = ("validation_pct", "lost_pct")
+            idle = lost
+        else:
+            fired = ("validation_idle_pct",)
+            idle = 0 if active is None else round(lost * again / max(1, took))
+        if 100 * idle < limits[fired[-1]] * span_ns:
+            continue  # the GPU was at work most of the time, or was not sampled
+        measure = host.Validations(run, validations.count, took, run.validation.total("wait_ns"), span_ns)
+        evidence = times(validations, "validation_pct", measure.pct) | {
+            fired[-1]: round(100 * idle / span_ns, 1),
+            "gpu_active_meanwhile_pct": active,
+        }
+        if len(run.validation):
+            evidence["validation_wait_pct"] = round(100 * measure.waiting, 1)
+        advice = host.advise_validations(measure)
+        # What the first one takes longer, to trace and to compile, no remedy saves.
+        advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
+        yield stall(
+            run,
+            "Validation stalls training",
+            "validation",
+            where,
+            lost,
+            active,
+            evidence,
+            advice,
+            validations,
+            threshold=chosen(limits, *fired),
+            slack_ns=run.validation.slack_ns(),
+        )
+
+
+def _holds_steps(run: Run) -> bool:
+    """Return whether the time of a validation contains training steps as well.
+
+    JAX queues steps without waiting for them, and Keras waits at the end of the validation, which
+    is queued after the device's remaining work of the epoch. The GPU's idle time belongs to
+    neither.
+    """
+    return run.framework == "jax" and has_keras_fit(run)
+
+
+def _compiling_ns(run: Run, validations: Occurrences) -> np.ndarray:
+    """Return the ns that each validation spent compiling the test function; shape `(n,)`."""
+    spent = np.zeros(len(validations), np.int64)
+    for rows in run.phases.of("compilation").values():
+        at = np.searchsorted(validations["start_ns"], rows["start_ns"], side="right") - 1
+        inside = (at >= 0) & (rows["end_ns"] <= validations["end_ns"][at])
+        np.add.at(spent, at[inside], rows["self_ns"][inside])
+    return spent
