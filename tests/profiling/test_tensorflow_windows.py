@@ -1,7 +1,6 @@
 """Windows of real fits on TensorFlow: TensorFlow's profiler, our reader, and XProf's."""
 
 import json
-import textwrap
 import threading
 from pathlib import Path
 
@@ -121,38 +120,16 @@ def test_xprof_finds_the_step_markers(tmp_path):
     assert set(found) <= {f"train {step}" for step in range(3, 8)}
 
 
-def test_tensorboard_gets_its_profile_and_we_get_ours(tmp_path):
-    board = keras.callbacks.TensorBoard(str(tmp_path / "board"), profile_batch=(3, 5))
-    recording = fit(tmp_path / "ours", [(3, 6)], others=[board])
-    (theirs,) = Path(tmp_path / "board").rglob("*.xplane.pb")
-    assert read_trace(str(theirs)).processes[0].events is not None
-    assert list(recording.traced_steps["step"]) == [5, 6, 7]  # behind theirs
-    (ours,) = profiles(tmp_path / "ours")
-    assert list(analyse(read_trace(str(ours))).processes[0].steps.label) == [5, 6, 7]
-    assert recording.facts["windows"][0]["first_step"] == 5
-
-
 def test_tensorboard_in_the_same_folder_and_before_us(tmp_path):
     board = keras.callbacks.TensorBoard(str(tmp_path), profile_batch=2)
     callback = GpuUtilCallback(str(tmp_path), trace=[(0, 4)], report=False)
     x, y = np.zeros((48, 8), "float32"), np.zeros((48, 1), "float32")
     model().fit(x, y, batch_size=4, verbose=0, callbacks=[board, callback])
     (recording,) = read_recordings(tmp_path)
-    assert list(recording.traced_steps["step"]) == [2, 3, 4, 5]
-    assert len(profiles(tmp_path / "train")) + len(profiles(tmp_path)) == 2
-
-
-def test_somebody_elses_profile_goes_on(tmp_path):
-    tf.profiler.experimental.start(str(tmp_path / "theirs"))
-    try:
-        recording = fit(tmp_path / "ours", [(3, 6)])
-    finally:
-        tf.profiler.experimental.stop()
-    assert len(profiles(tmp_path / "theirs")) == 1
-    assert profiles(tmp_path / "ours") == []
-    (entry,) = gone(recording)
-    assert "another profiler was running" in entry["reason"]
-    assert entry["cure"]
+    assert list(recording.traced_steps["step"]) == [2, 3, 4, 5]  # behind theirs
+    files = [*profiles(tmp_path / "train"), *profiles(tmp_path)]
+    labels = [list(analyse(read_trace(str(file))).processes[0].steps.label) for file in files]
+    assert len(labels) == 2 and [2, 3, 4, 5] in labels
 
 
 def test_a_callback_that_profiles_by_itself_gets_the_profiler(tmp_path):
@@ -207,12 +184,6 @@ def test_a_fit_that_raises_in_a_window_does_not_leave_the_profiler_running(tmp_p
     assert list(recording.traced_steps["step"]) == [3, 4]  # step 5 was left in the middle
 
 
-def test_off_takes_none_and_says_nothing(tmp_path):
-    recording = fit(tmp_path, "off")
-    assert gone(recording) == []
-    assert profiles(tmp_path) == []
-
-
 def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
     def batches():
         for _ in range(5):
@@ -232,31 +203,20 @@ def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
     assert np.quantile(apart, 0.3) < 1e6
 
 
-def test_several_batches_in_one_call(tmp_path):
-    made = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
-    made.compile("sgd", "mse", steps_per_execution=4)
-    recording = fit(tmp_path, [(4, 8)], made=made)
-    assert list(recording.traced_steps["step"]) == [4]
-    assert list(recording.traced_steps["batches"]) == [4]
-
-
-def test_a_profiler_server_in_the_process_is_left_its_profiler(tmp_path):
-    script = textwrap.dedent("""
-        import sys
-        import numpy as np, keras, tensorflow as tf
-        from gpu_util_callback import GpuUtilCallback, read_recordings
-        tf.profiler.experimental.server.start(0)
-        m = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
-        m.compile("sgd", "mse")
-        m.fit(np.zeros((40, 8)), np.zeros((40, 1)), batch_size=4, verbose=0,
-              callbacks=[GpuUtilCallback(sys.argv[1], trace=[(3, 6)], report=False)])
-        (recording,) = read_recordings(sys.argv[1])
-        print([e["reason"] for e in recording.facts["unavailable"]
-               if e["source"] == "profiler windows"])
-        """)
-    done = ran(*python("keras"), "-c", script, tmp_path, timeout=120)
-    assert "server.start" in done.stdout
-    assert profiles(tmp_path) == []
+def test_a_profiler_server_in_the_process_is_seen():
+    script = """
+import time
+import tensorflow as tf
+from gpu_util_callback.backends.tensorflow.profiler import SESSION
+print(SESSION.server())
+tf.profiler.experimental.server.start(0)
+end = time.monotonic() + 30
+while not SESSION.server() and time.monotonic() < end:  # its threads start by themselves
+    time.sleep(0.01)
+print(SESSION.server())
+"""
+    before, after = ran(*python("keras"), "-c", script, timeout=120).stdout.splitlines()
+    assert before == "None" and "server.start" in after
 
 
 class GpuReader:
@@ -286,9 +246,6 @@ class GpuReader:
         return WindowRows(tables, 100, 50, [], 0.1, [curve])
 
     def give_up(self):
-        pass
-
-    def close(self):
         pass
 
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.real_clock("steps are told apart by the 30 ms that ever
 PROGRAM = Path(__file__).with_name("torch_program.py")
 SLOW_NS = 30_000_000  # what every second batch takes at least, the even ones
 CLOSE_NS = SLOW_NS / 2  # nearer to its own step than to the next
-EPOCH = 100  # steps of the run with a budget
 
 
 @cache
@@ -135,13 +134,3 @@ def test_other_threads_than_the_main_one_get_no_windows_and_are_told_why(found):
     assert (run["status"], run["trained"], run["steps"]) == ("ended", 12, [])
     (reason,) = run["reasons"]
     assert "main thread" in reason
-
-
-def test_windows_open_when_the_budget_has_room(found):
-    run = found["budget"]
-    first, second = run["windows"]
-    assert run["opened_s"][1] >= first["cost_s"] / 0.6
-    assert (first["window"], second["window"]) == (0, 1)
-    begins = first["first_step"]
-    length = min(3, EPOCH - begins % EPOCH)  # it ends with its epoch
-    assert run["steps"][:length] == [begins + i for i in range(length)]

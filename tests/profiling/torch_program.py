@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import torch
 
-from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, TraceSchedule, read_recordings
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.backends.torch import profiler as torch_profiler
 from gpu_util_callback.backends.torch.profiler import SESSION
 
@@ -248,28 +248,6 @@ def in_backward():
     return {"yielded": yielded, "left": profiling(), "theirs": events(AsksInBackward.theirs)}
 
 
-def within_budget():
-    schedule = TraceSchedule(first=4, every=20, steps=3)
-    ours = GpuUtilCallback(str(FOLDER / "budget"), trace=schedule, overhead_budget=0.6, report=False)
-
-    class Until(keras.callbacks.Callback):
-        """Ends the fit behind its second window, if there is one."""
-
-        def on_train_batch_end(self, batch, logs=None):
-            windows = ours._session.recorder.windows
-            second = windows.planner.windows_opened == 2 and windows._open is None
-            self.model.stop_training = second or time.monotonic() > end
-
-    end = time.monotonic() + 90
-    x, y = np.zeros((400, 8), "float32"), np.zeros((400, 1), "float32")
-    model().fit(x, y, batch_size=4, epochs=100_000, verbose=0, callbacks=[ours, Until()])
-    found = described("budget")
-    (recording,) = read_recordings(FOLDER / "budget")
-    phases = recording.phases
-    opened = phases["start_ns"][phases["kind"] == "profiler_window"] - recording.start_ns
-    return {**found, "opened_s": (np.sort(opened) / 1e9).tolist()}
-
-
 def main():
     result = {"plain": fit("plain", [(3, 6), (8, 9)])}
     result["epochs"] = fit("epochs", [(10, 14), (22, 30)], epochs=3, validation_data=batches(), validation_freq=2)
@@ -288,7 +266,6 @@ def main():
     result["loop"] = loop()
     result["left_loop"] = left_loop()
     result["in_backward"] = in_backward()
-    result["budget"] = within_budget()
     torch_profiler.THEIRS_S, joined = 0.2, Joined()
     result["joined"] = {**fit("joined", [(3, 10)], joined, left=True), "theirs": events(joined.theirs)}
     result["after_joined"] = fit("after_joined", [(3, 6)], left=True)
