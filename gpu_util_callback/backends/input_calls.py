@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import itertools
+import linecache
 import numbers
 import random
+import re
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter, deque
@@ -18,7 +23,7 @@ from typing import Any
 from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.cgroup import queued_ns_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
-from gpu_util_callback.steps.dispatch import is_library, library_of, place_of, slow_on
+from gpu_util_callback.steps.dispatch import is_library, library_of, name_of, package_of, path_of, place_of
 from gpu_util_callback.steps.frames import stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
@@ -74,8 +79,10 @@ class CallTimer:
         self.part: Any = ""  # of a DataLoader, beside its dataset: such a function is sampled, not timed
         self.calls = 0
         self.samples = 0  # of the stack inside a call
-        self._lines = Counter[tuple[str, str]]()  # of the program, with why it is slow
+        self._lines: Counter[str] = Counter()  # of the program
         self._libraries: Counter[str] = Counter()  # that such a line has called
+        self._called: Counter[str] = Counter()  # what such a line calls
+        self._slow: Counter[str] = Counter()  # why such a line is slow
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
         # The recorder takes these; bounded, since it may hang.
         self._took: deque[tuple[int, int, int, int | None]] = deque(maxlen=1 << 16)
@@ -139,13 +146,17 @@ class CallTimer:
             entry["queued_ms"] = round(share * entry["wall_ms"], 6)
         if self.part:
             entry["part"] = self.part
-        for (line, slow), count in self._lines.most_common(1):
-            entry |= {"samples": self.samples, "line": line, "in_line": count}
-            if slow:
-                entry["slow"] = slow
+        if self.samples:
+            entry["samples"] = self.samples
+        for line, count in self._lines.most_common(1):
+            entry |= {"line": line, "in_line": count}
         for library, count in self._libraries.most_common(1):
             if library:
                 entry |= {"library": library, "in_library": count}
+        if (called := _mostly(self._called, self.samples)) is not None:
+            entry["called"] = called
+        if slow := _mostly(self._slow, self.samples):
+            entry["slow"] = slow
         if is_rare and mean.timed:
             entry["long_ms"] = round(self._long_total_ns / 1e6, 3)
             entry["long"] = [_long_call(*call) for call in sorted(self._longest, key=lambda call: call[1])]
@@ -157,12 +168,19 @@ class CallTimer:
         Args:
             stack: (code, line) from the innermost frame to the function's own.
         """
-        at = next((at for at, (code, _) in enumerate(stack) if not is_library(code.co_filename)), len(stack) - 1)
         self.samples += 1
-        code, line = stack[at]
-        self._lines[place_of(code, line), slow_on(code.co_filename, line)] += 1
+        within = _of_model(stack)
+        at = next((at for at in range(within, len(stack)) if not is_library(path_of(stack[at][0]))), None)
+        if at is None:
+            return
+        in_function = (frame for frame in stack[at:] if not frame[0].co_name.startswith("<"))
+        slow, called = work_of(*next(in_function, stack[at]))
         if at:
             self._libraries[library_of(stack[at - 1][0])] += 1
+            called = f"{package_of(stack[at - 1][0])}.{_function_of(stack[:at])}"
+        self._lines[place_of(*stack[at])] += 1
+        self._slow["model" if within else slow] += 1
+        self._called[called] += 1
 
     def _sum_up(self) -> None:
         """Add the calls that are new to the sums, by whether they were long."""
@@ -178,6 +196,96 @@ class CallTimer:
         self._timed, self._long = [], []
         if self._usual.timed:
             self._long_ns = max(LEAST_LONG_NS, LONG * self._usual.wall_ns // self._usual.stands_for)
+
+
+def _mostly(counts: Counter[str], samples: int) -> str | None:
+    """Return what more than half of the samples met; None = nothing."""
+    return next((name for name, count in counts.most_common(1) if 2 * count > samples), None)
+
+
+# ---- what a line of the program does, by its source and by what it calls ------------------------
+
+_LOCK = re.compile("lock|mutex|semaphore|condition", re.IGNORECASE)  # in the name of what a `with` holds
+_JOINS = frozenset({"append", "concatenate", "concat", "cat", "hstack", "vstack"})
+_COLLECTS = frozenset({"append", "extend", "asarray", "array", "tensor", "as_tensor", "from_numpy", "stack", "list"})
+# Functions around the one that the program calls, in libraries.
+_AROUND = re.compile(r"(.*\.)?(error_handler|_?wrap.*|_?inner|decorate_context|reraise.*|.*_call_impl|_fn|<lambda>)")
+_TRANSFORMS = frozenset({"torchvision", "torchaudio", "kornia", "albumentations", "torch_audiomentations"})
+
+
+def _function_of(called: list[tuple[CodeType, int]]) -> str:
+    """Return the function of a library that the program calls, of the frames inside the program's line."""
+    functions = [name_of(code) for code, _ in reversed(called)]
+    return next((name for name in functions if not _AROUND.fullmatch(name)), functions[0])
+
+
+def _of_model(stack: list[tuple[CodeType, int]]) -> int:
+    """Return the number of frames inside the outermost call of a model; 0 without any."""
+    depth = modules = 0
+    for at, (code, _) in enumerate(stack, 1):
+        path, name = path_of(code), code.co_name
+        of_torch = path.endswith("torch/nn/modules/module.py")
+        modules += of_torch and name == "_call_impl"
+        of_keras = "keras/src/" in path and (name.startswith("predict") or "/src/models/" in path)
+        depth = at if of_keras or (of_torch and modules > 1) else depth
+    return 0 if _TRANSFORMS & {library_of(code) for code, _ in stack[:depth]} else depth
+
+
+@functools.lru_cache(4096)
+def work_of(code: CodeType, line: int) -> tuple[str, str]:
+    """Return why a statement of a function is slow, and what it calls as written, from its source; "" = not known.
+
+    Slow are "lock": it waits for one; "draw": it puts rows in a random order; "rows": it takes elements of an array
+    one by one; "grow": it copies an array to make it longer.
+    """
+    lines, first = linecache.getlines(code.co_filename), code.co_firstlineno
+    if code.co_name.startswith("<"):  # of a module
+        first = 1
+    try:
+        tree = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[first - 1 :]) if first > 1 else lines)))
+    except Exception:  # the file has changed
+        return "", ""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+    around = [node for node in nodes if node.lineno <= line - first + 1 <= (node.end_lineno or node.lineno)]
+    children = list(ast.iter_child_nodes(around[-1])) if around else []
+    parts = [part for child in children if not isinstance(child, ast.stmt) for part in ast.walk(child)]
+    calls = {_dotted(part.func): part for part in parts if isinstance(part, ast.Call)}
+    return _why_slow(around, parts, calls) if around else "", " ".join(filter(None, calls))[:200]
+
+
+def _dotted(function: ast.expr) -> str:
+    """Return a called function as written, "np.append"; of what is computed its last name alone."""
+    if isinstance(function, ast.Attribute):
+        return ".".join(filter(None, (_dotted(function.value), function.attr)))
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast.Call]) -> str:
+    """Return why a statement is slow, as `work_of` does.
+
+    Args:
+        around: the statements that it is in, itself the last.
+        parts: nodes of its own; calls: those of them by what they call.
+    """
+    functions = {name.rpartition(".")[2]: call for name, call in calls.items()}
+    held = [part for part in parts if isinstance(part, ast.withitem)]
+    if "acquire" in functions or any(_LOCK.search(ast.unparse(item)) for item in held):
+        return "lock"
+    anew = [word.arg for word in functions["choice"].keywords] if "choice" in functions else ()
+    if {"permutation", "shuffle"} & functions.keys() or "replace" in anew:
+        return "draw"
+    loops = [node for node in around[:-1] if isinstance(node, ast.For)]
+    collects = isinstance(around[-1], ast.AugAssign) or "append" in functions
+    targets = [loop.target for loop in loops if collects]
+    targets += [part.target for part in parts if isinstance(part, ast.comprehension)]
+    variables = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    given = {id(value) for name, call in functions.items() if name not in _COLLECTS for value in call.args}
+    elements = [part for part in parts if isinstance(part, ast.Subscript) and id(part) not in given]
+    if any(isinstance(part.slice, ast.Name) and part.slice.id in variables for part in elements):
+        return "rows"
+    joins = [node for name in _JOINS & functions.keys() for arg in functions[name].args for node in ast.walk(arg)]
+    stored = around[-1].targets if loops and isinstance(around[-1], ast.Assign) else []
+    return "grow" if {ast.unparse(node) for node in stored} & {ast.unparse(node) for node in joins} else ""
 
 
 def _long_call(wall_ns: int, number: int, index: int | None) -> LongCall:
@@ -409,7 +517,8 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
     if kind == "PyDatasetAdapter":
         dataset, threads = data_adapter.py_dataset, data_adapter.enqueuer
         owner = type(dataset)
-        if not is_library(getattr(inspect.unwrap(owner.on_epoch_end), "__code__", is_library.__code__).co_filename):
+        code = getattr(inspect.unwrap(owner.on_epoch_end), "__code__", None)
+        if code is not None and not is_library(code.co_filename):
             calls.timer(f"{owner.__name__}.on_epoch_end", owner).part = "epoch_end"
         if threads is not None and dataset.use_multiprocessing:
             return

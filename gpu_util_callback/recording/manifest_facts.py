@@ -203,7 +203,8 @@ class InputCall(TypedDict, total=False):
     samples: Count  # of the stack inside it, of which ...
     line: str  # ... most were in this line of the program ...
     in_line: Count  # ... so many
-    slow: str  # why that line is, by its source: lock, draw (rows in a random order); absent: not known
+    slow: str  # why most lines are, by their source: lock, draw, rows, grow; model: they call one; absent: not known
+    called: str  # by most lines: a library's function ("pandas.read_csv") or, of those in C, the calls as written
     library: str  # that a line of the program has called, in most of them ...
     in_library: Count  # ... so many
     long_ms: Number  # of all long calls together

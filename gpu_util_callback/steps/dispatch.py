@@ -14,7 +14,6 @@ import inspect
 import linecache
 import os
 import random
-import re
 import sys
 import textwrap
 import threading
@@ -22,6 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
@@ -107,7 +107,6 @@ _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 _CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
-_LOCK = re.compile("lock|mutex|semaphore|condition", re.IGNORECASE)  # in the name of what a `with` holds
 _A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
 
 
@@ -168,18 +167,6 @@ def function_on(path: str, line: int) -> str:
     """Return the name of the function that the statement on a line is a call of; "" for other statements."""
     function = next((call.func for call in _calls_at(path, line)), None)
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-@functools.lru_cache(_MOST_KNOWN)
-def slow_on(path: str, line: int) -> str:
-    """Return "lock" where a line of a program waits for one, "draw" where it puts rows in a random order; else ""."""
-    nodes = _nodes_at(path, line)
-    held = [item.context_expr for node in nodes if isinstance(node, ast.With) for item in node.items]
-    functions = {getattr(node.func, "attr", ""): node for node in nodes if isinstance(node, ast.Call)}
-    if "acquire" in functions or any(_LOCK.search(ast.unparse(each)) for each in held):
-        return "lock"
-    anew = [word.arg for word in functions["choice"].keywords] if "choice" in functions else ()
-    return "draw" if {"permutation", "shuffle"} & functions.keys() or "replace" in anew else ""
 
 
 def _calls_at(path: str, line: int) -> list[ast.Call]:
@@ -421,7 +408,7 @@ class DispatchWatch:
     def _note_called(self, function: CodeType, stack: Stack, kind: str, meanings: Sequence[str]) -> None:
         """Count a sample for the function that the loop has called, and note whether that trains."""
         self._called[function] += kind != COMPILING
-        learns = any(code.co_name in _LEARNS and _package(code) in _FRAMEWORKS for _, code, _ in stack)
+        learns = any(code.co_name in _LEARNS and package_of(code) in _FRAMEWORKS for _, code, _ in stack)
         if learns or (kind == COMPILED and PREDICT not in meanings):
             self._training.add(function)
 
@@ -438,7 +425,7 @@ class DispatchWatch:
             return
         samples = self._of_functions.setdefault(function, FunctionSamples())
         samples.trains |= code is self._loop or any(
-            code.co_name in _TRAINS and _package(code) in _FRAMEWORKS for _, code, _ in stack
+            code.co_name in _TRAINS and package_of(code) in _FRAMEWORKS for _, code, _ in stack
         )
         call = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
         # Whatever runs in it: JAX has a callback in each collection.
@@ -446,7 +433,7 @@ class DispatchWatch:
         if not call and place:  # what it calls is Python as well
             called = stack[place - 1][1]
             ours = "gpu_util_callback/" in path_of(called)
-            call = "" if ours or _package(called) in _FRAMEWORKS else f"{_package(called)}.{name_of(called)}"
+            call = "" if ours or package_of(called) in _FRAMEWORKS else f"{package_of(called)}.{name_of(called)}"
         if not call and not place and dis.opname[code.co_code[instruction]].startswith(_INTERPRETS):
             call = OWN_PYTHON
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
@@ -613,9 +600,13 @@ def name_of(code: CodeType) -> str:
     return next((name for name in reversed(names) if not name.startswith("<")), names[-1])
 
 
-def _package(code: CodeType) -> str:
+def package_of(code: CodeType) -> str:
     """Return the top package of a library's function, or its module in the standard library."""
-    parts = path_of(code).removesuffix(".py").split("/")
+    path = path_of(code).removesuffix(".py")
+    target = next(filter(path.startswith, _targets(tuple(sys.path))), "")
+    if target:
+        return path.removeprefix(target).partition("/")[0]
+    parts = path.split("/")
     is_root = [part in ("site-packages", "dist-packages") or part.startswith("python3.") for part in parts[:-1]]
     return parts[max((at + 1 for at, root in enumerate(is_root) if root), default=len(parts) - 1)]
 
@@ -625,15 +616,27 @@ def place_of(code: CodeType, line: int) -> str:
     return f"{name_of(code)} ({path_of(code).rpartition('/')[2]}, line {line})"
 
 
+@functools.lru_cache(_MOST_KNOWN)
 def is_library(file: str) -> bool:
     """Return whether a file, its path written with slashes, is a library's and not the program's."""
-    return any(part in file for part in _LIBRARIES)
+    return any(part in file for part in _LIBRARIES) or file.startswith(_targets(tuple(sys.path)))
+
+
+@functools.lru_cache(1)
+def _targets(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders that modules are looked for in, and packages installed into, beside the usual ones.
+
+    The first one is the program's.
+    """
+    others = [folder for folder in folders[1:] if folder and not any(part in f"{folder}/" for part in _LIBRARIES)]
+    return tuple(f"{folder.replace(os.sep, '/')}/" for folder in others if any(Path(folder).glob("*.dist-info")))
 
 
 def library_of(code: CodeType) -> str:
     """Return the installed package that a function is of; "" for the program's own, and for Python's."""
-    _, installed, inside = path_of(code).rpartition("-packages/")
-    return inside.partition("/")[0].removesuffix(".py") if installed else ""
+    path = path_of(code)
+    is_installed = "-packages/" in path or path.startswith(_targets(tuple(sys.path)))
+    return package_of(code) if is_installed else ""
 
 
 def logs_to(code: CodeType) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_util_callback.backends import input_calls, inputs
 from gpu_util_callback.backends.input_calls import CallTimer
+from gpu_util_callback.steps import frames
 
 
 @pytest.fixture
@@ -300,3 +301,67 @@ def test_a_line_that_waits_for_a_lock_is_noted_as_one():
     for _ in range(3):
         timer.sample([(code, code.co_firstlineno + 2)])
     assert "slow" not in timer.facts()
+
+
+SOURCE = """
+def batches():
+    for rows in splits:
+        some = x[rows]  #
+        yield some, y[rows]  #
+    with self.lock:  # lock
+        pass
+    for i in rows:
+        xs.append(x[i])  # rows xs.append
+        total += x[i]  # rows
+        xs.append(load(paths[i]))  # - xs.append load
+        out = np.concatenate([out, x[i : i + 1]])  # grow np.concatenate
+    pictures = np.stack([load(paths[i]) for i in rows])  # - np.stack load
+    wide = np.concatenate([wide, wide[:, ::-1]])  # - np.concatenate
+    some = rng.choice(10, 5, replace=False)  # draw rng.choice
+    return torch.stack(
+        [x[i] for i in rows]  # rows torch.stack
+    )
+"""
+
+
+def test_why_a_statement_is_slow_is_read_from_its_source(tmp_path):
+    path = tmp_path / "strangers.py"
+    path.write_text(SOURCE)
+    names: dict = {}
+    exec(compile(SOURCE, path, "exec"), names)
+    for number, line in enumerate(SOURCE.splitlines(), 1):
+        _, marked, expected = line.partition("  #")
+        if marked:
+            slow, called = input_calls.work_of(names["batches"].__code__, number)
+            assert [slow or "-" * bool(called), called] == [*expected.strip().partition(" ")[::2]], line
+
+
+def test_what_a_line_calls_is_sampled_with_the_model_that_it_is_in():
+    torch = pytest.importorskip("torch")
+    inner, model = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    stacks = []
+
+    def seen(*_):
+        stacks.append(frames.stacks_in({batch.__code__}))
+
+    def batch(module):
+        return module(torch.zeros(2, 4))
+
+    inner.register_forward_hook(lambda *_: looks())
+    model[1].register_forward_hook(lambda *_: looks())
+
+    def looks():
+        look = threading.Thread(target=seen)
+        look.start()
+        look.join()
+
+    for module, slow in ((model, "model"), (inner, None)):
+        timer = CallTimer("batch")
+        stacks.clear()
+        batch(module)
+        for stack in stacks[0]:
+            at = next(at for at, (code, _) in enumerate(stack) if "torch" in code.co_filename)
+            timer.sample(stack[at:])
+        facts = timer.facts()
+        assert facts.get("slow") == slow and facts["library"] == "torch"
+        assert facts["line"].startswith("test_what_a_line_calls") or facts["line"].startswith("batch (")

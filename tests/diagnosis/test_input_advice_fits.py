@@ -115,7 +115,6 @@ INPUTS = [
     (waits(LIBRARY, SHUFFLE, **ONCE_AND_KEPT | UNSIZED), ALL_CORES, ".cache().shuffle(", "before shuffle"),
     (waits(TUNED, SHUFFLE, **ONCE_AND_KEPT), ALL_CORES, "# behind map(decode), before shuffle", ".shuffle("),
     (waits(TUNED, AUGMENT, **AUGMENTED), ALL_CORES, "ds = ds.cache()  # behind map(decode)", "AUTOTUNE"),
-    (waits(CHOSEN, SAMPLED, elements=2048, **AUGMENTED), COMPUTING, "tf.concat(rows, 0)", "map(your_function"),
     (waits(*QUICKER, **AUGMENTED), ALL_CORES, "ds = ds.cache()  # behind map(decode)", "AUTOTUNE"),
     (waits(LIBRARY, AUGMENT, SHUFFLE, **AUGMENTED), ALL_CORES, "# before map(augment)", "as the last step"),
     (waits(SHUFFLE, LIBRARY, **ONCE_AND_KEPT | NAMES_ALONE), ALL_CORES, "# as the last step", "behind"),
@@ -172,7 +171,6 @@ INPUTS = [
     (waits(GENERATOR, PREFETCH, **LOOP), WAITING, "interleave(part, cycle_length=6", "Ahead"),
     (waits(("map(decode)", "Map", 8.0, 1.0, "sequential"), wait_ms=8, **LOOP), None, "ds.prefetch(", "num_parallel"),
     (waits(framework=TORCH, input_kind="generator", **LOOP), None, "torch.utils.data.DataLoader(", "keras"),
-    (waits(input_kind="numpy", input_first=[ARRAY]), None, 'x.astype("uint8")', "1 / 255"),
     (waits(REPEAT, ZIP, TUNED, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()", "AUTOTUNE"),  # which ends
     (waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE", "DataLoader"),
     (waits(**GRAIN), COMPUTING, "worker_count=3)", "mp_"),
@@ -376,7 +374,6 @@ def test_no_more_is_promised_than_cores_stages_and_python_let_through(run, host,
         (waits(*QUICKER, **AUGMENTED), ALL_CORES, "keep its result before map(augment), which stays random"),
         (waits(**PYDATASET | THREADS), WAITING, "(Those that read one HDF5 file wait for each other.)"),
         (waits(MAP, FILES), WAITING, "Does each element name a file, and are there several?"),
-        (waits(input_kind="numpy", input_first=[ARRAY]), None, "Are all of them so, and is the model's train_step"),
     ],
 )
 def test_what_was_not_seen_is_asked(run, host, question):
@@ -389,7 +386,6 @@ TABLES = [
     *loaders.DATA_LOADER,
     *loaders.PY_DATASET,
     *loaders.GENERATOR,
-    *loaders.ARRAYS,
     *loaders.GRAIN,
     *inputs.LOOP,
     *inputs.SET_UP,

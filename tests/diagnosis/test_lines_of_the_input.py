@@ -59,7 +59,7 @@ def test_arrays_on_the_device_that_python_indexes_batch_by_batch(framework, libr
     given = {"framework": framework, "input_kind": "generator", "input_class": "batches"}
     advice = advised(call, **given)["advice"]
     assert advice["question"] and advice["code"].startswith("x, y = np.asarray(x), np.asarray(y)")
-    assert f"operations of {library}, at {LINE}" in advice["text"]
+    assert f"{LINE}, in {library}, where each operation on the arrays starts from Python" in advice["text"]
 
 
 def test_the_line_is_said_whatever_the_remedy():
@@ -249,3 +249,41 @@ def test_a_list_is_not_indexed_by_a_list_of_numbers():
     call = {"name": "list.__getitem__", "calls": 12800, "timed": 800, "wall_ms": 0.9, "cpu_ms": 0.003}
     advice = loaded(call, input_class="list", input_collate="")
     assert "batch_size=None" not in advice["code"]
+
+
+LOOP = {"loop": "custom", "input_kind": "generator", "input_class": "batches"}
+WORK = (
+    ({"slow": "rows", "called": "jax.stack"}, "index with the numbers of all of them at once", True),
+    ({"slow": "rows", "called": "torch.stack range"}, "index with the numbers of all of them at once", True),
+    ({"slow": "rows", "called": "words.split"}, "values one by one in Python", False),
+    ({"slow": "model", "called": "keras.Trainer.predict"}, "compute the model's outputs once", True),
+    ({"called": "pandas._LocationIndexer.__getitem__"}, "convert its columns to NumPy arrays once", True),
+    ({"called": "pandas.read_csv"}, "parse the files once, before training", False),
+    ({"called": "pandas.DataFrame.rolling"}, "compute its columns once", False),
+    ({"slow": "grow", "called": "np.concatenate"}, "join them once", False),
+    ({"called": "numpy.NpzFile.__getitem__"}, "unpack it once", False),
+    ({"called": "re.findall"}, "turn all texts into numbers once", False),
+    ({"called": "float line.split"}, "parse the files once, before training", False),
+    ({"library": "PIL", "in_library": 18}, "store the smaller results", False),
+    ({"called": "self.db.execute"}, "one query", False),
+    ({"called": "requests.get"}, "copy the data to a local disk once", False),
+    ({"called": "time.sleep"}, "leave the pause out", False),
+    ({"called": "sklearn.StandardScaler.transform"}, "give it a whole batch", False),
+    ({"called": "datasets.Dataset.__getitem__"}, "dataset[rows]", False),
+    ({"called": "torch.tensor"}, "make NumPy arrays of the data once", False),
+    ({"called": "mine"}, "make a ", False),
+)
+INPUTS = (LOOP, DATALOADER | {"input_workers": 0}, {**DATASET, "framework": JAX})
+
+
+@pytest.mark.parametrize(("case", "given"), list(zip(WORK, [*INPUTS] * 7, strict=False)))
+def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
+    """Seen: rows of a JAX array stacked one by one, and a teacher's predict a batch, got "make a batch cheaper"."""
+    at, says, promises = case
+    call = CALL | {"samples": 20, "line": LINE, "in_line": 18, **at}
+    facts = {"framework": TORCH} | given | {"input_calls": [call], "input_repeats": promises}
+    run = waits(epochs=4, gpus=[], machine=MACHINE, wait_ms=90, **facts)
+    finding = found(run, "input_bound", FULL)
+    advice = finding["advice"]
+    assert says.lower() in advice["text"].lower() and LINE in advice["text"]
+    assert bool(finding["saves_s"]) == promises

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.host import LEFT
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.advice.input_work import work_of
 from gpu_util_callback.diagnosis.advice.loaders import BATCH_I, CORE_FREE, GUARD, ITEM_WAITS, Workers
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -19,7 +20,7 @@ _OF_FIT = (
     ("pydataset", loaders.PY_DATASET),
     ("sequence", loaders.PY_DATASET),
     ("generator", loaders.GENERATOR),
-    ("numpy", loaders.ARRAYS),
+    ("numpy", ()),
     ("grain", loaders.GRAIN),
 )
 # Nothing shows whether the loop wants the first batch of each pass.
@@ -36,8 +37,14 @@ def advise(wait: InputWait) -> Advice:
     """Return the advice on a wait for input: the best remedy, or the limit where none helps."""
     if wait.one_step_a_pass:
         return ITERATOR_EACH_STEP.advice(wait)
-    of_kind = advise_kind(wait) or choose(tf_data.IN_VAIN, wait) or choose(tf_data.REMEDIES, wait)
-    return of_kind or first_holding(tf_data.LIMITS, wait)
+    of_kind = advise_kind(wait)
+    if of_kind is not None:
+        return of_kind
+    in_python = tf_data.is_python(wait)
+    of_stage = (in_python and choose(loaders.OF_CALLS, wait)) or (
+        choose(tf_data.IN_VAIN, wait) or choose(tf_data.REMEDIES, wait) or first_holding(tf_data.LIMITS, wait)
+    )
+    return at_line(wait, of_stage) if in_python else of_stage
 
 
 def advise_kind(wait: InputWait) -> Advice | None:
@@ -45,41 +52,35 @@ def advise_kind(wait: InputWait) -> Advice | None:
 
     Keras makes a tf.data pipeline of a generator or a PyDataset: its stage is not the user's.
     """
-    for word, table in _OF_FIT:
-        if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE):
-            remedies = () if wait.made_at_once else table
-            of_calls = choose(loaders.OF_CALLS, wait) or next(
-                (entry.advice(wait) for entry in loaders.OF_CALLS_LIMITS if entry.when(wait)), None
-            )
-            return of_calls or at_line(wait, choose(remedies, wait) or first_holding(loaders.LIMITS, wait))
-    if wait.stage is not None or wait.kind == "tf.data":
+    of_fit = [table for word, table in _OF_FIT if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE)]
+    loops = wait.kind or wait.run.custom_loop or wait.run.framework == "jax"
+    if not of_fit and (wait.stage is not None or wait.kind == "tf.data" or not loops):
+        if wait.run.framework == "torch" and not loops:  # nothing more is known of an imported trace
+            return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
         return None
-    if wait.kind or wait.run.custom_loop or wait.run.framework == "jax":
-        return at_line(wait, choose(LOOP, wait) or first_holding(LOOP_LIMITS, wait))
-    if wait.run.framework == "torch":  # nothing more is known of an imported trace
-        return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
-    return None
+    of_calls = choose(loaders.OF_CALLS, wait) or next(
+        (entry.advice(wait) for entry in loaders.OF_CALLS_LIMITS if of_fit and entry.when(wait)), None
+    )
+    table, limits = (of_fit[0], loaders.LIMITS) if of_fit else (LOOP, LOOP_LIMITS)
+    remedies = () if of_fit and wait.made_at_once else table
+    return of_calls or at_line(wait, choose(remedies, wait) or first_holding(limits, wait))
 
 
 def at_line(wait: InputWait, advice: Advice) -> Advice:
     """Return the advice with the line of the program that the input's function mostly is in."""
-    if not wait.call_line or wait.made_at_once:
+    work = work_of(wait)
+    if wait.made_at_once or not (wait.call_line or work) or (work is not None and work.does in advice.text):
         return advice
-    place = f"{wait.call_name} is mostly at {wait.call_line}"
-    slow = (wait.named or {}).get("slow")
-    if slow == "lock":
-        place += ", where it waits for a lock: hold that only around what it protects, or give each worker its own"
-    changes = "which rows meet in a batch" if slow == "draw" else ""
-    if changes:
-        place += ", which puts all rows in a random order: take parts of one order, drawn once a pass; this changes "
-        place += changes
+    place = f"{wait.call_name} is mostly at {wait.call_line}" if wait.call_line else f"Most of {wait.call_name} passes"
+    if work is not None:
+        place += f", where {work.does}: {work.instead[:1].lower()}{work.instead[1:]}"
+        place += f"; this changes {work.changes}" * bool(work.changes)
     # What to do stands at the end, where a short report begins.
     observed = advice.text.removesuffix(advice.remedy).rstrip() if advice.remedy else advice.text
     advice = replace(advice, text=f"{observed} {place}. {advice.remedy}".strip())
-    if not changes or advice.saves:
+    if work is None or not work.code or advice.saves:
         return advice
-    code = "rows = order[i * n : i * n + n]  # order = rng.permutation(...), once a pass"
-    return replace(advice, code=code, changes=changes)
+    return replace(advice, code=work.code, changes=work.changes)
 
 
 def made_once(wait: InputWait) -> Advice | None:
@@ -96,7 +97,7 @@ def advise_cores(wait: InputWait) -> Advice:
         f"for {percent(100 * (wait.cores.queued or 0))} of the time: more workers would slow the steps further."
     )
     if kept is None:
-        return Advice(f"{says} Make a sample cheaper, or once before training.", name="cores")
+        return at_line(wait, Advice(f"{says}{loaders.cheaper(wait, 'sample')}", name="cores"))
     return replace(kept, text=f"{says} {kept.remedy}")
 
 
@@ -249,11 +250,12 @@ LOOP_LIMITS = (
         "are free, or make each batch cheaper.",
     ),
     Entry(
-        "cores",
-        when=lambda wait: wait.cores.full,
-        says=lambda wait: f"{wait.loop_paces}. {capitalized(wait.cores.busy)}.",
+        "loop",
+        says=lambda wait: (
+            f"{wait.loop_paces}.{f' {capitalized(wait.cores.busy)}.' if wait.cores.full else ''}"
+            f"{loaders.cheaper(wait, 'batch')}"
+        ),
     ),
-    Entry("loop", says="{loop_paces}. Make a batch cheaper, or make what does not change once."),
 )
 
 

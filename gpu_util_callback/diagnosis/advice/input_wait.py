@@ -345,6 +345,12 @@ class InputWait:
         line = self.call_line and f", mostly at {self.call_line}"
         return f"{self.call_name} takes most of that{line}. Make once, before training, what is the same in each pass"
 
+    @property
+    def line_share(self) -> float:
+        """The share (0-1) of the input's function that is spent at that line, or in the library that it calls."""
+        call = self.named or {}
+        return max(call.get("in_line") or 0, call.get("in_library") or 0) / max(1, call.get("samples") or 0)
+
     def in_library(self, *libraries: str) -> float:
         """Return the share (0-1) of the input's function that is spent in these libraries; 0.0 = little."""
         call = self.named

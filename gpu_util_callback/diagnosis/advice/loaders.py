@@ -1,7 +1,9 @@
 """Advice on what makes batches in Python: DataLoader, PyDataset, generator, arrays, Grain."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
@@ -11,12 +13,12 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
     fork_safe,
     starts_fresh,
 )
-from gpu_util_callback.diagnosis.advice.snippets import ALL_BYTES, AS_FLOATS, TO_BYTES, WRAPPED, images_as_floats
+from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
 from gpu_util_callback.diagnosis.advice.table import Entry
-from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
 from gpu_util_callback.recording.manifest_facts import InputFile
+from gpu_util_callback.words import percent
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
 INDEXING_MS = Constant(0.02, "indexing two tensors computes for 3 µs, converting one of a few values for 10, measured")
@@ -277,7 +279,6 @@ def _store_items(wait: InputWait) -> str:
 # -- what a function of the input spends its time in -----------------------------------------------
 
 _ARRAY_FILES = ("h5py", "zarr", "netCDF4", "tables")
-_ON_DEVICE = ("jax", "tensorflow")
 
 
 def _array_file(wait: InputWait) -> InputFile | None:
@@ -311,7 +312,32 @@ def _read_whole(wait: InputWait) -> str:
     return f"{file['name']} = {file['name']}[:]  # once, in __init__: {file.get('bytes', 0) / 1e6:,.0f} MB"
 
 
+def _of_line(word: str) -> Callable[[InputWait], Any]:
+    """Return a reader of an attribute of the kind of work at the line."""
+    return lambda wait: getattr(work_of(wait), word)
+
+
+def _says_work(wait: InputWait) -> str:
+    at, share = f" at {wait.call_line}" if wait.call_line else "", percent(100 * wait.line_share)
+    return f"{wait.paces}. {wait.call_name} spends {share} of its time{at}, where {_of_line('does')(wait)}."
+
+
 OF_CALLS = (
+    Entry(
+        "work of the line",
+        when=lambda wait: (
+            (work := work_of(wait)) is not None
+            and bool(work.share)
+            and (not work.once or (wait.later_passes > 0 and wait.repeats is not False))
+            and (work.once or not work.asks or wait.run.device == "cpu")
+        ),
+        says=_says_work,
+        asks=lambda wait: "" if _of_line("once")(wait) and wait.repeats else _of_line("asks")(wait),
+        remedy=_of_line("instead"),
+        code=_of_line("code"),
+        saves=lambda wait: wait.line_share * (_made_once(wait) if _of_line("once")(wait) else _of_line("share")(wait)),
+        proof="blind/fifth/row_by_row",
+    ),
     Entry(
         "file read once",
         when=lambda wait: wait.in_library(*_ARRAY_FILES) > 0 and _fits(wait) is not False,
@@ -321,18 +347,6 @@ OF_CALLS = (
         code=_read_whole,
         saves=lambda wait: wait.in_library(*_ARRAY_FILES),
         proof="blind/first/hdf5_gzip_rows",
-    ),
-    Entry(
-        "arrays on the host",
-        when=lambda wait: wait.in_library(*_ON_DEVICE) > 0 and wait.run.device == "cpu",
-        says=lambda wait: (
-            f"{wait.call_name} spends {100 * wait.in_library(*_ON_DEVICE):.0f} % of its time in operations of "
-            f"{wait.call['library']}, at {wait.call_line}: each starts from Python, batch by batch. {wait.paces}."
-        ),
-        asks="Does it only index arrays of it, or compute what NumPy can?",
-        remedy="Convert them to NumPy once, before the first batch: an index is then a view",
-        code="x, y = np.asarray(x), np.asarray(y)  # once, before the generator or the dataset is made",
-        saves=lambda wait: wait.in_library(*_ON_DEVICE) * (1 - LITTLE),
     ),
 )
 # Where neither helps: a file too large for the memory.
@@ -351,6 +365,14 @@ OF_CALLS_LIMITS = (
         ),
     ),
 )
+
+
+def cheaper(wait: InputWait, what: str) -> str:
+    """Return that less is to be done, with a space in front; "" where the kind of work says what."""
+    if work_of(wait) is not None:
+        return ""
+    once = "" if wait.later_passes <= 0 else f", or make {ONCE}, what is the same in every pass"
+    return f" Make a {what} cheaper{once}."
 
 
 def _may_be_kept(wait: InputWait) -> bool:
@@ -602,23 +624,6 @@ GENERATOR = (
 )
 
 
-ARRAYS = (
-    Entry(
-        "bytes",
-        when=lambda wait: (
-            wait.run.framework == "tensorflow" and images_as_floats(wait.run) and not wait.run.custom_loop
-        ),
-        says="Keras copies every batch out of the arrays: {pace}. The first images hold whole "
-        "numbers from 0 to 255 as floats.",
-        asks=ALL_BYTES,
-        remedy="Keep them as uint8, a quarter of the bytes, and convert them in the model",
-        code=f"{TO_BYTES}\n{AS_FLOATS}",
-        changes=WRAPPED,
-        saves=lambda wait: wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
-    ),
-)
-
-
 def _grain(wait: InputWait) -> Workers:
     """Return workers; a DataLoader's operations run while the loop waits, a dataset's on threads ahead of it."""
     in_turn = wait.workers or wait.input_class == "DataLoader"
@@ -703,14 +708,5 @@ LIMITS = (
         says="Keras cuts every batch out of the arrays in the training process: {pace}. Larger "
         "batches need fewer cuts.",
     ),
-    Entry(
-        "cores",
-        when=lambda wait: wait.cores.full,
-        says="{loader_limit}: {pace}. Make a sample cheaper: more workers would only share the cores.",
-    ),
-    Entry(
-        "one at a time",
-        says="{loader_limit}: {pace}. Make a sample cheaper; what comes before random augmentation "
-        "can be done once and stored.",
-    ),
+    Entry("one at a time", says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{cheaper(wait, 'sample')}"),
 )

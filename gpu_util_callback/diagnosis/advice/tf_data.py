@@ -46,8 +46,13 @@ def _is_map(wait: InputWait) -> bool:
     return wait.stage is not None and wait.stage.name.startswith("map")
 
 
-def _is_python(wait: InputWait) -> bool:
+def _calls_python(wait: InputWait) -> bool:
     return wait.stage is not None and "py_function" in wait.stage.flags
+
+
+def is_python(wait: InputWait) -> bool:
+    """Return whether the slowest stage is a function or a generator of the program's in Python."""
+    return _calls_python(wait) or _op(wait).startswith("Generator")
 
 
 def _few_calls(wait: InputWait) -> bool:
@@ -61,7 +66,7 @@ def _few_calls(wait: InputWait) -> bool:
 def _calls_wait(wait: InputWait) -> bool:
     """Return whether the stage's calls mostly wait, for files or a network."""
     stage = wait.stage
-    if stage is None or _is_python(wait) or _op(wait).startswith("Generator"):
+    if stage is None or is_python(wait):
         return wait.waits is True
     # The stage cannot have computed more than the whole process did, nor worked longer than its threads
     # were there: a reading of a few batches may say so.
@@ -88,19 +93,10 @@ def _short_calls(wait: InputWait) -> bool:
     return stage is not None and stage.elements_per_batch > 1 and _call_us(wait) <= CALL_US
 
 
-def _samples(wait: InputWait) -> bool:
-    """Return whether the slow stage is `sample_from_datasets`, or draws its choices."""
-    stage = wait.stage
-    if stage is None:
-        return False
-    sampler = next((other for other in wait.stages if other.op.startswith("DirectedInterleave")), None)
-    return sampler is not None and (stage is sampler or (stage.place > sampler.place and "library" in stage.flags))
-
-
 def _waiting_python_ms(wait: InputWait) -> float:
     """Return the computation for a batch that calls which wait cannot share."""
     generator = _op(wait).startswith("Generator")
-    return wait.python_ms if _is_python(wait) or generator else 0.0
+    return wait.python_ms if _calls_python(wait) or generator else 0.0
 
 
 def _calls(wait: InputWait) -> int:
@@ -437,11 +433,6 @@ def _asked_room(fits: bool | None, size: str) -> str:
     return "" if fits else f", and does all of it{size} fit into memory"
 
 
-_SAMPLED = """parts = [one.batch(size) for one, size in zip(datasets, sizes)]
-ds = tf.data.Dataset.zip(tuple(parts)).map(
-    lambda *parts: tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *parts))"""
-
-
 # -- remedies --------------------------------------------------------------------------------------
 
 _CACHE = Entry(
@@ -497,12 +488,12 @@ _WAITING_CALLS = Entry(
     "waiting calls",
     when=_calls_can_wait_together,
     says="{takes}. It mostly waits, for files or a network.",
-    asks=lambda wait: f"May several threads call {wait.function} at the same time?" if _is_python(wait) else "",
+    asks=lambda wait: f"May several threads call {wait.function} at the same time?" if _calls_python(wait) else "",
     remedy="Let several of its calls wait at the same time",
     code=_waiting_calls,
     before=_written,
     saves=lambda wait: _with_calls(wait, _calls(wait)),
-    changes=lambda wait: f"{_RANDOM_NUMBERS}, if it draws any" if _is_python(wait) else _random_numbers(wait),
+    changes=lambda wait: f"{_RANDOM_NUMBERS}, if it draws any" if _calls_python(wait) else _random_numbers(wait),
     proof="numpy_sleeping",
 )
 
@@ -560,7 +551,7 @@ REMEDIES = (
             wait.stage is not None
             and not wait.works_ahead
             and wait.lost_ms <= wait.needed_ms
-            and not (_is_python(wait) and wait.waits is False and wait.run.device == "cpu")
+            and not (_calls_python(wait) and wait.waits is False and wait.run.device == "cpu")
         ),
         says="{paces}. The pipeline makes each batch while the loop waits.",
         remedy="Let it make the next one during the step",
@@ -573,7 +564,7 @@ REMEDIES = (
         "parallel calls",
         when=lambda wait: (
             _is_map(wait)
-            and not _is_python(wait)
+            and not _calls_python(wait)
             and wait.stage.inside is None
             and _few_calls(wait)
             and not _calls_wait(wait)
@@ -615,23 +606,8 @@ REMEDIES = (
         proof="map_before_cache",
     ),
     Entry(
-        "sampled batches",
-        when=lambda wait: _samples(wait) and _short_calls(wait),
-        says=lambda wait: (
-            f"{wait.paces}. sample_from_datasets picks {wait.stage.elements_per_batch:,.0f} elements "
-            "a batch, one by one."
-        ),
-        asks="May each batch have a fixed number of samples of each dataset?",
-        remedy="Batch each of them, and put these together",
-        code=_SAMPLED,
-        saves=lambda wait: (
-            wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
-        ),
-        changes="how many samples of each dataset a batch has, and ends with the shortest dataset",
-    ),
-    Entry(
         "whole batches",
-        when=lambda wait: _is_map(wait) and not _is_python(wait) and _short_calls(wait) and not _samples(wait),
+        when=lambda wait: _is_map(wait) and not _calls_python(wait) and _short_calls(wait),
         says=lambda wait: (
             f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
             f"{_call_us(wait):.0f} µs, most of it the call itself."
@@ -701,13 +677,13 @@ LIMITS = (
     ),
     Entry(
         "Python",
-        when=lambda wait: (_is_python(wait) or _op(wait).startswith("Generator")) and wait.waits is False,
+        when=lambda wait: (is_python(wait)) and wait.waits is False,
         says="{takes}. {call_name} computes in Python, and Python runs one thread at a time. "
         "Write it with TensorFlow operations (tf.image, tf.io, tf.strings): they run in parallel.",
     ),
     Entry(
         "Python, unclear",
-        when=_is_python,
+        when=_calls_python,
         says="{takes}. It calls Python. Time one call: if it waits, num_parallel_calls helps; if "
         "it computes, only TensorFlow operations run in parallel.",
     ),

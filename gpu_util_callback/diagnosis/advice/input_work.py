@@ -1,0 +1,129 @@
+"""Work of the input, by what its busiest line of the program calls, and what to do in its place."""
+
+import re
+from dataclasses import dataclass
+
+from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.thresholds import A_FEW
+
+
+@dataclass(frozen=True, slots=True)
+class LineWork:
+    """A kind of work in the input.
+
+    Attributes:
+        does: what the line does, a clause.
+        instead: what to do in its place, an imperative without its full stop.
+        called: pattern of what it calls, or of the library.
+        slow: why it is slow, as recorded; "" = by what it calls alone.
+        code: what to paste.
+        changes: what else the remedy changes; asks: a question whose answer must be yes.
+        once: the remedy makes its results before training, where they repeat.
+        share: of its time that the remedy saves, 0-1; 0 = not known, what it does may be needed.
+    """
+
+    does: str
+    instead: str
+    called: str = ""
+    slow: str = ""
+    code: str = ""
+    changes: str = ""
+    asks: str = ""
+    once: bool = False
+    share: float = 0.0
+
+
+ONCE = "once, before training"
+_BY_REASON = (
+    LineWork("it waits for a lock", "Hold that only around what it protects, or give each worker its own", slow="lock"),
+    LineWork(
+        "it puts all rows in a random order",
+        "Take parts of one order, drawn once a pass",
+        slow="draw",
+        code="rows = order[i * n : i * n + n]  # order = rng.permutation(...), once a pass",
+        changes="which rows meet in a batch",
+    ),
+    LineWork(
+        "it calls a model",
+        f"Compute the model's outputs {ONCE}, many samples at a time, and let the input index them",
+        slow="model",
+        code="outputs = teacher.predict(x)  # once, before training; in the input then outputs[i]",
+        asks="Are its outputs the same in every epoch, of unchanged samples?",
+        once=True,
+        share=0.9,
+    ),
+    LineWork(
+        "it takes the rows of a batch one by one",
+        "Index with the numbers of all of them at once: the values stay the same",
+        r"^(jax|tensorflow|torch|scipy|datasets|cupy|zarr|polars)\.|\b(stack|cat|concatenate)\b",
+        "rows",
+        "x = x[rows]  # rows: the numbers of a whole batch; in place of stacking x[i] for each",
+        share=0.9,
+    ),
+    LineWork(
+        "it takes rows out of a table one by one",
+        "Convert its columns to NumPy arrays once, and index these",
+        r"^pandas\..*\.(__getitem__|iterrows|itertuples|query|xs|i?loc|i?at)$",
+        code="values = table[columns].to_numpy()  # once, in __init__; then values[i] or values[rows]",
+        share=0.9,
+    ),
+    LineWork(
+        "each operation on the arrays starts from Python",
+        "Convert them to NumPy once, before the first batch: an index is then a view",
+        r"^(jax|tensorflow)\.",
+        code="x, y = np.asarray(x), np.asarray(y)  # once, before the generator or the dataset is made",
+        asks="Does it only index arrays, or compute what NumPy can?",
+        share=0.85,
+    ),
+    LineWork("it goes through values one by one in Python", f"Compute whole arrays (NumPy), or {ONCE}", slow="rows"),
+    LineWork("it copies an array to make it longer", "Collect the parts in a list, and join them once", slow="grow"),
+)
+# Three lines each: a pattern of what is called, what that does, and what to do in its place. The first one counts.
+_BY_CALL = rf"""
+^(zipfile|gzip|tarfile|bz2|lzma|numpy\.NpzFile|h5py)\b|\bzlib\.
+it unpacks a compressed file
+Unpack it once into .npy files, of which np.load(..., mmap_mode="r") reads parts
+^(json|csv|xml|yaml|html)\.|^pandas\.\w*(read_|Parser|TextFile)|^numpy\.(loadtxt|genfromtxt)|\b(orjson|float) \S*split\b
+it parses text
+Parse the files {ONCE}, and store arrays (np.save)
+^(pandas|polars)\.
+it computes on a table
+Compute its columns {ONCE}, and convert them to NumPy arrays
+^(re|regex|transformers|tokenizers|nltk|spacy|unicodedata)\.|\.(split|findall|finditer|sub|lower|encode|tokenize)\b
+it takes text apart
+Turn all texts into numbers {ONCE}, and store these
+^(PIL|cv2|imageio|skimage|torchvision|tifffile|pydicom|librosa|torchaudio|soundfile|wave)\.|\b(imread|imdecode|resize)\b
+it decodes or transforms files
+Do that once for all of them, and store the smaller results; what is random comes behind it
+^(sqlite3|sqlalchemy|pymongo|psycopg\w*|duckdb|redis|lmdb)\.|\b(execute|fetchone|fetchall)\b
+each sample is a query of its own
+Read the rows of a batch by one query, or all of them once into arrays; a column that is searched needs an index
+^(requests|urllib\w*|http|httpx|aiohttp|boto\w*|s3fs|gcsfs|fsspec|google|socket|ssl)\.
+it waits for a network
+Copy the data to a local disk once, or fetch ahead in several threads
+\bsleep\b
+it sleeps
+Leave the pause out, or let several workers pause at a time
+^(sklearn|scipy|statsmodels|pywt)\.
+each call checks and copies its arguments
+Give it a whole batch, or all samples {ONCE}
+^(datasets|pyarrow)\.
+each row is decoded and formatted by itself
+Ask for the rows of a batch at once (dataset[rows]), or compute {ONCE} with map(..., batched=True)
+^(\S+\.)?(tensor|as_tensor|FloatTensor|LongTensor|array|asarray|convert_to_tensor)\b
+it makes an array of Python's numbers
+Make NumPy arrays of the data once, and hand out parts of these
+"""
+_LINES = _BY_CALL.strip().splitlines()
+_KINDS = (*_BY_REASON, *map(LineWork, _LINES[1::3], _LINES[2::3], _LINES[0::3]))
+
+
+def work_of(wait: InputWait) -> LineWork | None:
+    """Return the kind of work in which the input's function spends most of its time; None = not known."""
+    call = wait.named or {}
+    called, slow, library = call.get("called"), call.get("slow") or "", call.get("library") or ""
+    if called is None:  # several functions of one library
+        called = f"{library}." if library and wait.in_library(library) else "" if slow else None
+    if called is None or (call.get("samples") or 0) < A_FEW or wait.made_at_once:
+        return None
+    return next((kind for kind in _KINDS if kind.slow in ("", slow) and re.search(kind.called, called)), None)
