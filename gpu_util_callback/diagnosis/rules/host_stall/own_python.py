@@ -1,6 +1,6 @@
 """Python within the steps that does not train, while no GPU works."""
 
-from gpu_util_callback.diagnosis.advice.callbacks import call_seldom
+from gpu_util_callback.diagnosis.advice import callbacks
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, usual_body_ns
@@ -19,7 +19,7 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     if calls.get("aside"):
         title, line = f"{calls['calls']} in each step stalls training", (calls["at"], calls["at_line"])
         samples = calls["samples"], calls["aside"], line
-        if findings := _finding(run, limits, samples, {}, title, "aside", call_seldom(calls)):
+        if findings := _finding(run, limits, samples, {}, title, "aside", callbacks.call_seldom(calls)):
             return findings
     # The samples do not show an operation that the loop starts without any Python of the framework.
     if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:

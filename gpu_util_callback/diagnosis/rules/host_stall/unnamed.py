@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice import host
 from gpu_util_callback.diagnosis.advice.snippets import usual_period
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -168,7 +168,7 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
     inside = dispatch.get("between_predict"), dispatch.get("between_predict_set_up"), dispatch.get("between_input")
     predict, set_up, fetching = ((samples or 0) / max(1, count) for samples in inside)
     if count >= least and predict >= MOSTLY:
-        advice = replace(PREDICT_ADVICE, saves=set_up)
+        advice = replace(host.PREDICT_ADVICE, saves=set_up)
         evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
         return "predict is called between the steps", "predict", advice, evidence
     if count >= least and fetching >= MOSTLY:
