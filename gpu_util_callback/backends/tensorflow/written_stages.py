@@ -134,44 +134,42 @@ def written(dataset: object) -> WrittenStage | None:
 def _stage(dataset: tf.data.Dataset) -> WrittenStage:
     kind = re.sub(r"^_|Dataset(V\d+)?$", "", type(dataset).__name__)
     name = word(kind)
-    flags: set[str] = set()
     title = name
     wrapper = getattr(dataset, "_map_func", None) or getattr(dataset, "_predicate", None)
     function = getattr(wrapper, "function", None)
     bodies = _bodies(function)
     operations = {node.op for body in bodies for node in body}
-    if function is not None and name == "map" and operations == {"Placeholder", "Identity"}:
-        returned = [id(output.op.inputs[0]) for output in function.graph.outputs]
-        if returned == [id(argument) for argument in function.graph.inputs]:
-            return WrittenStage(_SAME, _SAME, frozenset())
+    if name == "map" and operations == {"Placeholder", "Identity"} and _returns_its_arguments(function):
+        return WrittenStage(_SAME, _SAME, frozenset())
     if function is not None:
         inner_name = function_name(getattr(function, "name", b""))
         title = f"{name}({inner_name})" if inner_name else name
-        if operations & _PYTHON_OPS:
-            flags.add("py_function")
-        if getattr(function, "graph", None) is not None and _stateful(function):
-            flags.add("stateful")
-        if str(getattr(getattr(wrapper, "_func", None), "__module__", "")).startswith(_LIBRARIES):
-            flags.add("library")
-    if name in ("map", "interleave", "map + batch"):
-        if not kind.startswith("Parallel"):
-            flags.add("sequential")
-        elif _is_fixed(dataset, "_num_parallel_calls"):
-            flags.add("fixed_parallelism")
-    if kind == "Prefetch" and _is_fixed(dataset, "_buffer_size"):
-        flags.add("fixed_buffer")
+    calls, parallel = name in ("map", "interleave", "map + batch"), kind.startswith("Parallel")
+    flags = {
+        "py_function": bool(operations & _PYTHON_OPS),
+        "stateful": getattr(function, "graph", None) is not None and _stateful(function),
+        "library": str(getattr(getattr(wrapper, "_func", None), "__module__", "")).startswith(_LIBRARIES),
+        "sequential": calls and not parallel,
+        "fixed_parallelism": calls and parallel and _is_fixed(dataset, "_num_parallel_calls"),
+        "fixed_buffer": kind == "Prefetch" and _is_fixed(dataset, "_buffer_size"),
+    }
     if kind == "FlatMap" and function is not None and "GeneratorDataset" in operations:
         title = "from_generator"  # the generator itself is a node of its own below
     return WrittenStage(
         name,
         title,
-        frozenset(flags),
+        frozenset(flag for flag, is_set in flags.items() if is_set),
         # `sample_from_datasets` chooses by a dataset of that kind.
         random=any(map(_draws, bodies)) if bodies else kind == "Random" or None,
         py_functions=tuple(node.attr["token"].s.decode() for body in bodies for node in body if node.op in _PYTHON_OPS),
         buffer_bytes=_buffer_bytes(dataset) if name == "shuffle" else None,
         count=next((count for key in _COUNTS if (count := _constant(getattr(dataset, key, None))) is not None), None),
     )
+
+
+def _returns_its_arguments(function: tf.types.experimental.ConcreteFunction) -> bool:
+    returned = [id(output.op.inputs[0]) for output in function.graph.outputs]
+    return returned == [id(argument) for argument in function.graph.inputs]
 
 
 def _is_fixed(dataset: tf.data.Dataset, attribute: str) -> bool:
