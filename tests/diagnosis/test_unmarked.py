@@ -104,6 +104,17 @@ def test_a_loader_that_lightning_makes_again_for_each_epoch_has_its_name():
     assert "in setup" in span["advice"]["text"] and span["saves_s"] == 0
 
 
+@pytest.mark.parametrize(
+    "facts", [{"function": "make_loader"}, {"function": "Net.on_train_epoch_start", "trainer": "lightning"}]
+)
+def test_what_may_be_made_once_is_asked_about(facts):
+    """A function that made the loader anew was offered to run in every second epoch."""
+    [span] = in_function(90, **facts).findings("host_stall")
+    assert span["title"] == f"{facts['function']} runs after each epoch"
+    assert "make the same each time, such as data? Then call it once" in span["advice"]["text"]
+    assert bool(span["advice"]["code"]) == ("trainer" not in facts)
+
+
 def test_a_function_between_the_steps_is_to_be_marked_by_its_name():
     [span] = in_function(80, each_epoch=False, function="log_images").findings("host_stall")
     assert span["title"] == "log_images runs between the steps" and span["saves_s"] == 0

@@ -334,7 +334,7 @@ def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeyp
     assert run["verdict"].startswith(f"All {FOLDS} fits compiled, each for itself: ")
     assert run["headline"]["ids"] == ["recompilation:every_fit"]
     (finding,) = [one for one in run["findings"] if one["id"] in run["headline"]["ids"]]
-    assert "one model serve all fits" in finding["advice"]["text"]
+    assert "one model serve all fits" in finding["advice"]["text"] and "learning_rate" in finding["advice"]["code"]
     assert capsys.readouterr().out.count("compiled, each for itself") in (1, 2)  # and again for four times as many
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.host import LEFT
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait
-from gpu_util_callback.diagnosis.advice.input_work import work_of
+from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
 from gpu_util_callback.diagnosis.advice.loaders import BATCH_I, CORE_FREE, GUARD, ITEM_WAITS, Workers
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -296,17 +296,22 @@ class SetUp:
         return self.run.input_kind
 
     @property
-    def cheaper(self) -> str:
-        """The function and the line that most of it passes in, where known, and what makes it cheaper or rarer."""
+    def busy_function(self) -> str:
+        """The function of the program that most of it passes in, with its line, as a clause; "" = not known."""
         time_s, calls = self.run.account["time_s"], self.run.fit.get("input_calls") or []
         of_wait = min(1.0, self.share * sum(time_s.values()) / max(1e-9, time_s["input_wait"]))
         # The line may be that of the other waits too.
         least = (1 - of_wait + MOSTLY * of_wait) * max(A_FEW / MOSTLY, sum(call.get("samples") or 0 for call in calls))
-        for call in calls:
-            if call.get("in_line", 0) >= least and call["name"].endswith(("__iter__", "on_epoch_end")):
-                return f"{call['name']} takes most of that, mostly at {call['line']}. Make it cheaper, of whole arrays"
+        busy = (call for call in calls if call.get("in_line", 0) >= least and call.get("part") != "loader")
+        return next((f"{call['name']} takes most of that, mostly at {call['line']}" for call in busy), "")
+
+    @property
+    def cheaper(self) -> str:
+        """The way to make it cheaper or rarer, without a full stop."""
+        if self.busy_function:
+            return f"{self.busy_function}. Make {ONCE}, what is the same each time, and the rest of whole arrays"
         if "pydataset" in self.kind:
-            return "its on_epoch_end runs and its first batches are made while training waits. Make both cheaper"
+            return "Its on_epoch_end runs, and its first batches are made, while training waits: make both cheaper"
         return "Longer epochs need it less often"
 
     @property
@@ -364,6 +369,7 @@ class SetUp:
             and len(fit["input_first"]) == 2
             and self.batch_size is not None
             and not fit.get("validation_split")  # `fit` splits arrays only
+            and int(self.run.manifest.get("fits", 1)) < A_FEW  # each fit would set up its own
             and any(stage.get("random") for stage in fit.get("input_maps", ()))
         )
 
@@ -453,11 +459,6 @@ SET_UP = (
         code="dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
         saves=lambda epoch: epoch.saves,
         proof="pydataset_processes_again",
-    ),
-    Entry(
-        "PyDataset",
-        when=lambda epoch: "pydataset" in epoch.kind,
-        says="{fact} Keras restarts a PyDataset every epoch: {cheaper}, or the epochs longer.",
     ),
     Entry(
         "arrays without autotuning",

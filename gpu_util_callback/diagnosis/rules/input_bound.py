@@ -153,6 +153,7 @@ def _remade(wait: InputWait) -> list[str]:
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
+USUAL_S = Constant(0.3, "TensorFlow's iterators took up to this long to end and begin; of use is only that it is rarer")
 UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
@@ -182,6 +183,9 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     share = occurrences.self_ns / span_ns
     fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
     set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
+    advice = advice_table.first_holding(input_advice.SET_UP, set_up)
+    if not (advice.code or fills or set_up.busy_function) and share < MOSTLY and each_s < USUAL_S:
+        return None
     return InputBound.finding(
         title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
@@ -195,7 +199,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
             "gpu_active_meanwhile_pct": active,
         },
         state=often >= MANY_TIMES,
-        advice=advice_table.first_holding(input_advice.SET_UP, set_up),
+        advice=advice,
         detail="setup",
         pieces=intervals(occurrences),
     )
@@ -668,7 +672,7 @@ def _stage_evidence(wait: InputWait) -> Evidence:
 def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     if run.source is not None:
         return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
-    if waiting.filling and "dataloader" in wait.kind and not wait.workers:
+    if waiting.filling and (wait.mostly_in or ("dataloader" in wait.kind and not wait.workers)):
         does = wait.mostly_in or "Check what happens only as a pass begins: a sampler's order, a list of files"
         return Advice(f"{_first_batches(run, waiting.filling)}. {does}.", name="first batches")
     return input_advice.advise(wait) if wait.rare is None else long_fetch_advice.advise_long(wait, wait.rare)
@@ -692,13 +696,6 @@ def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: f
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
     if source["slowest_stage"] is not None:
         return tf_data.advise_traced_stage(source["slowest_stage"]["name"])
-    if run.framework == "torch" and run.fit.get("input_workers") is None:
-        return Advice(
-            "Batches come too late. Are they made in the training process, or by few workers? If "
-            "so, let more worker processes of a DataLoader make them ahead of time.",
-            "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
-            question=True,
-        )
     of_kind = input_advice.advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
     return of_kind or Advice("Make the input pipeline faster, or let it work ahead of the training.")
 

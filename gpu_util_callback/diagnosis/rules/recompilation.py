@@ -214,15 +214,16 @@ EVERY_FIT = "Every fit compiles its own train function"
 def _advise_fits(run: Run) -> Advice:
     """Return the advice for fits that each compile: of new models, or of one compiled again."""
     text = "Every fit compiles its train function, because its model is new or was compiled again. "
-    if run.framework == "jax":
-        return Advice(
-            f"{text}JAX can keep what it has compiled on the disk, for models that are alike.",
-            'jax.config.update("jax_compilation_cache_dir", "jax-cache")  # before the first fit',
-        )
-    if run.fit.get("jit_compile"):
+    if run.fit.get("jit_compile") and run.framework != "jax":
         text += "Do its few steps win back what XLA takes to compile them (jit_compile=False)? "
+    text += "If models are new, can one model serve all fits, with its weights set back before each? "
+    text += "Is compile called on one model before each fit? If so, call it once, and set the learning rate."
     return Advice(
-        f"{text}Can one model serve all fits, with its weights and its optimizer's variables set back before each?"
+        text,
+        "model.optimizer.learning_rate = rate  # before each fit, in place of model.compile(...)",
+        saves=1.0,
+        question=True,
+        proof="blind/fifth/new_rates",
     )
 
 

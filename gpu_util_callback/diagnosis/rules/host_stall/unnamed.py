@@ -179,10 +179,11 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
         evidence = {"between_input_pct": round(100 * fetching, 1)}
         return "Training waits for its input between the steps", "fetching", advice, evidence
     function, in_function = dispatch.get("between_function"), (dispatch.get("between_in_function") or 0) / max(1, count)
-    loads = run.trainer == "lightning" and str(function).endswith(".train_dataloader")
-    if function and count >= least and in_function >= MOSTLY and (loads or not run.trainer):
+    # Of a trainer the hooks of the program's own classes.
+    if function and count >= least and in_function >= MOSTLY and ("." in function or not run.trainer):
         evidence = {"between_function": function, "between_function_pct": round(100 * in_function, 1)}
-        advice = Advice(_LOADS.format(function)) if loads else _less_often(function, place)
+        loads = run.trainer == "lightning" and function.endswith(".train_dataloader")
+        advice = Advice(_LOADS.format(function)) if loads else _less_often(run, function, place)
         return f"{function} runs {place}", "function", advice, evidence
     return None
 
@@ -190,11 +191,16 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
 _LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
 
 
-def _less_often(function: str, place: str) -> Advice:
+_MAKES = "Does it make the same each time, such as data? Then call it once, before the loop."
+
+
+def _less_often(run: Run, function: str, place: str) -> Advice:
     """Return the advice on a function of the program that runs outside the steps, at this place of the loop."""
+    if run.trainer:
+        return Advice(f"{function} runs {place}. {_MAKES} Else call it less often, or let it do less.")
     text = f"{function} runs {place}, and the monitor does not see what it does there."
     marked = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
     if place != "after each epoch":
-        return Advice(f"{text} Marked, it is judged as what it is.", marked)
-    every = f"if epoch % 2 == 0:\n    {function}(...)"
-    return Advice(f"{text} Is every second epoch enough?", every, saves=1 / DOUBLE, question=True, leaves_out=True)
+        return Advice(f"{text} {_MAKES} Marked, it is judged as what it is.", marked)
+    text, every = f"{text} {_MAKES} Is every second epoch enough?", f"if epoch % 2 == 0:\n    {function}(...)"
+    return Advice(text, every, saves=1 / DOUBLE, question=True, leaves_out=True)
