@@ -62,15 +62,18 @@ class Side:
 
         return [GpuUtilCallback(self.log_dir, trace="off", report=False)]
 
+    def own_monitor(self) -> Any:
+        """The monitor of a loop, or something of its interface, to be entered by the loop's own function."""
+        if self.log_dir is None:
+            return NoMonitor()
+        from gpu_util_callback import GpuUtilMonitor
+
+        return GpuUtilMonitor(self.log_dir, trace="off", report=False)
+
     @contextlib.contextmanager
     def monitor(self) -> Iterator[Any]:
-        """The monitor of a loop, or something of its interface."""
-        if self.log_dir is None:
-            monitor: Any = NoMonitor()
-        else:
-            from gpu_util_callback import GpuUtilMonitor
-
-            monitor = GpuUtilMonitor(self.log_dir, trace="off", report=False)
+        """The same, entered and timed."""
+        monitor = self.own_monitor()
         with self.timed(), monitor as entered:
             yield entered or monitor
 
@@ -196,6 +199,11 @@ def progress_bar(side: Side) -> None:
         progbar.Progbar.update = update
 
 
+@cures("do it less often, or in a background thread", r"if number % \d+ == 0: \.\.\.")
+def callback_epochs(side: Side) -> None:
+    side.fit(timed_model(), quick(12), epochs=60, callbacks=[_hooked("on_epoch_end", 60, 10 if side.cured else 1)])
+
+
 # -- loops -----------------------------------------------------------------------------------------
 
 
@@ -243,6 +251,32 @@ def loop_validation(side: Side) -> None:
     _loop(side, "validation", 16, 30, 150, lambda epoch, step: step < 0 and epoch % (4 if side.cured else 1) == 0)
 
 
+@cures("Is every second epoch enough", r"if epoch % 2 == 0")
+def loop_function(side: Side) -> None:
+    def inspect_weights():
+        wait(200)
+
+    with side.monitor() as monitor:
+        for epoch in range(16):
+            for _ in monitor.batches(range(40)):
+                wait(4)
+            if epoch % (2 if side.cured else 1) == 0:
+                inspect_weights()
+
+
+@cures("Is half as often enough", r"if step % \d+ == 0")
+def loop_long_steps(side: Side) -> None:
+    def inspect_weights():
+        wait(200)
+
+    monitor = side.own_monitor()
+    with side.timed(), monitor:
+        for number in monitor.batches(range(1, 481)):
+            wait(4)
+            if number % (40 if side.cured else 20) == 0:
+                inspect_weights()
+
+
 class Ahead:
     """Batches of an iterable, each made by a thread while the one before is used."""
 
@@ -287,6 +321,36 @@ def loop_pool(side: Side) -> None:
     with side.monitor() as monitor:
         for _ in monitor.batches(pooled() if side.cured else _slow_batches(100, 30)):
             wait(8)
+
+
+# -- several fits ----------------------------------------------------------------------------------
+
+
+@cures("Is one after every second fit enough", r"if number % 2 == 0")
+def evaluates_less(side: Side) -> None:
+    model, checks = timed_model(4), elements(20).map(slow_map(15))
+    for number in range(10):
+        side.fit(model, quick(20), epochs=2)
+        if number % (2 if side.cured else 1) == 0:
+            with side.timed():
+                model.evaluate(checks, verbose=0)
+
+
+@cures("let a thread do it while this one trains", r"coming = pool\.submit")
+def next_data(side: Side) -> None:
+    def read_part(number: int) -> Any:
+        wait(400)
+        return quick(40 + number % 2)
+
+    model, pool = timed_model(8), ThreadPoolExecutor(1)
+    coming = pool.submit(read_part, 0)
+    for number in range(8):
+        with side.timed():
+            if side.cured:
+                data, coming = coming.result(), pool.submit(read_part, number + 1)
+            else:
+                data = read_part(number)
+        side.fit(model, data)
 
 
 # -- validation ------------------------------------------------------------------------------------
@@ -465,6 +529,31 @@ def skip_first(side: Side) -> None:
     side.fit(timed_model(4), data, epochs=4)
 
 
+@cures("If so, skip them before they are made", r"skip\(\d+\)")
+def skip_others(side: Side) -> None:
+    rows, load = tf.data.Dataset.range(140), _slow_row(10)
+    if side.cured:
+        data = rows.skip(80).map(load).shuffle(8).batch(4)
+    else:
+        data = rows.map(load).shuffle(8).batch(4).skip(20)
+    side.fit(timed_model(4), data, epochs=4)
+
+
+def _large_batches(data: Any) -> Any:
+    return data.map(lambda x: (x, x[:, :1]))
+
+
+@cures("Batch first", r"\.batch\(.*\)\.map")
+def map_whole_batches(side: Side) -> None:
+    def scaled(x):
+        return x / 2.0 - 1.0
+
+    rows = tf.data.Dataset.from_tensor_slices(np.ones((40_000, 8), "float32"))
+    calls = {"num_parallel_calls": tf.data.AUTOTUNE}
+    data = rows.batch(2000).map(scaled, **calls) if side.cured else rows.map(scaled).batch(2000)
+    side.fit(timed_model(4), _large_batches(data), epochs=4)
+
+
 # -- PyDataset -------------------------------------------------------------------------------------
 
 
@@ -585,6 +674,39 @@ def odd_batches(side: Side) -> None:
     side.fit(model, data.unbatch().batch(20, drop_remainder=True) if side.cured else data)
 
 
+@cures("pad all inputs to one length", r"padded_batch\(")
+def odd_lengths(side: Side) -> None:
+    model = keras.Sequential([keras.Input((None,)), keras.layers.Embedding(9, 8, mask_zero=True)])
+    model.add(keras.layers.GlobalAveragePooling1D())
+    model.add(keras.layers.Dense(1))
+    model.compile("sgd", "mse", jit_compile=True)
+    ready = [(np.ones((4, 2 + i % 30), "int32"), np.ones((4, 1), "float32")) for i in range(60)]
+    signature = (tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None, 1), tf.float32))
+    data = tf.data.Dataset.from_generator(lambda: iter(ready), output_signature=signature)
+    if side.cured:
+        data = data.unbatch().padded_batch(4, padded_shapes=([64], [1]), drop_remainder=True)
+    side.fit(model, data)
+
+
+@cures("compute it once, and give it to the step", r"made = ")
+def called_back(side: Side) -> None:
+    def ranked(y):
+        compute(8)
+        return y
+
+    class Ranked(keras.losses.Loss):
+        def call(self, y, predicted):
+            target = y if side.cured else tf.ensure_shape(tf.numpy_function(ranked, [y], tf.float32), y.shape)
+            return tf.reduce_mean((predicted - target) ** 2, -1)
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", Ranked(), jit_compile=False)
+    if side.cured:
+        with side.timed():
+            ranked(np.ones((4, 1), "float32"))
+    side.fit(model, quick(400))
+
+
 # -- JAX -------------------------------------------------------------------------------------------
 
 
@@ -630,6 +752,22 @@ def odd_batches_jax(side: Side) -> None:
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     side.fit(model, Rows())
+
+
+@cures("keep what it has compiled on the disk", "min_compile_time_secs", "jax")
+def compiled_again(side: Side) -> None:
+    least_s = jax.config.jax_persistent_cache_min_compile_time_secs
+    if side.cured:
+        jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    try:
+        for _ in range(6):
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            side.fit(model, np.ones((64, 8), "float32"), np.ones((64, 1), "float32"))
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least_s)
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------
@@ -716,6 +854,45 @@ def loader_wrapper(side: Side) -> None:
     else:
         loader = Prepared(torch.utils.data.DataLoader(Rows(), batch_size=1))
     _torch_loop(side, loader, ms=6)
+
+
+@cures("Let worker processes prepare it ahead of time", r"num_workers=\d+", "torch")
+def validation_workers(side: Side) -> None:
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, i: int) -> Any:
+            wait(15)
+            return np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
+
+    workers = {"num_workers": 4, "persistent_workers": True} if side.cured else {}
+    checks = torch.utils.data.DataLoader(Rows(), batch_size=None, **workers)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((320, 8), "float32")
+    side.fit(model, x, x[:, :1], batch_size=4, epochs=8, validation_data=checks)
+
+
+@cures("do it every 10th step", r"if step % 10 == 0", "torch")
+def step_statistics(side: Side) -> None:
+    torch.set_num_threads(1)
+    model, seen = torch.nn.Linear(64, 64), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def describe(values):
+        return sorted(str(value) for value in values)[0]
+
+    monitor = side.own_monitor()
+    with side.timed(), monitor:
+        for step in range(120):
+            with monitor.step():
+                optimizer.zero_grad()
+                loss = model(torch.ones(32, 64)).square().mean()
+                loss.backward()
+                optimizer.step()
+                if step % (10 if side.cured else 1) == 0:
+                    seen.append(describe(range(150_000)))
 
 
 # -- measuring -------------------------------------------------------------------------------------
