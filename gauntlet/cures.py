@@ -754,22 +754,6 @@ def odd_batches_jax(side: Side) -> None:
     side.fit(model, Rows())
 
 
-@cures("keep what it has compiled on the disk", "min_compile_time_secs", "jax")
-def compiled_again(side: Side) -> None:
-    least_s = jax.config.jax_persistent_cache_min_compile_time_secs
-    if side.cured:
-        jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    try:
-        for _ in range(6):
-            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-            side.fit(model, np.ones((64, 8), "float32"), np.ones((64, 1), "float32"))
-    finally:
-        jax.config.update("jax_compilation_cache_dir", None)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", least_s)
-
-
 # -- PyTorch ---------------------------------------------------------------------------------------
 
 

@@ -140,6 +140,7 @@ def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
         share_saved,
         question=True,
         changes=PADDED,
+        proof="odd_lengths",
     )
 
 
