@@ -104,11 +104,6 @@ class Work:
         return self.who in _SAVERS
 
     @property
-    def is_checkpoint(self) -> bool:
-        """True for a loop's phase that saves, on which no later step rests."""
-        return self.run.custom_loop and "checkpoint" in self.name.lower()
-
-    @property
     def rest_ns(self) -> int:
         """Time of the span without the work."""
         return self.span_ns - self.took_ns
@@ -230,11 +225,6 @@ class StepWork(Work):
         return "" if self.pooled else ", or do it in a background thread"
 
     @property
-    def saves_left(self) -> int:
-        """Number of times that the model is then saved in the span."""
-        return max(1, self.epochs // self.every_epochs)
-
-    @property
     def per_epoch(self) -> float:
         """Steps of an epoch; of the whole loop where no fit restarts the count."""
         return self.steps / (1 if self.run.custom_loop else max(1, self.epochs))
@@ -295,6 +285,7 @@ _LESS_OFTEN = Entry(
     code=lambda w: _at_every(w, w.every_epochs),
     before=lambda w: w.as_now,
     saves=lambda w: w.saved,
+    proof="callback_epochs",
 )
 _ONCE = Entry(
     "once, at the end",
@@ -309,7 +300,8 @@ _ONCE = Entry(
 _SAVE_LESS_OFTEN = replace(
     _LESS_OFTEN,
     name="a loop's checkpoints",
-    when=lambda w: w.is_checkpoint,
+    # No later step rests on a phase that saves.
+    when=lambda w: w.run.custom_loop and "checkpoint" in w.name.lower(),
     asks="",
     changes="how much of the training a crash loses",
     before="",
@@ -374,7 +366,7 @@ STEP_WORK = (
         when=lambda w: w.saver,
         remedy=lambda w: "Save once an epoch" if w.every_epochs == 1 else f"Save every {ordinal(w.every_epochs)} epoch",
         code=lambda w: _save_every(w),
-        saves=lambda w: max(0.0, 1 - w.saves_left / max(1, w.times)),
+        saves=lambda w: max(0.0, 1 - max(1, w.epochs // w.every_epochs) / max(1, w.times)),
         proof="blind/first/saved_each_batches",
     ),
     Entry(
@@ -557,6 +549,7 @@ def call_seldom(calls: PythonInSteps) -> Advice:
         at_line * (1 - 1 / SELDOM),
         question=True,
         leaves_out=True,
+        proof="step_statistics",
     )
 
 
@@ -576,4 +569,5 @@ def _called_back(calls: PythonInSteps, part: str) -> Advice:
         f"made = {call}(...)  # of all samples, once; a part of the targets, as the loss gets them",
         calls["at_line"],
         question=True,
+        proof="called_back",
     )

@@ -267,6 +267,7 @@ VALIDATION_DATA = (
         remedy="Let worker processes prepare it ahead of time",
         code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",
         saves=lambda v: v.workers_save,
+        proof="validation_workers",
     ),
     Entry(
         "threads, asked",

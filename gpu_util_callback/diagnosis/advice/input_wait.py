@@ -714,11 +714,6 @@ class InputWait:
         return f"Keras converts each batch{f' and copies it {to_gpu}' if to_gpu else ''}"
 
     @property
-    def handling_copies(self) -> bool:
-        """True if the handling of a batch includes its copy to the GPU."""
-        return "to the GPU" in self.handling
-
-    @property
     def call_takes(self) -> str:
         """Duration of a call of the function that makes the input, in words."""
         ms = self.call["wall_ms"] if self.call else 0.0

@@ -621,6 +621,7 @@ REMEDIES = (
         saves=lambda wait: (
             wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
         ),
+        proof="map_whole_batches",
     ),
     Entry(
         "parallel reads",

@@ -111,6 +111,7 @@ def _less_often(script: Script) -> Advice:
         saves=took / DOUBLE / script.between,
         question=True,
         leaves_out=True,
+        proof="evaluates_less",
     )
 
 
@@ -127,4 +128,5 @@ def _ahead(script: Script) -> Advice:
         f"data, coming = coming.result(), pool.submit({load}, ...)  # before each fit, for the next one",
         saves=min(script.other_at_s, script.fits_s) / script.between if named else 0.0,
         question=True,
+        proof="next_data",
     )

@@ -138,7 +138,8 @@ def _skip_before(run: Run, drop: InputDrop, samples: int) -> Advice:
         says += " Skip them before they are made: the same samples follow."
         return Advice(says, code, saves=1.0, leaves_out=True, proof="skip_first")
     asks = f"May other samples be left out? (Stages between {behind} and skip reorder, drop or join them.)"
-    return Advice(f"{says} {asks} If so, skip them before they are made.", code, 1.0, question=True, leaves_out=True)
+    says += f" {asks} If so, skip them before they are made."
+    return Advice(says, code, 1.0, question=True, leaves_out=True, proof="skip_others")
 
 
 def _whole_epochs(run: Run) -> Advice:

@@ -643,7 +643,8 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
     evidence["gpu_active_pct"] = active
     if waiting.clean_step_ns is not None:
         evidence["unstarved_steps_elsewhere_ms"] = round(waiting.clean_step_ns / 1e6, 3)
-    copied = share_of(wait.run, "copy_h2d") if wait.made_at_once and wait.handling_copies else None
+    copies = wait.made_at_once and "to the GPU" in wait.handling
+    copied = share_of(wait.run, "copy_h2d") if copies else None
     if copied is not None:
         evidence["to_gpu_ms_per_step"] = round(copied.ms_per_step, 3)
     evidence["promise_rests_on"] = waiting.rests_on

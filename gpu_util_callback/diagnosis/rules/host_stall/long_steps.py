@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import roundest
+from gpu_util_callback.diagnosis.advice import loops
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.cores import measure_cores
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.stalls import long_steps, lost_in, times, usual_ns
-from gpu_util_callback.diagnosis.rule import SLICE_MS, Advice, Findings
+from gpu_util_callback.diagnosis.rule import SLICE_MS, Findings
 from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
-from gpu_util_callback.diagnosis.rules.host_stall.unnamed import NOT_SEEN
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, DOUBLE, FOUR_FIFTHS, MOSTLY, Limits
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, FOUR_FIFTHS, MOSTLY, Limits
 from gpu_util_callback.recording.manifest_facts import Dispatch
 
 LONG = "long_steps"  # detail of the finding
@@ -37,15 +36,9 @@ def find_long_steps(run: Run, limits: Limits) -> Findings:
         "lost_pct": round(100 * lost / span_ns, 1),
         "gpu_active_meanwhile_pct": active,
     }
-    ratio = long.self_ns / long.count / max(1.0, usual)
-    as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
-    text = f"{long.count:,} of {run.steps.total_rows:,} steps take {as_long}."
-    title, advice = "Long steps among short ones", Advice(text)
-    function = _function_in(run, long, limits["min_looks"])
-    if function and not run.trainer:
-        title, advice = f"{function} makes some steps long", _half_as_often(run, function, text, long)
-    elif not run.trainer:
-        advice = Advice(text + NOT_SEEN, 'with monitor.phase("validation"): ...  # what runs in them, by its name')
+    function = "" if run.trainer else _function_in(run, long, limits["min_looks"])
+    title = f"{function} makes some steps long" if function else "Long steps among short ones"
+    advice = loops.long_steps(run, long, usual, function)
     yield stall(run, title, LONG, run.whole, lost, active, evidence, advice, long)
 
 
@@ -61,20 +54,6 @@ def _function_in(run: Run, long: Occurrences, least: float) -> str:
     # On JAX nothing tells which step a sample met.
     is_most = count >= least and inside_ns >= MOSTLY * long.self_ns and run.framework != "jax"
     return str(dispatch.get("called") or "") if is_most else ""
-
-
-def _half_as_often(run: Run, function: str, text: str, long: Occurrences) -> Advice:
-    """Return the advice on a function of the program that runs in the long steps."""
-    apart, block = (long["step"][-1] - long["step"][0]) / (len(long["step"]) - 1), run.steps.rows_per_block
-    off = block / (len(long["step"]) - 1)  # of a block the first step is known
-    every = max(2, 2 * roundest(apart - off, apart + off))
-    samples: Dispatch = run.fit.get("dispatch") or {}
-    line = samples.get("own_at") or ""
-    named = line.startswith(f"{function} (") and samples["at_place"] >= MOSTLY * samples["own"]
-    says = f"{text} Most of that passes in {line if named else function}. Is half as often enough?"
-    return Advice(
-        says, f"if step % {every} == 0:\n    {function}(...)", saves=1 / DOUBLE, question=True, leaves_out=True
-    )
 
 
 def _in_rhythm(run: Run, long: Occurrences) -> bool:

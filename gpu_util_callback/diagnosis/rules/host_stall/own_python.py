@@ -1,13 +1,12 @@
 """Python within the steps that does not train, while no GPU works."""
 
-from gpu_util_callback.diagnosis.advice import callbacks
+from gpu_util_callback.diagnosis.advice import callbacks, loops
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, usual_body_ns
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rules.host_stall.stall import CAUSE
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Limits, chosen
-from gpu_util_callback.words import percent
 
 
 def find_python(run: Run, limits: Limits) -> list[Finding]:
@@ -24,17 +23,9 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     # The samples do not show an operation that the loop starts without any Python of the framework.
     if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:
         return []
-    place, of_it = of_loop.own_at
-    part = "most" if of_it > MOSTLY else percent(100 * of_it)
-    advice = Advice(
-        f"{percent(100 * of_loop.own)} of a step the training thread is in Python of the program's "
-        f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
-        "workers prepare a batch during steps."
-    )
-    title = "The program's own Python in each step keeps the GPU waiting"
     samples = of_loop.count, of_loop.own, of_loop.own_at
     fired: Evidence = {"own_op_us": round(of_loop.op_us or 0)}
-    return _finding(run, limits, samples, fired, title, "python", advice)
+    return _finding(run, limits, samples, fired, loops.OWN_PYTHON, "python", loops.own_python(of_loop))
 
 
 def _finding(

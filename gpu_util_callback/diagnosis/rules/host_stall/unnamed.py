@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice import host
+from gpu_util_callback.diagnosis.advice import host, loops
 from gpu_util_callback.diagnosis.advice.snippets import usual_period
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrence, Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -12,22 +12,10 @@ from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import lost_in
 from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings
 from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
-from gpu_util_callback.diagnosis.thresholds import (
-    A_TENTH,
-    DOUBLE,
-    MANY_TIMES,
-    MIN_STEPS,
-    MOSTLY,
-    THREE_QUARTERS,
-    Limits,
-)
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, MANY_TIMES, MIN_STEPS, MOSTLY, THREE_QUARTERS, Limits
 from gpu_util_callback.recording.manifest_facts import Dispatch
-from gpu_util_callback.words import capitalized, duration
 
 UNMARKED = "unmarked"  # detail of the finding where nothing names the time
-_MARK = " Mark it, so that it is named and judged accordingly."
-NOT_SEEN = f" The monitor does not see what the loop does there: validation, saving, logging?{_MARK}"
-_SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
 
 
 def find_unnamed(run: Run, limits: Limits) -> Findings:
@@ -58,8 +46,8 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
     span_ns = max(1, run.present_in(where))
     if 100 * usual < limits["unmarked_pct"] * span_ns or 100 * lost < limits["lost_pct"] * span_ns:
         return
-    count = len(stretches) + (tail >= A_TENTH * middle)
-    often, place, advice = _place(run, took, tail, count, rare, each is not None)
+    events = len(stretches) + (tail >= A_TENTH * middle) if each is not None else steps.total("between_events")
+    often, place = _place(run, took, tail, events, rare)
     evidence: Evidence = {
         "unmarked_pct": round(100 * took / span_ns, 1),
         "unmarked_s": round(took / 1e9, 3),
@@ -71,9 +59,9 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
         evidence["longest_s"] = round(round(longest) / 1e9, 3)
     evidence["lost_pct"] = round(100 * lost / span_ns, 1)
     evidence["gpu_active_meanwhile_pct"] = active
+    advice = loops.unnamed(run, place, took / (often or max(1, steps.total_rows)) / 1e9)
     title, detail = "Work outside steps and phases", UNMARKED
-    named = _named_by_samples(run, limits["min_looks"], place)
-    if named is not None:
+    if (named := _named_by_samples(run, limits["min_looks"], place)) is not None:
         title, detail, advice, of_samples = named
         evidence |= of_samples
     state = often is None or often >= MANY_TIMES
@@ -121,35 +109,20 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
     return Occurrences(stretches)
 
 
-def _place(run: Run, took: int, tail: float, count: int, rare: bool, separate: bool) -> tuple[int | None, str, Advice]:
-    """Return the number of the stretches, their place in the loop, and the advice for that place.
+def _place(run: Run, took: int, tail: float, events: int, rare: bool) -> tuple[int | None, str]:
+    """Return the number of the stretches (None = one in each step) and their place in the loop.
 
     Args:
         took, tail: their time, and the part of it after the last step, ns.
-        count: their number, if they are `separate`, so that each block has one at most.
+        events: their number, as far as blocks show it.
         rare: most blocks have none.
     """
     rows, epochs = run.steps.total_rows, run.phases.of("epoch").get("")
-    events = count if separate else run.steps.total("between_events")
-    says = NOT_SEEN
-    times: int | None
     if epochs is not None and epochs.count >= 2 and _outside_ns(run, epochs) + tail >= THREE_QUARTERS * took:
-        times, place, which = epochs.count, "after each epoch", "{} after each epoch"
-        code = 'with monitor.phase("validation"): ...  # what runs after each epoch, by its name'
-    elif events and (rare or events < MOSTLY * rows):
-        place = f"about every {max(2, usual_period(rows, events))} steps"
-        times, which = events, f"{capitalized(place)}, {{}}"
-        code = f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name'
-    else:
-        times, place, which, says = None, "between the steps", "{} between steps", _MARK
-        code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
-    time = which.format(duration(took / (times or max(1, rows)) / 1e9))
-    if times is None and not run.trainer and not run.steps.total("wait_known"):
-        asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
-        return times, place, Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, question=True)
-    text = f"{time} is unaccounted for."
-    # A trainer marks what it does by itself.
-    return times, place, Advice(text) if run.trainer else Advice(text + says, code)
+        return epochs.count, loops.AFTER_EPOCHS
+    if events and (rare or events < MOSTLY * rows):
+        return events, f"about every {max(2, usual_period(rows, events))} steps"
+    return None, loops.EACH_STEP
 
 
 def _outside_ns(run: Run, epochs: Occurrences) -> float:
@@ -170,37 +143,13 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
     if count >= least and predict >= MOSTLY:
         advice = replace(host.PREDICT_ADVICE, saves=set_up)
         evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
-        return "predict is called between the steps", "predict", advice, evidence
+        return loops.PREDICTS_BETWEEN, "predict", advice, evidence
     if count >= least and fetching >= MOSTLY:
-        text = f"{100 * fetching:.0f} % of the time between the steps passes in the iterator of a dataset."
-        advice = Advice(text)
-        if not run.trainer:
-            advice = Advice(f"{text} The monitor sees why only where it is given the dataset.", _SEEN)
         evidence = {"between_input_pct": round(100 * fetching, 1)}
-        return "Training waits for its input between the steps", "fetching", advice, evidence
+        return loops.WAITS_BETWEEN, "fetching", loops.fetching_between(run, fetching), evidence
     function, in_function = dispatch.get("between_function"), (dispatch.get("between_in_function") or 0) / max(1, count)
     # Of a trainer the hooks of the program's own classes.
     if function and count >= least and in_function >= MOSTLY and ("." in function or not run.trainer):
         evidence = {"between_function": function, "between_function_pct": round(100 * in_function, 1)}
-        loads = run.trainer == "lightning" and function.endswith(".train_dataloader")
-        advice = Advice(_LOADS.format(function)) if loads else _less_often(run, function, place)
-        return f"{function} runs {place}", "function", advice, evidence
+        return f"{function} runs {place}", "function", loops.function_between(run, function, place), evidence
     return None
-
-
-_LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
-
-
-_MAKES = "Does it make the same each time, such as data? Then call it once, before the loop."
-
-
-def _less_often(run: Run, function: str, place: str) -> Advice:
-    """Return the advice on a function of the program that runs outside the steps, at this place of the loop."""
-    if run.trainer:
-        return Advice(f"{function} runs {place}. {_MAKES} Else call it less often, or let it do less.")
-    text = f"{function} runs {place}, and the monitor does not see what it does there."
-    marked = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
-    if place != "after each epoch":
-        return Advice(f"{text} {_MAKES} Marked, it is judged as what it is.", marked)
-    text, every = f"{text} {_MAKES} Is every second epoch enough?", f"if epoch % 2 == 0:\n    {function}(...)"
-    return Advice(text, every, saves=1 / DOUBLE, question=True, leaves_out=True)

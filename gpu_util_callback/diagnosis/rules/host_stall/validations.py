@@ -16,7 +16,8 @@ from gpu_util_callback.diagnosis.thresholds import Limits, chosen
 
 def find_validations(run: Run, limits: Limits) -> Findings:
     """Yield the findings about validations: large ones, and shorter ones in which the GPU mostly idles."""
-    for validations in run.phases.of("validation", account="validation").values():
+    kind = "validation"
+    for validations in run.phases.of(kind, account=kind).values():
         if validations.count < 2 and not run.ended:
             continue  # the first one traces and fills; wait for another
         where = owned(run, validations)
@@ -49,19 +50,8 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         advice = host.advise_validations(measure)
         # What the first one takes longer, to trace and to compile, no remedy saves.
         advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
-        yield stall(
-            run,
-            "Validation stalls training",
-            "validation",
-            where,
-            lost,
-            active,
-            evidence,
-            advice,
-            validations,
-            threshold=chosen(limits, *fired),
-            slack_ns=run.validation.slack_ns(),
-        )
+        title, threshold, slack_ns = "Validation stalls training", chosen(limits, *fired), run.validation.slack_ns()
+        yield stall(run, title, kind, where, lost, active, evidence, advice, validations, threshold, slack_ns=slack_ns)
 
 
 def _holds_steps(run: Run) -> bool:

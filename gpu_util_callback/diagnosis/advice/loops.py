@@ -1,0 +1,96 @@
+"""Advice on a loop of the user's own: time that nothing names between its steps, or in some of them."""
+
+from gpu_util_callback.diagnosis.advice.snippets import roundest
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.script import StackSamples
+from gpu_util_callback.diagnosis.rule import Advice
+from gpu_util_callback.diagnosis.thresholds import DOUBLE, MOSTLY
+from gpu_util_callback.recording.manifest_facts import Dispatch
+from gpu_util_callback.words import capitalized, duration, percent
+
+# Places of time between the steps of a loop; another is "about every 20 steps".
+AFTER_EPOCHS, EACH_STEP = "after each epoch", "between the steps"
+WAITS_BETWEEN = "Training waits for its input between the steps"
+PREDICTS_BETWEEN = "predict is called between the steps"
+OWN_PYTHON = "The program's own Python in each step keeps the GPU waiting"
+_MARK = " Mark it, so that it is named and judged accordingly."
+_NOT_SEEN = f" The monitor does not see what the loop does there: validation, saving, logging?{_MARK}"
+_SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
+_MAKES = "Does it make the same each time, such as data? Then call it once, before the loop."
+_LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
+
+
+def unnamed(run: Run, place: str, each_s: float) -> Advice:
+    """Return advice on time that nothing names, at a place of the loop: `each_s` seconds each time."""
+    each, says = duration(each_s), _NOT_SEEN
+    if place == AFTER_EPOCHS:
+        time = f"{each} {place}"
+        code = 'with monitor.phase("validation"): ...  # what runs after each epoch, by its name'
+    elif place == EACH_STEP:
+        time, says = f"{each} between steps", _MARK
+        code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
+        if not run.trainer and not run.steps.total("wait_known"):
+            asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
+            return Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, question=True)
+    else:
+        time = f"{capitalized(place)}, {each}"
+        code = f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name'
+    # A trainer marks what it does by itself.
+    return Advice(f"{time} is unaccounted for.{'' if run.trainer else says}", "" if run.trainer else code)
+
+
+def fetching_between(run: Run, share: float) -> Advice:
+    """Return advice on an iterator in which a share (0-1) of the time between the steps passes."""
+    text = f"{100 * share:.0f} % of the time between the steps passes in the iterator of a dataset."
+    more = " The monitor sees why only where it is given the dataset."
+    return Advice(text) if run.trainer else Advice(text + more, _SEEN)
+
+
+def function_between(run: Run, function: str, place: str) -> Advice:
+    """Return advice on a function of the program that runs outside the steps, at this place of the loop."""
+    if run.trainer == "lightning" and function.endswith(".train_dataloader"):
+        return Advice(_LOADS.format(function))
+    if run.trainer:
+        return Advice(f"{function} runs {place}. {_MAKES} Else call it less often, or let it do less.")
+    text = f"{function} runs {place}, and the monitor does not see what it does there. {_MAKES}"
+    if place != AFTER_EPOCHS:
+        code = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
+        return Advice(f"{text} Marked, it is judged as what it is.", code)
+    text, code = f"{text} Is every second epoch enough?", f"if epoch % 2 == 0:\n    {function}(...)"
+    return Advice(text, code, 1 / DOUBLE, question=True, leaves_out=True, proof="loop_function")
+
+
+def long_steps(run: Run, long: Occurrences, usual_ns: float, function: str) -> Advice:
+    """Return advice on steps that take many times as long as the usual one.
+
+    Args:
+        function: the program's, in which most of their time passes; "" = not known.
+    """
+    ratio = long.self_ns / long.count / max(1.0, usual_ns)
+    as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
+    text = f"{long.count:,} of {run.steps.total_rows:,} steps take {as_long}."
+    if run.trainer:
+        return Advice(text)
+    if not function:
+        return Advice(text + _NOT_SEEN, 'with monitor.phase("validation"): ...  # what runs in them, by its name')
+    apart, block = (long["step"][-1] - long["step"][0]) / (len(long["step"]) - 1), run.steps.rows_per_block
+    off = block / (len(long["step"]) - 1)  # of a block the first step is known
+    every = max(2, 2 * roundest(apart - off, apart + off))
+    samples: Dispatch = run.fit.get("dispatch") or {}
+    line = samples.get("own_at") or ""
+    is_most = line.startswith(f"{function} (") and samples["at_place"] >= MOSTLY * samples["own"]
+    text += f" Most of that passes in {line if is_most else function}. Is half as often enough?"
+    code = f"if step % {every} == 0:\n    {function}(...)"
+    return Advice(text, code, 1 / DOUBLE, question=True, leaves_out=True, proof="loop_long_steps")
+
+
+def own_python(samples: StackSamples) -> Advice:
+    """Return advice on Python of the program's own, in which the training thread is for a part of each step."""
+    place, of_it = samples.own_at
+    part = "most" if of_it > MOSTLY else percent(100 * of_it)
+    return Advice(
+        f"{percent(100 * samples.own)} of a step the training thread is in Python of the program's "
+        f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
+        "workers prepare a batch during steps."
+    )
