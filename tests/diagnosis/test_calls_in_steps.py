@@ -10,15 +10,8 @@ from collections import defaultdict
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.steps.dispatch import (
-    OWN_PYTHON,
-    CalledBack,
-    DispatchWatch,
-    FunctionSamples,
-    call_on,
-    goes_to,
-    slow_on,
-)
+from gpu_util_callback.backends.input_calls import work_of
+from gpu_util_callback.steps.dispatch import OWN_PYTHON, CalledBack, DispatchWatch, FunctionSamples, call_on, goes_to
 
 PROGRAM = """\
 import copy, gc, json
@@ -380,11 +373,9 @@ batch = x[rows]
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
-    list(enumerate(["lock"] * 4 + ["draw"] * 3 + [""] * 5, 1)),
-    ids=[line[:20] for line in SLOW.splitlines()],
+    ("line", "why"), list(zip(SLOW.splitlines(), ["lock"] * 4 + ["draw"] * 3 + [""] * 5, strict=True))
 )
 def test_lines_that_wait_for_a_lock_or_order_all_rows_are_told_by_their_source(tmp_path, line, why):
     path = tmp_path / "slow.py"
-    path.write_text(SLOW)
-    assert slow_on(str(path), line) == why
+    path.write_text(f"{line}\n    pass" if line.endswith(":") else line)
+    assert work_of(compile(path.read_text(), str(path), "exec"), 1)[0] == why
