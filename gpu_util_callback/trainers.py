@@ -293,7 +293,10 @@ class _Lightning(TrainerHooks):
         yield _Reported(profiler, "stop", after=self._action_stops)
 
     def _part_of(self, action: str) -> tuple[str, str]:
-        """Return what is timed of an action, and the name of the callback it calls; ("", "") = nothing."""
+        """Return what an action of Lightning's profiler counts as, and the callback that it calls.
+
+        ("run_training_batch", ""), ("callback", "MyCallback"), …; ("", "") = it is not timed.
+        """
         part = self._parts.get(action)
         if part is None:
             owner, _, hook = action.rpartition(".")

@@ -375,9 +375,9 @@ _NUMBERS = 64  # of an array
 
 
 def digest(nest: object) -> bytes | None:
-    """Return some numbers of each array in the host's memory, evenly spread, of the first so many of a nest.
+    """Return bytes that are equal for equal batches: some 64 numbers of each of the first 64 arrays of a nest.
 
-    None where something else is in it: pictures, datasets, tensors on a device.
+    None where something else is among these: pictures, datasets, tensors on a device.
     """
     try:
         return b"".join(map(_some_numbers, itertools.islice(leaves(nest), _NUMBERS))) or None
@@ -386,6 +386,7 @@ def digest(nest: object) -> bytes | None:
 
 
 def _some_numbers(leaf: Any) -> bytes:
+    """Return numbers of an array, evenly spread; TypeError if it is none, or on a device."""
     if isinstance(leaf, (int, float, str)):
         return repr(leaf)[:_NUMBERS].encode()
     own = isinstance(leaf, (np.ndarray, np.generic))

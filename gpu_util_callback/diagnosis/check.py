@@ -72,6 +72,7 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _low_utilization(run: Mapping, check: Check) -> Iterable[str]:
+    """Yield why a run breaks the limit on its GPUs' utilization, %."""
     if check.min_utilization is None:
         return
     active = active_pct(run)
@@ -85,6 +86,7 @@ def _low_utilization(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _high_shares(run: Mapping, check: Check) -> Iterable[str]:
+    """Yield why a run breaks the limits on shares of its time, %."""
     times = time_pct(run)
     for limit, names, word in (
         (check.max_input_wait, ("input_wait",), "waiting for input"),
@@ -101,6 +103,7 @@ def _high_shares(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _lost(run: Mapping, check: Check) -> Iterable[str]:
+    """Yield why a run breaks the limit on lost time, %, or cannot be judged."""
     unjudged = _unjudged(run)
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
@@ -112,6 +115,7 @@ def _lost(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
+    """Yield why a run breaks the limit on its median step, ms."""
     if check.max_step_ms is None:
         return
     half = run["step_ms"]["p50"]
@@ -122,6 +126,7 @@ def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _stuck(run: Mapping, check: Check) -> Iterable[str]:
+    """Yield why a run breaks the limit on time without a step, s."""
     if check.max_stuck_s is None:
         return
     allowed = f"at most {duration(check.max_stuck_s)} allowed"
@@ -132,6 +137,7 @@ def _stuck(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
+    """Yield the findings of a run whose causes are refused."""
     for finding in together(all_findings(run)):
         if check.refuses(finding["cause"]):
             spanned = "start_step" in finding

@@ -164,12 +164,10 @@ def _judged(recording: Recording, facts: Mapping, limits: Mapping[str, Limits], 
 
 
 def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDiagnosis:
-    """Return the findings of the processes of one trace, and the causes that could be judged in no process.
+    """Judge the processes of one trace, which run in parallel: time that several of them lose is lost once.
 
-    They run in parallel: time lost by several of them is lost once. Of a cause that several of them
-    have, numbers and advice are of the worst one.
-
-    Returns: as it says; the findings include spans.
+    Returns: one verdict; the findings of all processes, spans among them, where numbers and advice of a cause
+        that several have are those of the process that loses most; the causes that no process could judge.
     """
     results = [judge(run, limits) for run in runs]
     merged: dict[tuple, AnyFinding] = {}
@@ -398,6 +396,7 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
     room = np.diff(edges).astype(np.float64)
 
     def rank(index: int) -> tuple:
+        """Return the sort key of a finding: the more certain its loss is, the earlier it is served."""
         finding = findings[index]
         length = int((pieces[index][:, 1] - pieces[index][:, 0]).sum())
         share = (finding.lost_ns or 0) / max(1, length)

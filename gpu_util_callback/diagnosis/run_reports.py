@@ -85,6 +85,7 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
 
 
 def _session(name: str, runs: list[RunReport], recordings: list[Recording]) -> SessionReport:
+    """Return the report of a session: its ranks, and what they find side by side."""
     from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 
     findings = session_findings(runs)
@@ -352,6 +353,7 @@ Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 def _step_ms(durations: Mapping[str, float]) -> StepMs:
+    """Return mean and percentiles of the step time in ms, from those in ns; None each without steps."""
     mean, p50, p95 = (
         round(durations[name] / 1e6, 4) if durations.get("count") else None for name in ("mean", "p50", "p95")
     )
@@ -471,6 +473,7 @@ def _gpu_time(gpu: GpuReport, traced: TracedGpu | None, account: AccountFacts, w
 
 
 def _traced(traced: Iterable[TracedFacts]) -> TracedSteps:
+    """Return what profiler windows measured, per GPU in ms a step."""
     gpus = {windows["gpu"]: TracedGpu(**windows["sums"]) for windows in traced}
     per_gpu: dict[str, dict[str, float]] = {
         str(index): {

@@ -223,6 +223,7 @@ class _Fleet:
                 self._add(number, row)
 
     def _add(self, number: int, row: Row) -> None:
+        """Add a run to the sums that need no grouping, and note the keys by which it is grouped later."""
         wall_s = row["wall_s"] or 0.0
         self.older_rules += row["rules_version"] != RULES_VERSION
         self.active_s += sum(row["active"]) * wall_s
@@ -377,6 +378,7 @@ def _top_cause(rows: Sequence[Row], causes: Sequence[str], lost: Mapping[str, Se
 
 
 def _add_restarts(restarts: Restarts, training: Training) -> None:
+    """Count a training that was started more than once, with the steps that were done again."""
     if len(training.starts) > 1:
         restarts["trainings"] += 1
         restarts["restarts"] += len(training.starts) - 1

@@ -134,6 +134,7 @@ def _lost_s(finding: Mapping) -> float:
 
 
 def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
+    """Return the verdict on one recording, without what passes between the fits of its script."""
     blocking = next((finding for finding in findings if blocks(finding)), None)
     if not len(run.steps) and (blocking is None or blocking["cause"] not in _HALTS):
         return NO_STEP
@@ -169,6 +170,7 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
 
 
 def _of_small_costs(run: Run, findings: Sequence[Mapping]) -> str:
+    """Return the verdict where no cause with a name costs enough to show."""
     unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
     if unknown is not None:
         return _of_unknown_cost(unknown)
@@ -488,6 +490,7 @@ def _listed(shares: Mapping[str, float]) -> str:
 
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
+    """Return the verdict without a cause: where the time went, what was not checked; `nothing` begins an all-clear."""
     times = run.account["time_s"]
     seconds = times["step"] if times else (run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")) / 1e9
     wall = run.wall_ns / 1e9
@@ -642,6 +645,7 @@ def together(findings: Sequence[Mapping]) -> list[Mapping]:
 
 
 def _as_one(spans: Sequence[Mapping]) -> Mapping:
+    """Return spans of one title as a span from the first step to the last, with their losses added up."""
     lost_s = sums(spans)["lost_s"]
     length_s = sum(span["lost_s"] / span["severity"] for span in spans if span["lost_s"] and span["severity"])
     return {
@@ -691,6 +695,7 @@ class Announcer:
         return [costly[cause] for cause in new]
 
     def _results_needed(self, finding: Mapping) -> int:
+        """Return in how many results in a row a finding's cause must be present to be established."""
         blocking = finding["cause"] in BLOCKING
         unknown = finding["lost_s"] is None and not blocking
         if finding["cause"] in _FORECASTS:

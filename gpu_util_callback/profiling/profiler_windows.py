@@ -498,7 +498,7 @@ class Window:
     def yielded(self) -> None:
         """Close after other code has started the profiler."""
         if self._windows.yielded(self):
-            self._planner.gave_way(time.perf_counter_ns())
+            self._planner.release_window(time.perf_counter_ns())
         self.closing.set()
 
     def discard(self) -> None:

@@ -257,7 +257,7 @@ class Planner:
             return Action.NONE
         return self._try_open(step)
 
-    def looks_away(self) -> None:
+    def skip_boundaries(self) -> None:
         """Note that the next step boundaries will not be reported and do not matter."""
         self._last_ns = _NOBODY_LOOKED
 
@@ -300,7 +300,7 @@ class Planner:
         self._retry_ns = now_ns + self.RETRY_NS
         self._plan()
 
-    def gave_way(self, now_ns: int) -> None:
+    def release_window(self, now_ns: int) -> None:
         """Release the open window for another profile; retry later."""
         window = self.window
         if window is not None:

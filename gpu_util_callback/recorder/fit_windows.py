@@ -109,7 +109,7 @@ class KerasWindows:
             if now < planner.attends_ns or step < planner.attends_step:
                 if self.away is None:
                     self.away = planner
-                    planner.looks_away()
+                    planner.skip_boundaries()
                 return
         self.away = None
         if timeline.steps_per_execution != self._per_call:

@@ -203,7 +203,7 @@ class Outputs:
                 sizes = work.sizes.of(steps) if work.sizes is not None else None
                 self.add_points(self._points.add_steps(steps, sizes, work.rates))
             if last is not None:
-                self.add_points(self._points.rest(*last))
+                self.add_points(self._points.last_point(*last))
         except Exception as error:
             self._fail("scalars", error)
             self._no_scalars = True
@@ -633,8 +633,8 @@ class ScalarPoints:
             ends.append(at + 1)
         return ends
 
-    def rest(self, step: int, end_ns: int) -> list[tuple[int, dict[str, float], int]]:
-        """Return the point of the steps not yet covered, at the end of a run."""
+    def last_point(self, step: int, end_ns: int) -> list[tuple[int, dict[str, float], int]]:
+        """Return the point of the last steps of a run, in a list; [] where all steps have one."""
         return [self._point(step, end_ns)] if self._steps else []
 
     def gpu_means(self, begin: int, end: int) -> dict[str, dict[str, float]]:

@@ -77,7 +77,7 @@ def test_a_point_is_the_mean_since_the_last_one():
     found = points.add_steps(steps(0, [10] * 3)) + points.add_steps(steps(3, [10, 50, 1]))
     assert [(s, v["gpu_util/step_time_ms"]) for s, v, _ in found] == [(0, 10), (4, 20)]
     assert "gpu_util/input_wait_ms" not in found[0][1]  # absent is not 0
-    ((step, values, _),) = points.rest(5, 10**9)
+    ((step, values, _),) = points.last_point(5, 10**9)
     assert (step, values["gpu_util/step_time_ms"]) == (5, 1)
 
 

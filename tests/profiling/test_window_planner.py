@@ -171,7 +171,7 @@ def test_giving_way_takes_the_range_again_later():
         if actions[step] is Action.OPEN:
             planner.opened(0.0)
         if step == 4:
-            planner.gave_way(now)
+            planner.release_window(now)
         if actions[step] is Action.CLOSE:
             window = planner.closed()
             break

@@ -55,5 +55,5 @@ def test_points_do_not_depend_on_how_rows_come(freq, stride):
         found += points.add_steps({name: values[first:end] for name, values in table.items()})
     assert found == one_by_one(table, stride)
     last = int(table["start_ns"][-1] + table["duration_ns"][-1])
-    rest = points.rest(2999, last)
+    rest = points.last_point(2999, last)
     assert len(rest) == (found[-1][0] < 2999)

@@ -39,7 +39,7 @@ class timing_into:
         self.shapes_vary = False  # whether batches may differ in shape
 
     def read_from(self, iterator) -> None:
-        """Prepare for the batches of an iterator."""
+        """Set whether batches of this iterator are held until their row is written, and may differ in shape."""
         self.hold = holds_batches(iterator)
         self.shapes_vary = bool(_varying(iterator.element_spec))
 

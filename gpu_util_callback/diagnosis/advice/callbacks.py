@@ -77,7 +77,7 @@ class Work:
 
     @property
     def place(self) -> str:
-        """The hook with its line in the program, or those that a trainer's phase may be; the class if not known."""
+        """The hook, as "work (train.py, line 12)"; of a trainer's phase all hooks that it may be; else the class."""
         places = self.facts.get("places") or {}
         return places.get(self.hook) or ("" if self.hook else " or ".join(places.values())) or self.who
 
@@ -105,7 +105,7 @@ class Work:
 
     @property
     def rest_ns(self) -> int:
-        """Time of the span without the work."""
+        """Time of the span without the work, ns."""
         return self.span_ns - self.took_ns
 
     @property
@@ -498,6 +498,7 @@ def _in_later_hook(work: Work, to: str) -> str:
 
 
 def _save_every(work: Work) -> str:
+    """Return the line of a saving callback that saves every `work.every_epochs` epochs."""
     if work.every_epochs == 1:
         return f'keras.callbacks.{work.who}(..., save_freq="epoch")'
     steps = steps_an_epoch(work.run) or "steps_per_epoch"

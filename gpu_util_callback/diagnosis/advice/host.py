@@ -38,7 +38,7 @@ class Validations:
 
     @property
     def pct(self) -> float:
-        """Their share of the time."""
+        """Share of the time of training and validation that validations take, %."""
         return 100 * self.took_ns / max(1, self.span_ns)
 
     @property
@@ -198,6 +198,7 @@ class Validations:
 
 
 def _fewer_steps(validations: Validations) -> str:
+    """Return the line of `fit` that validates on fewer batches."""
     # Keras cuts arrays into as many batches as there are, unless a batch size is given.
     size = ""
     if validations.run.fit.get("validation_kind") == "numpy":

@@ -168,6 +168,7 @@ def _workers(wait: InputWait) -> Workers:
 
 
 def _pooled(wait: InputWait) -> str:
+    """Return code for a pool of threads or processes, each of which makes a whole batch."""
     workers = _workers(wait)
     dataset = "pydataset" in wait.kind
     function, number = ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", wait.batches)
@@ -179,6 +180,7 @@ def _pooled(wait: InputWait) -> str:
 
 
 def _loader(wait: InputWait) -> str:
+    """Return the line of a DataLoader, or of a node of torchdata, with enough workers."""
     count = _workers(wait).count
     if wait.kind == NODES:
         method = "process" if _workers(wait).processes else "thread"
@@ -375,6 +377,7 @@ class SetUp:
 
 
 def _several_passes(epoch: SetUp) -> str:
+    """Return lines of `fit` whose epochs make several passes over the data, as many in all."""
     if epoch.kind == "tf.data":
         return f"ds = ds.repeat({epoch.passes})\nmodel.fit(ds, ..., epochs={epoch.epochs})"
     arrays = ", ".join(epoch.arrays)

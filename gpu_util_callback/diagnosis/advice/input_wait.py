@@ -210,6 +210,7 @@ class InputWait:
 
     @functools.cached_property
     def _timed_calls(self) -> Sequence[Mapping[str, Any]]:
+        """The timed Python functions of the input, with their long calls unless these are told apart (`rare`)."""
         calls = self.run.fit.get("input_calls") or []
         timed_calls = [call for call in calls if call.get("timed") and call.get("wall_ms")]
         if self.rare is not None:

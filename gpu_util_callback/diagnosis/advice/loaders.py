@@ -171,6 +171,7 @@ def _hands_over(wait: InputWait) -> bool:
 
 
 def _handing_over(wait: InputWait) -> str:
+    """Return how many batches were finished in time, and how long handing one over takes, as sentences."""
     return (
         f"{wait.run.fit.get('input_ready_pct') or 0:.0f} % of the batches were finished when the "
         "loop asked for them: more workers do not help. Taking one over from its worker process "
@@ -179,6 +180,7 @@ def _handing_over(wait: InputWait) -> str:
 
 
 def _slow_loader(wait: InputWait) -> str:
+    """Return who makes the batches of a DataLoader, and their pace, as sentences."""
     who = "The DataLoader makes every batch in the training process, while the model waits"
     if wait.workers:
         who = wait.too_few_workers("the DataLoader")
@@ -186,6 +188,7 @@ def _slow_loader(wait: InputWait) -> str:
 
 
 def _own_parts(wait: InputWait) -> str:
+    """Return what an IterableDataset must do under several workers, with a space in front; "" for others."""
     if not wait.run.fit.get("input_iterable") or wait.run.fit.get("input_shards"):
         return ""
     return " Its IterableDataset must give each worker its own part: torch.utils.data.get_worker_info()."
@@ -265,6 +268,7 @@ def _beside_steps(wait: InputWait) -> bool:
 
 
 def _prepared(wait: InputWait) -> str:
+    """Return lines that do once, before training, what `collate_fn` does to each sample alone."""
     prepared = f"prepared = [prepare(sample) for sample in dataset]  # once: what {wait.collate} does to each alone\n"
     if wait.run.trainer == "transformers":
         return f"{prepared}trainer = Trainer(..., train_dataset=prepared, data_collator={wait.collate})"
@@ -289,6 +293,7 @@ def _array_file(wait: InputWait) -> InputFile | None:
 
 
 def _reads_rows(wait: InputWait) -> str:
+    """Return how the input reads an array of a file row by row, and its pace, as sentences."""
     file = _array_file(wait)
     rows, packed = (file.get("chunk_rows", 0), file.get("compression", "")) if file is not None else (0, "")
     does = "is a read of its own"
@@ -306,6 +311,7 @@ def _fits(wait: InputWait) -> bool | None:
 
 
 def _read_whole(wait: InputWait) -> str:
+    """Return the line that reads an array of a file into memory, by its name in the program."""
     file = _array_file(wait)
     if file is None:
         return 'x = file["x"][:]  # once, in place of the file\'s own array'
@@ -490,10 +496,12 @@ def _on_threads(wait: InputWait) -> bool:
 
 
 def _threads(wait: InputWait) -> Workers:
+    """Return threads that make batches of a PyDataset, which wait most of the time."""
     return Workers(wait, wait.item_ms, waits=True, processes=False)
 
 
 def _processes(wait: InputWait) -> Workers:
+    """Return processes that make batches of a PyDataset, which computes."""
     return Workers(wait, wait.item_ms, waits=False)
 
 
@@ -509,6 +517,7 @@ def _first_batch(wait: InputWait) -> str:
 
 
 def _dataset_line(workers: Workers) -> str:
+    """Return lines that give a PyDataset these workers; processes start fresh where none can be forked."""
     run = workers.wait.run
     if fork_safe(run) or not workers.processes:
         return with_workers(run, "dataset", workers.count, processes=workers.processes)
@@ -599,6 +608,7 @@ PY_DATASET = (
 
 
 def _generator_processes(wait: InputWait) -> str:
+    """Return a PyDataset in place of a generator, whose batches are made in processes."""
     count = _processes(wait).count
     if fork_safe(wait.run):
         return batches_class(wait, count, processes=True)
@@ -631,6 +641,7 @@ def _grain(wait: InputWait) -> Workers:
 
 
 def _grain_line(wait: InputWait, workers: int) -> str:
+    """Return the line that gives a pipeline of Grain so many worker processes."""
     if wait.input_class == "DataLoader":
         return f"dataset = grain.DataLoader(..., worker_count={workers})"
     iterable = "dataset.to_iter_dataset()" if wait.input_class == "MapDataset" else "dataset"
@@ -668,6 +679,7 @@ GRAIN = (
 
 
 def _handling(wait: InputWait) -> str:
+    """Return that handling finished batches takes most of the wait, and what makes it shorter, as sentences."""
     says = (
         f"{wait.call_name} takes {wait.call_takes} a batch; then {wait.handling}, with or without workers: {wait.pace}."
     )

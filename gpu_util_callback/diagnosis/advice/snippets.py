@@ -37,6 +37,7 @@ def in_own_names(run: Run, code: str) -> str:
 
 
 def _renamed(line: str, shown_names: re.Pattern[str], names: Mapping[str, str]) -> str:
+    """Return a line of code with the program's names in place of those shown."""
     inner = line.startswith((" ", "def ", "class "))
 
     def program_name(match: re.Match[str]) -> str:

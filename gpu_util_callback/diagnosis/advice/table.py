@@ -122,6 +122,7 @@ class _Properties:
 
 
 def _filled(template: Words, measure: Any) -> str:
+    """Return a template with the measure's properties in its fields, or what a function makes of the measure."""
     if not isinstance(template, str):
         return template(measure)
     return template.format_map(_Properties(measure)) if "{" in template else template

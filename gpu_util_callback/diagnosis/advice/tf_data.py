@@ -108,6 +108,7 @@ def _calls(wait: InputWait) -> int:
 
 
 def _with_calls(wait: InputWait, calls: int) -> float:
+    """Return the share of the wait that is saved with so many calls of the slow stage at a time, 0-1."""
     stage = wait.slowest
     python_ms = _waiting_python_ms(wait)
     return wait.saved_by(wait.after(stage, stage.work_ms_per_batch / calls, python_ms=python_ms))
@@ -157,13 +158,14 @@ def _files(wait: InputWait) -> int:
 
 
 def _reading_files(wait: InputWait) -> float:
+    """Return the share of the wait that is saved by reading several files at a time, 0-1."""
     opener = _opener(wait)
     several = opener is not None and "autotuned" in opener.flags
     arrives_ms = wait.arrives_ms * (2 if several else 1) / _files(wait)
     return wait.saves(max(arrives_ms, wait.cores_ms))
 
 
-def _kept(wait: InputWait) -> Stage:
+def _stage_to_cache(wait: InputWait) -> Stage:
     """Return the stage behind which a cache keeps most: the slow one, or what follows before anything shuffles.
 
     Where it is not known that nothing up to it is random, it is the slow one: the question is about that alone.
@@ -187,7 +189,7 @@ def _kept(wait: InputWait) -> Stage:
 
 def _as_large_as_batches(wait: InputWait) -> bool:
     """Return whether what a cache keeps is as large as the batches, whose size is known."""
-    kept = _kept(wait)
+    kept = _stage_to_cache(wait)
     behind = [other for other in wait.stages if other.place < kept.place]
     return all(other.passing or _IN_MEMORY.match(other.op) for other in behind)
 
@@ -251,6 +253,7 @@ def _shuffles_names(wait: InputWait) -> bool:
 
 
 def _order_kept(wait: InputWait) -> str:
+    """Return what of the order a cache changes, as the end of a sentence; "" for nothing."""
     if _shuffles_names(wait):
         return "the order of the samples, and so the weights"
     kept = any(other.shuffles and _shuffles_files(wait, other) for other in wait.stages)
@@ -267,21 +270,21 @@ def _helper_shuffles(wait: InputWait) -> bool:
 
 def _keeping(wait: InputWait) -> float:
     """Return the share saved by a cache behind the slow stage: later passes only hand it on."""
-    kept = _kept(wait)
+    kept = _stage_to_cache(wait)
     ahead, slowest = chain_ms([stage for stage in wait.stages if stage.place < kept.place])
     return wait.kept(wait.saves(max(slowest, ahead + wait.needed_ms)))
 
 
 def _keeping_before_random(wait: InputWait) -> float:
     """Return the share saved by a cache, where what is random behind it goes on computing."""
-    spared_ms = sum(stage.work_ms_per_batch for stage in wait.stages if stage.place >= _kept(wait).place)
+    spared_ms = sum(stage.work_ms_per_batch for stage in wait.stages if stage.place >= _stage_to_cache(wait).place)
     cores_ms = max(0.0, wait.cpu_ms - spared_ms) / max(0.3, wait.cores.reachable)
     return min(_keeping(wait), wait.kept(wait.saves(cores_ms)))
 
 
 def _first_random(wait: InputWait) -> Stage | None:
     """Return the first random stage behind the one whose result a cache keeps; None if none is random."""
-    behind = [stage for stage in wait.stages if stage.random and stage.place < _kept(wait).place]
+    behind = [stage for stage in wait.stages if stage.random and stage.place < _stage_to_cache(wait).place]
     return max(behind, key=lambda stage: stage.place, default=None)
 
 
@@ -303,6 +306,7 @@ def _random_behind(wait: InputWait) -> str:
 
 
 def _after_cache(wait: InputWait) -> bool:
+    """Return whether the slow stage is a map that comes after a cache."""
     stage = wait.stage
     if stage is None or stage.cached or not _is_map(wait):
         return False
@@ -323,6 +327,7 @@ def _drops_most(wait: InputWait) -> bool:
 
 
 def _after_shard(wait: InputWait) -> float:
+    """Return the share of the wait that is saved by sharding before the slow stage, 0-1."""
     drop, stage = _dropping(wait, "shard"), wait.stage
     parts = drop["count"] if drop is not None else 1
     if stage is None:
@@ -346,6 +351,7 @@ def _written(wait: InputWait) -> str:
 
 
 def _waiting_calls(wait: InputWait) -> str:
+    """Return the line of a map with enough calls at a time; beyond the cores they need threads of their own."""
     calls = _calls(wait)
     line = f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls={calls})"
     return line if calls <= wait.cores.allowed else _on_threads(calls, line)
@@ -361,6 +367,7 @@ def _on_threads(count: int, line: str) -> str:
 
 
 def _split_generator(wait: InputWait) -> str:
+    """Return lines that read the parts of a generator side by side."""
     parts = _calls(wait)
     opener = next((stage for stage in wait.stages if "Interleave" in stage.op), None)
     several = f"cycle_length={parts}, num_parallel_calls={parts}"
@@ -381,6 +388,7 @@ def _interleaved(wait: InputWait) -> str:
 
 
 def _opened_now(wait: InputWait) -> str:
+    """Return the line that opens files as the program does now."""
     opener = _opener(wait)
     assert opener is not None
     return f"ds = files.{opener.name.partition('(')[0]}({function_of(opener)})"
@@ -402,6 +410,7 @@ def _random_numbers(wait: InputWait) -> str:
 
 
 def _opens(wait: InputWait) -> str:
+    """Return how many files are read at a time, as a sentence without its full stop."""
     opener = _opener(wait)
     assert opener is not None
     files = "few files" if "autotuned" in opener.flags else "one file"
@@ -409,7 +418,8 @@ def _opens(wait: InputWait) -> str:
 
 
 def _cache(wait: InputWait) -> str:
-    kept = _kept(wait).name
+    """Return the line of a cache behind the stage whose results it keeps."""
+    kept = _stage_to_cache(wait).name
     if not _shuffles_names(wait):
         return f"ds = ds.cache()  # behind {kept}, before shuffle and repeat"
     # A cache keeps one order: what comes out of it is shuffled again, sample by sample.
@@ -417,6 +427,7 @@ def _cache(wait: InputWait) -> str:
 
 
 def _cache_question(wait: InputWait) -> str:
+    """Return the question whether a cache would keep the same elements in every epoch."""
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
     question = python if _is_map(wait) else "Are the elements the same in every epoch"
     size = wait.size if _as_large_as_batches(wait) else ""

@@ -88,6 +88,7 @@ class CommunicationBound(Rule):
 
 
 def _of_late_rank(late: SourceLateRank) -> Advice:
+    """Return the advice where one rank comes last to the collectives, and the others wait for it."""
     return Advice(
         f"Collectives take that long because {late['name']} comes last to them: see what it does "
         "before, its input, its share of the batch, its GPU's clock. A faster link does not help."

@@ -282,6 +282,7 @@ class Recompilation(Rule):
         )
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about stretches of steps in which compiling takes much of the time."""
         steps = run.steps
         usual = _known_shape_ns(run)
         new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)

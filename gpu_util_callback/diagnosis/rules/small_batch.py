@@ -84,6 +84,7 @@ class SmallBatch(Rule):
 
 
 def _advice(run: Run, sm: float, used: float) -> Advice:
+    """Return the advice to enlarge the batch: `sm` and `used` are the % of processors with work, and of memory."""
     factor = max(2, room_for(run, 8))
     often = "twice" if factor == 2 else f"{factor} times"
     return Advice(

@@ -36,6 +36,7 @@ class Stuck(Rule):
             yield self._finding(run, standstill, still=newest and facts["still"])
 
     def _finding(self, run: Run, standstill: Standstill, still: bool) -> Finding:
+        """Return the finding about one standstill; `still`: no step came after it yet."""
         start = min(standstill["start_ns"], run.end_ns - 1)
         end = max(start + 1, min(standstill.get("end_ns") or run.end_ns, run.end_ns))
         seconds, step = standstill["seconds"], standstill["step"]
@@ -62,6 +63,7 @@ class Stuck(Rule):
 
 
 def _advice(standstill: Standstill) -> str:
+    """Return the advice on a standstill, by what its threads and workers do."""
     states = standstill.get("workers") or {}
     gone = [f"{states[state]} {state}" for state in ("stopped", "dead") if states.get(state)]
     text = "Look at what that line waits for"

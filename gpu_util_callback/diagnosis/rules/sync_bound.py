@@ -54,6 +54,7 @@ class SyncBound(Rule):
 
     @staticmethod
     def _visible_from_outside(run: Run) -> bool:
+        """Return whether waits for the GPU after each step show synchronizations without a profiler window."""
         return bool(
             run.framework == "tensorflow"
             and run.used_gpus
@@ -68,6 +69,7 @@ class SyncBound(Rule):
             yield from self._outside(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings of profiler windows or a trace."""
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
             evidence: Evidence = {
                 "idle_sync_pct": run.rounded(share.pct, 1),
@@ -83,6 +85,7 @@ class SyncBound(Rule):
             )
 
     def _outside(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding of a recording without windows, from waits for the GPU after each step."""
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return

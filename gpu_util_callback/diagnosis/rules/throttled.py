@@ -66,6 +66,7 @@ class Throttled(Rule):
         return significant(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about stretches in which clocks were lowered, a reason each."""
         slowed = {gpu: clock for gpu in run.working_gpus if (clock := _slowed(run, gpu, limits)) is not None}
         for column, (word, fault) in _REASONS.items():
             losses_by_gpu = {
@@ -173,6 +174,7 @@ def _full_clock(run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray) -
 
 
 def _advice(run: Run, gpus: list[int], word: str) -> Advice:
+    """Return the advice on GPUs that are slowed down for a reason in a word: heat, power or the board."""
     names, is_single = gpu_names(gpus), len(gpus) == 1
     gpu_numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
     if word == "thermal":

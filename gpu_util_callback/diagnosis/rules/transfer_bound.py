@@ -66,6 +66,7 @@ class TransferBound(Rule):
             yield from significant(self._full_links(run, limits), run.present_ns, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about copies that no kernel hides, of profiler windows or a trace."""
         limit = limits["exposed_copy_pct"]
         uploaded = run.source["uploaded_ns"] if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
@@ -105,6 +106,7 @@ class TransferBound(Rule):
         )
 
     def _full_links(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about PCIe links that are full while the GPU idles, from samples."""
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
         losses_by_gpu = {gpu: (link.samples, link.lost) for gpu, link in links.items()}
         enter = limits["idle_pct"] / 100

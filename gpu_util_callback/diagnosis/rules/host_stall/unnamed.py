@@ -93,7 +93,12 @@ def _unnamed_ns(run: Run, start_ns: int, end_ns: int) -> float:
 
 
 def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occurrences:
-    """Return the stretches, each at its place: before its block, else within it."""
+    """Return the stretches of unnamed time, each before its block where there is room, else in its middle.
+
+    Args:
+        spent: ns for each block, shape `(n,)`; blocks with less than a tenth of the longest have no stretch.
+        last_ns, tail: the end of the last step, and the unnamed ns after it.
+    """
     steps = run.steps
     stretches: list[Occurrence] = []
     begins, ends = steps["start_ns"], steps["end_ns"]
