@@ -105,10 +105,10 @@ def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         trial, whole = Trial(change.words, change.line), Trial(change.words)
         sides = sides_of(change, python(command))
         with Children(STEPS, SECONDS, change.epochs) as children:
-            measure(trial, sides, children, (4, options.most))
+            measure(trial, sides, children.run, (4, options.most))
         row = {**promised, **trial.to_json(), "try_s": round(time.monotonic() - began)}
         with Children(WHOLE, WHOLE, WHOLE if change.epochs else 0) as children:
-            measure(whole, sides, children, (options.pairs, options.pairs))
+            measure(whole, sides, children.run, (options.pairs, options.pairs))
         whole_ratio = estimate([s.ms for s in whole.first], [s.ms for s in whole.second])
         return row | {"whole": round(whole_ratio.ratio, 3), "whole_s": round(whole.took_s)}
     except (UnusableInput, OSError, ValueError, TypeError) as error:

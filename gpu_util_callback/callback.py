@@ -211,6 +211,46 @@ class GpuUtilCallback(keras.callbacks.Callback):
         recorder = session.recorder if session is not None else self._newest
         return Summary(None) if recorder is None else recorder.summary()
 
+    def try_fix(
+        self,
+        model: keras.Model,
+        x: object,
+        *,
+        steps: int = 200,
+        seconds: float = 5.0,
+        pairs: tuple[int, int] = (4, 10),
+        **fit: object,
+    ) -> None:
+        """Measure here what the first fix of the newest fit gains, as `gpu-util try` does in processes.
+
+        Copies of the model train in turns without and with the first change of a finding that needs no other
+        process. The outcome is printed, and stored beside the recording. The model, its optimizer, the input's
+        order and the random numbers of Python, NumPy, Keras and its backend stay as they are; what the input's own
+        Python code does, it does as in any epoch. Nothing is raised: where nothing can be tried, a line says why.
+
+        Args:
+            model: as it was compiled for `fit`.
+            x: what `fit` got, or a function that makes it anew: changes within a pipeline need that.
+            steps: timed in each turn, after some to warm up.
+            seconds: after which fewer are enough.
+            pairs: of turns, the fewest and the most.
+            **fit: further arguments that `fit` got, such as `y` and `batch_size`; validation is left out.
+
+        Example:
+
+        ```python
+        model.fit(dataset, epochs=10, callbacks=[callback])
+        callback.try_fix(model, dataset)
+        ```
+        """
+        from gpu_util_callback.job import program_to_try
+        from gpu_util_callback.report.notebook import try_fix
+
+        training = {name: value for name, value in fit.items() if not name.startswith("validation")}
+        program = None if self._settings.redact else program_to_try(self._settings.log_dir)
+        plan = {"steps": steps, "seconds": seconds}
+        try_fix(self.summary(), program, model, x, training, plan, pairs)
+
     def _say_not_recorded(self, method: str) -> None:
         """Print once, where only `evaluate` or `predict` get the callback, that `fit` is what is recorded."""
         if not self._given_to_fit:

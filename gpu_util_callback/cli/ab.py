@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     announce(args, [args.first, args.second])
     trial, sides = Trial(""), (Side(commands[0]), Side(commands[1]))
     with Children(args.steps, args.seconds) as children:
-        measure(trial, sides, children, args.pairs, progress, lambda trial: bool(differences(trial)))
+        measure(trial, sides, children.run, args.pairs, progress, lambda trial: bool(differences(trial)))
     outcome, sentence = judged(trial, args.max_slowdown, differences(trial))
     if outcome == "skipped" and args.unresolved == "fail":
         outcome = "failure"

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     announce(args, [" ".join(["python", *program])], change.words, change.epochs)
     trial = Trial(change.words, change.line)
     with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
-        measure(trial, sides, children, args.pairs, progress)
+        measure(trial, sides, children.run, args.pairs, progress)
     if args.json:
         print(json.dumps(trial.to_json(), indent=2))
     else:

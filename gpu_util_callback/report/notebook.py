@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.compare import active_pct
 from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.rule import all_findings
 from gpu_util_callback.diagnosis.run_reports import Recorded
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import read_recordings as read_recordings
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.redaction import printable
+from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.report.screen import grouped, strip_control
 from gpu_util_callback.report.terminal import render
-from gpu_util_callback.words import HOST_TIME
+from gpu_util_callback.trying.changes import Change, change_for
+from gpu_util_callback.trying.outcomes import store
+from gpu_util_callback.trying.trial import Trial, measure, sides_of
+from gpu_util_callback.words import HOST_TIME, between
 
 NOTHING = "Nothing was recorded: fit a model with this callback first."
 _WIDTH = 100  # columns of the report
@@ -122,6 +128,66 @@ def _from_here(path: str) -> str:
 
 def _of_recording(recording: Recording) -> str:
     return report_cell(run_report(recording), recording.path)
+
+
+# ---- trials ---------------------------------------------------------------------------------
+
+
+def try_fix(
+    summary: Summary,
+    program: str | None,
+    model: Any,
+    x: object,
+    fit: dict[str, Any],
+    plan: dict[str, Any],
+    pairs: tuple,
+) -> None:
+    """Try the first change of a run's findings that can be made on copies of its model; print what came out.
+
+    Args:
+        program: as `gpu-util try` takes it, behind its options; None = it is no script.
+        fit: arguments of `fit` beside its input `x`.
+        plan: `steps` and `seconds` to time in each turn.
+    """
+    from gpu_util_callback.trying.copies import Copies, obstacle, same_random_numbers
+
+    findings = [group.first for group in grouped(all_findings(summary._run or {"findings": (), "spans": ()}))]
+    for place, finding in enumerate(findings):
+        change = change_for(finding["advice"])
+        barred = change if isinstance(change, str) else obstacle(change, callable(x))
+        if isinstance(change, Change) and not barred:
+            break
+        other = _elsewhere(place, program) if isinstance(change, Change) else ""
+        _say(f"{finding['title']}: cannot be tried here: {barred}{other}")
+    else:
+        _say(f"nothing to try: {summary['verdict']}")
+        return
+    turns = between(*(str(2 * count) for count in pairs))
+    _say(f"{finding['title']}: {finding['advice']['text']} Tries it on copies of model and input, {turns} turns.")
+    trial = Trial(change.words, change.line)
+    try:
+        with same_random_numbers():
+            copies = Copies(model, x, fit, change, plan | {"epochs": change.epochs})
+            measure(trial, sides_of(change, ()), copies.run, pairs)
+    except Exception as error:
+        why = str(error.args[0]) if isinstance(error, UnusableInput) else error_text(error)
+        _say(f"{change.words} cannot be tried here: {why}{_elsewhere(place, program)}")
+        return
+    _say(trial.sentence())
+    if trial.estimate.resolved and trial.estimate.ratio > 1:
+        print("\n".join(f"  + {line}" for line in change.line.splitlines()))
+    with contextlib.suppress(OSError):  # storage that is no folder here
+        store(summary._path or "", finding["id"], trial.to_json())
+
+
+def _elsewhere(place: int, program: str | None) -> str:
+    """Return how the change of a finding is tried in processes of its own."""
+    script = "make a script of it (jupyter nbconvert --to script NOTEBOOK.ipynb), then " if program is None else ""
+    return f". {script}gpu-util try --fix {place + 1} {program or 'NOTEBOOK.py'}"
+
+
+def _say(text: str) -> None:
+    print(f"gpu-util: {printable(text)}", flush=True)
 
 
 # ---- the timeline ---------------------------------------------------------------------------

@@ -112,6 +112,12 @@ class Timed:
     set_up: Mapping[str, str]
     wall_s: float
 
+    @classmethod
+    def of(cls, result: Mapping[str, Any], began_s: float) -> "Timed":
+        """Return what a `meter.Meter` saved of a training that began at a time by `time.monotonic`."""
+        losses = {int(step): loss for step, loss in result["losses"].items()}
+        return cls(**{**result, "losses": losses, "wall_s": time.monotonic() - began_s})
+
     @property
     def ms(self) -> float:
         """Milliseconds a step."""
@@ -156,8 +162,9 @@ class Children:
             result = self._awaited(self._start(side))
         finally:
             self._end()
-        losses = {int(step): loss for step, loss in result["losses"].items()}
-        return Timed(**{**result, "losses": losses, "wall_s": time.monotonic() - began})
+        timed = Timed.of(result, began)
+        self.hang_s = min(self.hang_s, 60 + 5 * timed.wall_s)
+        return timed
 
     def record(self, program: Sequence[str], log_dir: Path, seconds: float) -> None:
         """Record a program for some seconds of training, or to its end. Raises: ChildFailed."""

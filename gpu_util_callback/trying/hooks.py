@@ -29,6 +29,7 @@ _CLASSES = {
     "Trainer": "lightning.pytorch.trainer.trainer",
     "SummaryWriter": "torch.utils.tensorboard.writer",
 }
+_OURS = "gpu_util_callback"  # as a program imports it, beside this copy
 _READERS = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
 
 
@@ -61,7 +62,7 @@ class Hooks:
         self.folder = Path(plan["folder"])
         self.meter = meter
         meter.was_applied = lambda: self.change.applied
-        self._waiting: dict[str, Callable[[Any], None]] = {
+        self.waiting: dict[str, Callable[[Any], None]] = {
             "keras.src.callbacks.callback": self._on_callback_class,
             "keras.src.callbacks.callback_list": self._on_callback_list,
             "tf_keras.src.callbacks": self._on_tf_keras,
@@ -77,16 +78,16 @@ class Hooks:
             "torch._tensor": self._on_tensor,
             "torch.nn.modules.module": self._on_module,
             "torch": self._on_torch,
-            "gpu_util_callback.monitor": self._on_monitor,
+            f"{_OURS}.monitor": self._on_monitor,
         }
         if plan.get("record"):
-            self._waiting = {
+            self.waiting = {
                 "keras.src.callbacks.callback": self._on_callback_class,
-                "gpu_util_callback.callback": lambda module: self._recorded(module.GpuUtilCallback, plan["record"]),
-                "gpu_util_callback.monitor": lambda module: self._recorded(module.GpuUtilMonitor, plan["record"]),
+                f"{_OURS}.callback": lambda module: self._recorded(module.GpuUtilCallback, plan["record"]),
+                f"{_OURS}.monitor": lambda module: self._recorded(module.GpuUtilMonitor, plan["record"]),
             }
         for name, module in _CLASSES.items():
-            self._waiting[module] = functools.partial(self._on_class, name)
+            self.waiting[module] = functools.partial(self._on_class, name)
         self._loaders: Counter[int] = Counter()  # id of the dataset of a loader -> its batches
         self._loader: Any = None  # whose batches train
         self._drawn: Any = None  # the loader that gave the last batch
@@ -97,7 +98,7 @@ class Hooks:
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module as the other finders do, to be changed once it is imported."""
-        action = self._waiting.pop(name, None)
+        action = self.waiting.pop(name, None)
         return None if action is None else spec_followed_by(action, self, name, path, target)
 
     # -- calls with other arguments ------------------------------------------------------------------
@@ -169,7 +170,7 @@ class Hooks:
 
         @_in_place_of(module.CallbackList, "on_train_begin")
         def on_train_begin(original: Callable, callbacks: Any, logs: Any = None) -> None:
-            put_first(callbacks, _watch(module.Callback)(self.meter))
+            put_first(callbacks, watch(module.Callback)(self.meter))
             original(callbacks, logs)
 
     def _callbacks(self, bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -195,7 +196,7 @@ class Hooks:
         self._on_fit(next(v for n, v in vars(module).items() if n.endswith("Trainer") and n != "BaseTrainer"))
 
     def _on_fit(self, trainer: type) -> None:
-        self._with_args(trainer, "fit", self._fit_args)
+        self._with_args(trainer, "fit", self.fit_args)
 
         @_in_place_of(trainer, "fit")
         def fit(original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -209,7 +210,7 @@ class Hooks:
                 self._in_fit -= 1
                 self.meter.ends()
 
-    def _fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+    def fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         data = bound.arguments.get("x")
         self.meter.batch_size = bound.arguments.get("batch_size") or _batch_size(data)
         place = "validation_data" if self.change.of == "validation_data" else "x"
@@ -402,7 +403,7 @@ class Hooks:
     def _on_monitor(self, module: Any) -> None:
         self.meter.by_monitor = True
         module.GpuUtilMonitor = functools.partial(MonitorStandIn, self.meter)
-        package = sys.modules.get("gpu_util_callback")
+        package = sys.modules.get(_OURS)
         if package is not None and "GpuUtilMonitor" in package.__dict__:
             package.__dict__["GpuUtilMonitor"] = module.GpuUtilMonitor
 
@@ -464,7 +465,7 @@ def _in_place_of(owner: Any, name: str) -> Callable[[Callable], Callable]:
     return replaced
 
 
-def _watch(base: type) -> type:
+def watch(base: type) -> type:
     """Return a callback of Keras' that reports a fit's steps to a meter."""
 
     class Watch(base):

@@ -3,7 +3,6 @@
 Loaded by its path into a program of any environment: the standard library alone.
 """
 
-import atexit
 import json
 import os
 import sys
@@ -51,7 +50,6 @@ class Meter:
         self._start: tuple[float, int, int] | None = None  # active seconds, steps, epochs
         self._last = 0.0, 0, 0  # the same, now
         self._ticks: list[tuple[float, int]] = []
-        atexit.register(self.at_exit)
 
     # -- what hooks report -------------------------------------------------------------------------
 
@@ -152,15 +150,19 @@ class Meter:
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Write the result and end the process."""
+        """Write the result and end the training."""
         self.drain()
         assert self._start is not None
         self._write(self._active() - self._start[0], self.steps - self._start[1], self._epochs - self._start[2])
+        self.leave()
+
+    def leave(self) -> None:
+        """End the process."""
         os._exit(0)
 
     def at_exit(self) -> None:
         """Use what there is of a program that ends, by no error, before there was enough."""
-        if not self._claimed or getattr(sys, "last_type", None):
+        if not self._claimed:
             return
         later = [tick for tick in self._ticks if tick[1] >= self.steps // 4]
         if self._start is not None and self._last[1] - self._start[1] >= FEWEST:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from gpu_util_callback.trying.changes import Change
-from gpu_util_callback.trying.children import Children, Side, Timed
+from gpu_util_callback.trying.children import Side, Timed
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate, estimate, looks
 from gpu_util_callback.trying.outcomes import factor_text
 from gpu_util_callback.words import counted, duration
@@ -103,7 +103,7 @@ def factor(ratio: Estimate) -> str:
 def measure(
     trial: Trial,
     sides: tuple[Side, Side],
-    children: Children,
+    run: Callable[[Side], Timed],
     pairs: tuple[int, int] = (FEWEST_PAIRS, MOST_PAIRS),
     say: Callable[[str], None] = lambda text: None,
     is_void: Callable[[Trial], bool] = lambda trial: False,
@@ -111,6 +111,7 @@ def measure(
     """Run two sides in turns, ABBA…, until their ratio is told from 1 or there are enough pairs.
 
     Args:
+        run: runs one side once.
         is_void: whether the pairs so far show that the rest is not worth measuring.
 
     Raises: ChildFailed.
@@ -121,9 +122,7 @@ def measure(
     for pair in range(stops[-1]):
         order = (0, 1) if pair % 2 == 0 else (1, 0)
         for side in order:
-            timed = children.run(sides[side])
-            (trial.first, trial.second)[side].append(timed)
-            children.hang_s = min(children.hang_s, 60 + 5 * timed.wall_s)
+            (trial.first, trial.second)[side].append(run(sides[side]))
         trial.took_s = time.monotonic() - began
         say(f"pair {pair + 1}: {_ms(trial.first[-1].ms)} and {_ms(trial.second[-1].ms)} a step")
         if is_void(trial) or (pair + 1 in stops and trial.estimate.resolved):

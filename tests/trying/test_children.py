@@ -325,7 +325,7 @@ def test_a_patch_is_measured_and_told(here):
     command_ = python([loop(seconds=0.02)])
     trial = Trial("patch.py")
     with Children(steps=20, seconds=0.3) as children:
-        measure(trial, (Side(command_), Side(command_, patch=str(here / "patch.py"))), children, (2, 4))
+        measure(trial, (Side(command_), Side(command_, patch=str(here / "patch.py"))), children.run, (2, 4))
     ratio = trial.estimate
     assert ratio.resolved and 2 < ratio.ratio < 5 and ratio.low > 1
     assert "patch.py: 2" in trial.sentence() and "pairs of" in trial.sentence()
@@ -338,7 +338,7 @@ def test_no_change_is_said_with_what_more_pairs_would_tell(here):
     command_ = python([loop(seconds=0.004)])
     trial = Trial("nothing")
     with Children(steps=20, seconds=0.2) as children:
-        measure(trial, (Side(command_), Side(command_)), children, (3, 3))
+        measure(trial, (Side(command_), Side(command_)), children.run, (3, 3))
     text = trial.sentence()
     assert trial.estimate.resolved or ("no change resolved: ×" in text and "3 %" in text)
 
