@@ -1,5 +1,6 @@
 """Programs in children: what is timed, what goes wrong, and that nothing is left behind."""
 
+import io
 import json
 import os
 import signal
@@ -236,37 +237,50 @@ def command(*arguments: str, **more) -> subprocess.CompletedProcess:
     )
 
 
+def called(*arguments: str) -> subprocess.CompletedProcess:
+    """What a command does in this process, with nothing on its standard input."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, Path(os.devnull).open() as nothing:
+        for name, stream in (("stdin", nothing), ("stdout", out), ("stderr", err)):
+            patched.setattr(sys, name, stream)
+        try:
+            code = main(arguments)
+        except SystemExit as ended:  # argparse
+            code = ended.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
 @pytest.mark.parametrize(
     "options, says", [([], "` 8 to 20 times in turns"), (["--pairs", "2-2", "--steps", "1"], "` 4 times in turns")]
 )
 def test_the_command_says_what_it_will_run_and_asks(here, options, says):
-    done = command("try", "--change", "workers=8", *options, loop(), stdin=subprocess.DEVNULL)
+    done = called("try", "--change", "workers=8", *options, loop())
     assert done.returncode == 2 and says in done.stderr and "--yes" in done.stderr
     assert f"for {'1 step' if options else '200 steps'} after 20" in done.stderr
 
 
 def test_a_program_is_not_recorded_either_before_somebody_agrees(here):
-    done = command("try", write("open('began', 'w')"), stdin=subprocess.DEVNULL)
+    done = called("try", write("open('began', 'w')"))
     assert done.returncode == 2 and "will record 20 s of it" in done.stderr and "--yes" in done.stderr
     assert not Path("began").exists()
 
 
 def test_a_loop_that_cannot_be_recorded_is_told_from_one_that_cannot_be_timed(here):
-    done = command("try", "--yes", write("print(1)"), stdin=subprocess.DEVNULL)
+    done = called("try", "--yes", write("print(1)"))
     assert done.returncode == 2 and "say with --change what to try" in done.stderr
 
 
 @pytest.mark.parametrize("patch", ["x = = 1", "import no_such_module", "raise SystemExit"])
 def test_a_patch_that_fails_is_no_trial(here, patch):
     Path("patch.py").write_text(patch)
-    done = command("try", "--yes", "--patch", "patch.py", loop(), "--steps", "20")
+    done = called("try", "--yes", "--patch", "patch.py", loop(), "--steps", "20")
     assert done.returncode == 2 and "patch.py failed: " in done.stderr and not done.stdout
 
 
 def test_an_outcome_is_printed_before_it_is_kept(here):
     write(LOOP, "before.py", batches=9999, seconds=0.004, epochs=1)
     commands = [f"{sys.executable} before.py"] * 2
-    done = command("ab", *commands, *SHORT, "--junit", "absent/ab.xml")
+    done = called("ab", *commands, *SHORT, "--junit", "absent/ab.xml")
     assert done.returncode == 2 and "Its steps take" in done.stdout and "cannot write absent/ab.xml" in done.stderr
 
 
@@ -290,7 +304,7 @@ def test_an_outcome_is_printed_before_it_is_kept(here):
 )
 def test_what_cannot_be_tried_is_one_line(here, arguments, says):
     loop()
-    done = command("try", "--yes", *arguments)
+    done = called("try", "--yes", *arguments)
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
@@ -553,5 +567,5 @@ def test_where_nothing_ends_all_processes_of_a_program_it_says_so(here, monkeypa
 )
 def test_a_command_that_cannot_be_run(here, first, says):
     Path("folder").mkdir()
-    done = command("ab", first, "python b.py", "--yes")
+    done = called("ab", first, "python b.py", "--yes")
     assert done.returncode == 2 and says in done.stderr.splitlines()[-1]
