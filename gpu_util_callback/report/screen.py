@@ -313,7 +313,8 @@ def _explained(group: Group, pen: Pen, detail: Detail, run: Mapping | None, long
     lines = list(map(pen.dim, facts))
     advice = finding["advice"]
     saving = _saving(group, run)
-    room = (_TEXT + (long or bool(advice.get("question")))) * (pen.width - 4) - len(saving) - 1
+    asks = bool(advice.get("question"))
+    room = (_TEXT + (long or asks) + 2 * (long and asks)) * (pen.width - 4) - len(saving) - 1
     text = advice["text"] if detail.evidence else _ending(advice["text"], room)
     lines += pen.wrap(f"{text} {saving}".strip(), "   ")
     code = code_lines(advice["code"], pen, advice.get("before") or "")

@@ -304,7 +304,8 @@ class SetUp:
         of_wait = min(1.0, self.share * sum(time_s.values()) / max(1e-9, time_s["input_wait"]))
         # The line may be that of the other waits too.
         least = (1 - of_wait + MOSTLY * of_wait) * max(A_FEW / MOSTLY, sum(call.get("samples") or 0 for call in calls))
-        busy = (call for call in calls if call.get("in_line", 0) >= least and call.get("part") != "loader")
+        at_begin = (call for call in calls if call["name"].endswith(("__iter__", "on_epoch_end")))
+        busy = (call for call in at_begin if call.get("in_line", 0) >= least)
         return next((f"{call['name']} takes most of that, mostly at {call['line']}" for call in busy), "")
 
     @property

@@ -47,7 +47,7 @@ _BY_REASON = (
         "it calls a model",
         f"Compute the model's outputs {ONCE}, many samples at a time, and let the input index them",
         slow="model",
-        code="outputs = teacher.predict(x)  # once, before training; in the input then outputs[i]",
+        code="outputs = teacher(x)  # once, before training, or teacher.predict(x) in Keras; in the input outputs[i]",
         asks="Are its outputs the same in every epoch, of unchanged samples?",
         once=True,
         share=0.9,
@@ -104,6 +104,9 @@ Copy the data to a local disk once, or fetch ahead in several threads
 \bsleep\b
 it sleeps
 Leave the pause out, or let several workers pause at a time
+^scipy\.\w*(Index|csc|csr|coo|lil|sparse)
+it takes rows out of a sparse matrix
+Store it by rows once (matrix.tocsr()), and take all rows of a batch at a time
 ^(sklearn|scipy|statsmodels|pywt)\.
 each call checks and copies its arguments
 Give it a whole batch, or all samples {ONCE}
