@@ -50,7 +50,7 @@ def _demo() -> str:
     folders = REPOSITORY / "docs" / "try" / "recordings", REPOSITORY / "demo" / "recorded"
     recordings = [recording for folder in folders for recording in read_recordings(folder)]
     first = next(recording.id for recording in recordings if recording.run.endswith("h200-jax/slow-input"))
-    return html_report(recordings, "demo/logs", shown=[first])
+    return "".join(html_report(recordings, "demo/logs", shown=[first]))
 
 
 def _notes() -> dict[str, str]:

@@ -9,6 +9,7 @@ import csv
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
-PAGE = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -108,7 +109,8 @@ PAGE = """<!doctype html>
 </head>
 <body>
 <noscript>This report draws its charts with JavaScript, from data inside this file.</noscript>
-<script type="application/json" id="gpu-utilization-data">{data}</script>
+<script type="application/json" id="gpu-utilization-data">"""
+TAIL = """</script>
 <script type="module">{script}</script>
 </body>
 </html>
@@ -117,8 +119,8 @@ PAGE = """<!doctype html>
 
 def html_report(
     recordings: Iterable[Recording], logdir: str = "", thresholds: Mapping | None = None, shown: Sequence[str] = ()
-) -> str:
-    """Return a self-contained page: reports, spans, and lanes at a resolution that fits a file.
+) -> Iterator[str]:
+    """Return a self-contained page in pieces: reports, spans, and lanes at a resolution that fits a file.
 
     Args:
         recordings: at least one; the first is not shown first, the newest is.
@@ -135,29 +137,29 @@ def html_report(
     judged, problems = run_reports(recordings, thresholds)
     reports = {recording.id: report for recording, report in judged}
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
-    by_id: dict[str, dict[str, object]] = {}
+    replies, included = Stored(), set()  # not all in memory
     for recording, report in judged:
         try:
             job = job_reply(recording, [of for of, _ in judged], lambda of: reports[of.id], clocks)
-            by_id[recording.id] = {**_recording(recording, report, room), "job": job}
+            replies.append(f"{_text(recording.id)}:{_text({**_recording(recording, report, room), 'job': job})}")
+            included.add(recording.id)
         except Exception as error:
             problems.append(unexpected(recording.path, error))
         recording.release()
     names = sorted({recording.run for recording in recordings})
     head = runs_head({"logdir": without_secrets(logdir)}, names, reported([*recordings.problems, *problems]))
-    rows = [listed(recording, report=reports[recording.id]) for recording in recordings if recording.id in by_id]
+    rows = [listed(recording, report=reports[recording.id]) for recording in recordings if recording.id in included]
     data = {
         "runs": {**head, "recordings": rows},
         # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
         "total": None if thresholds else _sums([recording for recording, _ in judged]),
-        "shown": [id for id in shown if id in by_id],
-        "recordings": by_id,
+        "shown": [id for id in shown if id in included],
     }
-    return _page(data)
+    return _page(data, replies)
 
 
-def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -> str:
-    """Return a self-contained page: the tab's table of all runs and their sums, without the runs themselves.
+def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -> Iterator[str]:
+    """Return a self-contained page in pieces: the tab's table of all runs and their sums, without the runs themselves.
 
     Args:
         rows: of the survey; `report`: their `total`; `logdirs`: where they are from, as shown.
@@ -167,20 +169,23 @@ def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -
     several = len({row["logdir"] for row in rows}) > 1
     shown = [listed_row(row, several) for row in rows if not row["imported"]]
     runs = {**runs_head({"logdir": ", ".join(logdirs)}, [], []), "recordings": shown}
-    return _page({"runs": runs, "total": total_reply(report), "recordings": {}})
+    return _page({"runs": runs, "total": total_reply(report)}, ())
 
 
-def _page(data: Mapping[str, object]) -> str:
+def _page(data: Mapping[str, object], replies: Iterable[str]) -> Iterator[str]:
+    """Return a page of data and of JSON by recording, `"id":{…}`."""
     script, style = (static_file(name) for name in ("index.js", "style.css"))
     if script is None or style is None:
         raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
-    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
-    return PAGE.format(
-        policy=POLICY,
-        style=style.decode().replace("</", "<\\/"),
-        data=text.replace("<", "\\u003c"),
-        script=script.decode().replace("</script", "<\\/script").replace("<!--", "<\\!--"),
-    )
+    head = HEAD.format(policy=POLICY, style=style.decode().replace("</", "<\\/"))
+    tail = TAIL.format(script=script.decode().replace("</script", "<\\/script").replace("<!--", "<\\!--"))
+    pieces = ("," * (number > 0) + reply for number, reply in enumerate(replies))
+    return chain([head, _text(data)[:-1], ',"recordings":{'], pieces, ["}}", tail])
+
+
+def _text(data: object) -> str:
+    """Return JSON that no page takes for a tag."""
+    return json.dumps(plain(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _sums(recordings: Sequence[Recording]) -> TotalReply | None:

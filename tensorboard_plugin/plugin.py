@@ -247,10 +247,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
         recordings = self._recordings(request)
-        shown = [recording.id for recording in recordings]
-        page = html_report(recordings, self._logdir or self._spec, shown=shown)
+        page = html_report(recordings, self._logdir or self._spec, shown=[recording.id for recording in recordings])
         # A file to keep, never a page of this server: its scripts are its own.
-        return _download([page], "application/octet-stream", "gpu-utilization.html")
+        return _download(page, "application/octet-stream", "gpu-utilization.html")
 
     def _survey(self, recordings: list[OpenedRecording]) -> tuple[Survey, int]:
         """Return the rows of recordings, and how many of them are left to be diagnosed.

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     print(strip_control(f"{args.second}: {sentence}"))
     add_to_summary("ab", {"failure": "failed", "error": "not comparable"}.get(outcome, outcome), [case])
     if args.junit:
-        options.write_text(args.junit, junit([case]))
+        options.write_text(args.junit, [junit([case])])
     return {"failure": SLOWER, "error": NOT_COMPARABLE}.get(outcome, 0)
 
 

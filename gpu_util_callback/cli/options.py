@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,22 +115,22 @@ def unicode() -> bool:
     return True
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a file that the command line names.
+def write_text(path: str, pieces: Iterable[str]) -> int:
+    """Write a file that the command line names; return its number of characters.
 
     Raises:
         UnusableInput: it cannot be written.
     """
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with Path(path).open("w", encoding="utf-8") as file:
+            return sum(map(file.write, pieces))
     except OSError as error:
         raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_page(path: str, page: str) -> None:
+def write_page(path: str, pieces: Iterable[str]) -> None:
     """Write an HTML page, and its size to stderr."""
-    write_text(path, page)
-    print(f"wrote {path} ({len(page.encode()) / 1e6:.1f} MB)", file=sys.stderr)
+    print(f"wrote {path} ({write_text(path, pieces) / 1e6:.1f} MB)", file=sys.stderr)
 
 
 class StatusLine:

@@ -119,8 +119,7 @@ def run(args: argparse.Namespace) -> int:
             print(_within(len(report["runs"])))
     else:
         color, unicode = options.color(args.color), options.unicode()
-        text = render(report, options.width(args.width), color, unicode, options.detail(args))
-        print(text, end="")
+        print(render(report, options.width(args.width), color, unicode, options.detail(args)), end="")
     return int(bool(broken))
 
 
@@ -165,7 +164,7 @@ def _write_outcome(args: argparse.Namespace, runs: Sequence[Mapping], broken: Se
         reasons = [failure["reason"] for failure in broken if failure["id"] == run["id"]]
         cases.append(Case(run["run"], "limits", "failure" if reasons else "passed", reasons, run["wall_s"] or 0.0))
     if args.junit:
-        options.write_text(args.junit, junit(cases))
+        options.write_text(args.junit, [junit(cases)])
     count = len({failure["id"] for failure in broken})
     add_to_summary("report", f"{count} of {len(runs)} runs failed" if count else _within(len(runs)), cases)
 

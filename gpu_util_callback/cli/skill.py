@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
         place = Path(args.install).expanduser() / "gpu-util" / "SKILL.md"
         with contextlib.suppress(OSError):  # writing says why
             place.parent.mkdir(parents=True, exist_ok=True)
-        options.write_text(str(place), text)
+        options.write_text(str(place), [text])
         text = f"{place}\n"
     print(text, end="")
     return 0

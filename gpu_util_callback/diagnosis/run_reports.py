@@ -110,6 +110,7 @@ def run_reports(
             raise
         except Exception as error:
             problems.append(unexpected(recording.path, error))
+        recording.release()
     return judged, problems
 
 

@@ -234,7 +234,7 @@ def timeline_frame(recording: Recording, height: int = 800) -> Frame:
 
     if isinstance(height, bool) or not isinstance(height, int) or height < 1:
         raise ValueError(f"height must be a number of pixels, got {height!r}")
-    page = html_report([recording], recording.path)
+    page = "".join(html_report([recording], recording.path))
     page = page.replace("<head>", f"<head>{_NO_ADDRESS}", 1)
     return Frame(page, height, f"Timeline of {recording.id}")
 

@@ -179,7 +179,7 @@ def _command(logdir: Path, number: int) -> None:
 def _html(logdir: Path, found: Any) -> None:
     from tensorboard_plugin.downloads import html_report
 
-    page = html_report(found, str(logdir)).encode()
+    page = "".join(html_report(found, str(logdir))).encode()
     begin = page.index(b'id="gpu-utilization-data">') + len(b'id="gpu-utilization-data">')
     held = json.loads(page[begin : page.index(b"</script>", begin)], parse_constant=refuse)
     assert any(one["run"] == "good" for one in held["runs"]["recordings"])

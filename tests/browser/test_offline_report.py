@@ -110,7 +110,7 @@ def test_a_file_has_profiler_windows_and_names_cannot_break_out_of_it(open_repor
     assert text.count("pwned") >= 2
     manifest.write_text(text)
     path = tmp_path / "nasty.html"
-    path.write_text(html_report(read_recordings(tmp_path)), encoding="utf-8")
+    path.write_text("".join(html_report(read_recordings(tmp_path))), encoding="utf-8")
     page = open_report(path)
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.querySelectorAll('script').length") == 2
