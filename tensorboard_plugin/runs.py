@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpu_util_callback import daemon
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.recording.discovery import find_recordings, group_sessions, recording_id
+from gpu_util_callback.recording.discovery import find_recordings, group_sessions
 from gpu_util_callback.recording.manifest import UnknownFormat
 from gpu_util_callback.recording.manifest_facts import Status
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unopened, unreadable
@@ -360,7 +360,7 @@ class RunIndex:
             place = run.storage.join(run.folder, folder)
             try:
                 if entry is None or entry.is_due(now):
-                    recording = Recording(run.storage, place, name, recording_id(name, folder))
+                    recording = Recording(run.storage, place, name)
                     if run.remote and recording.unanswered and not recording.facts:
                         # Asking it for anything more would wait, too.
                         run.problems[folder] = Problem(place, unreadable(OSError("no answer")))

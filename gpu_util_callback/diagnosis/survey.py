@@ -19,11 +19,11 @@ from gpu_util_callback.diagnosis.run_reports import Recorded
 from gpu_util_callback.diagnosis.run_summary import MAX_BYTES, read_summary, summary_as_diagnosed, summary_of
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
-from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
+from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
-from gpu_util_callback.recording.manifest_facts import RunSummary
+from gpu_util_callback.recording.manifest_facts import RunSummary, checked
 from gpu_util_callback.recording.problems import Problem, unopened
-from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.reader import Recording, recording_id
 from gpu_util_callback.recording.schema import SUMMARY_FILE
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 from gpu_util_callback.redaction import without_secrets
@@ -122,7 +122,8 @@ def survey(
     result = Survey()
     unread: list[tuple[Storage, Found]] = []
     for logdir in logdirs:
-        storage, places = find_recordings(logdir, result.problems, partial(_say_found, progress, len(unread)))
+        found = partial(lambda before, count: progress("found", before + count, None), len(unread))
+        storage, places = find_recordings(logdir, result.problems, found)
         unread += [(storage, place) for place in places]
     if len(logdirs) > 1:  # one may lie in another
         unread = list({_key(place): (storage, place) for storage, place in reversed(unread)}.values())[::-1]
@@ -137,10 +138,6 @@ def survey(
                 result.diagnosed += row["diagnosed"]
             progress("read", count, len(unread))
     return result
-
-
-def _say_found(progress: Progress, before: int, count: int) -> None:
-    progress("found", before + count, None)
 
 
 Answer = tuple[Row | None, list[Problem]]
@@ -191,8 +188,7 @@ def row_of(storage: Storage, place: Found, thresholds: Mapping | None = None, re
             row, problems = _from_manifest(storage, place, recompute)
             if row is not None:
                 return row, problems
-        folder = place.path.rstrip("/").rpartition("/")[2]
-        recording = Recording(storage, place.path, place.run, recording_id(place.run, folder))
+        recording = Recording(storage, place.path, place.run)
         judged = diagnose(recording, thresholds)  # from the rows of steps, by today's rules
         return _row(place, summary_of(recording, recording.status, judged), diagnosed=True), recording.problems
     except UnusableInput:  # an unknown threshold
@@ -216,13 +212,14 @@ def _from_manifest(storage: Storage, place: Found, recompute: bool) -> Answer:
     """Return the row from the manifest alone; None where it lacks something."""
     path = storage.join(place.path, "manifest.json")
     try:
-        facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
+        manifest = manifests.unchecked(storage.read(path, manifests.MAX_BYTES))
+        judged = manifest.get("diagnosis")
+        if recompute and not (isinstance(judged, dict) and judged.get("rules_version") == RULES_VERSION):
+            return None, []  # before its facts are checked: they will be when it is judged
+        facts, left_out = checked(manifest)
     except UnknownFormat:
         raise
     except (FileNotFoundError, ManifestError):
-        return None, []
-    judged: Mapping[str, Any] = facts.get("diagnosis") or {}
-    if recompute and judged.get("rules_version") != RULES_VERSION:
         return None, []
     status = facts.get("status") or "lost"
     if status == "live":

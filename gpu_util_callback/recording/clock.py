@@ -115,10 +115,7 @@ class Clock:
                 self._eras = list(zip(np.split(ours, cuts), np.split(wall, cuts), strict=True))
             eras = self._eras
         stamps = np.atleast_1d(np.asarray(wall_ns, dtype=np.int64))
-        if len(eras) == 1:
-            result = _by_nearest_pair(stamps, *eras[0])
-        else:
-            result = _by_era(stamps, eras, near_ns)
+        result = _by_era(stamps, eras, near_ns)
         if np.ndim(wall_ns) == 0:
             return int(result[0])
         return result.reshape(np.shape(wall_ns))
@@ -127,11 +124,7 @@ class Clock:
 def _by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndarray) -> np.ndarray:
     """Convert with the pair nearest in wall time; `wall` (nearly) ascends within an era."""
     wall = np.maximum.accumulate(wall)
-    after = np.clip(np.searchsorted(wall, stamps), 1, max(1, len(wall) - 1))
-    if len(wall) == 1:
-        nearest = np.zeros(len(stamps), dtype=np.intp)
-    else:
-        nearest = np.where(stamps - wall[after - 1] <= wall[after] - stamps, after - 1, after)
+    nearest = np.searchsorted((wall[1:] + wall[:-1]) // 2, stamps)
     return stamps - wall[nearest] + ours[nearest]
 
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.problems import Problem, unopened, unreadable
@@ -62,25 +61,13 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
     problems: list[Problem] = []
     storage, places = find_recordings(os.fspath(logdir), problems, requests=1)
     for place in places:
-        _open(storage, place.path, place.run, recordings, problems)
+        try:
+            recordings.append(Recording(storage, place.path, place.run))
+        except Exception as error:
+            problems.append(unopened(place.path, error))
     group_sessions(recordings)
     recordings.sort(key=lambda recording: (recording.start_ns, recording.rank or 0, recording.id))
     return Recordings(recordings, problems)
-
-
-def recording_id(run: str, folder: str) -> str:
-    """Return an id for URLs: run and folder, all but the plainest characters written as ~hex."""
-    # File names need not be text.
-    parts = (quote(part, safe="/", errors="surrogateescape") for part in (run, folder))
-    return "/".join(part.replace("~", "~7E").replace("%", "~") for part in parts)
-
-
-def _open(storage: Storage, path: str, run: str, recordings: list[Recording], problems: list[Problem]) -> None:
-    folder = os.path.basename(path.rstrip("/"))
-    try:
-        recordings.append(Recording(storage, path, run, recording_id(run, folder)))
-    except Exception as error:
-        problems.append(unopened(path, error))
 
 
 def group_sessions(recordings: Iterable[Recording]) -> None:

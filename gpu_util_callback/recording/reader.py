@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 
@@ -33,6 +34,13 @@ from gpu_util_callback.recording.top import Top, longest, stretch_name
 from gpu_util_callback.words import steps
 
 _Sums = TypeVar("_Sums", bound=Top)
+
+
+def recording_id(run: str, folder: str) -> str:
+    """Return an id for URLs: run and folder, all but the plainest characters written as ~hex."""
+    # File names need not be text.
+    parts = (quote(part, safe="/", errors="surrogateescape") for part in (run, folder))
+    return "/".join(part.replace("~", "~7E").replace("%", "~") for part in parts)
 
 
 class RecordingFiles:
@@ -236,7 +244,7 @@ class Recording(RecordingFiles):
     def __init__(self, storage: Storage, path: str, run: str = ".", id: str | None = None):
         super().__init__(storage, path)
         self.run = run
-        self.id = id or f"{run}/{self.folder}"
+        self.id = id or recording_id(run, self.folder)
         self.session = self.folder
         self._stamp: tuple | None = None
         self._changed_at: float | None = None  # when the manifest was last seen to change

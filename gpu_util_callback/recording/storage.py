@@ -120,10 +120,8 @@ class LocalStorage:
                 file.write(data)
             _replace(temporary, path)
         except BaseException:
-            try:
+            with contextlib.suppress(OSError):  # report the original error
                 os.unlink(temporary)
-            except OSError:
-                pass  # report the original error
             raise
 
     def remove(self, path: str) -> None:
