@@ -41,8 +41,8 @@ from gpu_util_callback.traces.naming import DERIVED_LINES
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
 
 # Events, and bytes of events, decoded at a time: bounds the temporary memory.
-_CHUNK = 200_000
-_CHUNK_BYTES = 16 << 20
+_CHUNK = 50_000
+_CHUNK_BYTES = 4 << 20
 
 _DEVICE_PLANE = re.compile(r"^/device:GPU:(\d+)")
 _HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
@@ -169,8 +169,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
 
     for plane in planes:
         device = _DEVICE_PLANE.match(plane.name)
-        index = ordinal(device[1]) if device else None
-        if index is not None:
+        if device and (index := ordinal(device[1])) is not None:
             lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and ln.name not in DERIVED_LINES]
             work = DeviceEvents.concat([device_columns(batch, shapes) for batch in decoded(lines, plane.metadata)])
             name, facts = _name_and_facts(plane)
@@ -182,9 +181,11 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
             threads += [ln.name for ln in plane.lines]
         elif plane.name == "Task Environment" and not absolute:
             epoch_ns = epoch(plane.metadata.facts("profile_start_time").get("profile_start_time"))
-    events = HostEvents.concat([events for events, _ in host_parts]).in_order()
-    _leave_out_background_waits(events, names)
+    events = HostEvents.concat([events for events, _ in host_parts])
     allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts]).in_order()
+    host_parts.clear()  # memory for the sorted copy
+    events = events.in_order()
+    _leave_out_background_waits(events, names)
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
     devices.sort(key=lambda d: d.index)
