@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from statistics import median
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -367,7 +368,7 @@ class Planner:
             window = self._behind.pop(index, None)
             if window is None:
                 return 0.0
-            usual_ns = median(self._durations) if self._durations else 0
+            usual_ns = float(np.median(self._durations)) if self._durations else 0
             slowed_s = (window.inside_ns - window.inside_calls * usual_ns) / 1e9
             after_s = (window.after_ns - window.after_calls * usual_ns) / 1e9
             cost_s = max(window.start_s, slowed_s) + max(stop_s + parse_s, after_s)
@@ -518,7 +519,7 @@ class Planner:
         """Return whether a window fits the budget by now, or by the end that is planned for the fit."""
         if self._planned_steps is None:
             return True
-        planned_s = self._planned_steps / self._per_call * median(self._durations) / 1e9
+        planned_s = self._planned_steps / self._per_call * float(np.median(self._durations)) / 1e9
         elapsed_s = (self._last_ns - self._begin_ns) / 1e9
         if self._opens_at_s(steps) <= max(planned_s, elapsed_s):
             return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import statistics
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -215,5 +214,5 @@ class HandedOver:
         if not self.looked:
             return {}
         handover_ns = self._handover_ns.copy()
-        ms = round(statistics.median(handover_ns) / 1e6, 3) if len(handover_ns) >= _ENOUGH else None
+        ms = round(float(np.median(handover_ns)) / 1e6, 3) if len(handover_ns) >= _ENOUGH else None
         return {"input_ready_pct": round(100 * self._ready / self.looked, 1), "input_handover_ms": ms}
