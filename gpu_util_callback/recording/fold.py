@@ -145,25 +145,35 @@ class Fold:
         selected[[column not in rows for column in columns]] = REDUCTIONS[part].empty
         return selected
 
-    def restore(self, first: int, used: int, /, **parts: Columns) -> None:
-        """Fill an empty fold with cells as `matrix` returned them."""
-        self.first, self.used = first, used
-        self._allocate(used)
-        for part, (columns, values) in parts.items():
-            rows, data = self._room(part, columns)
-            data[[rows[column] for column in columns], :used] = values
+    def cells_with_rows(self) -> np.ndarray:
+        """Return int64[n]: the cells in use that have rows, ascending; all where no column says which."""
+        has_rows = (self.matrix("first") < FAR).any(axis=0) if "first" in self._parts else np.ones(self.used)
+        return np.flatnonzero(has_rows)
+
+    def restore(
+        self, used: int, cells: Sequence[int] | None, part: str, columns: Sequence[str], values: np.ndarray
+    ) -> None:
+        """Fill an empty part with cells as `matrix` returned them; `cells`: their numbers, where others are empty."""
+        data: np.ndarray = np.full((len(columns), used), REDUCTIONS[part].empty, REDUCTIONS[part].dtype)
+        data[:, slice(None) if cells is None else cells] = values
+        self.used = self._allocated = used
+        self._parts[part] = {column: at for at, column in enumerate(columns)}, data
 
 
-def spread_before(times: np.ndarray, begin: np.ndarray, end: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+def spread_before(times: np.ndarray, begin: np.ndarray, end: np.ndarray, *amounts: np.ndarray) -> list[np.ndarray]:
     """Return how much lies before each of `times` of amounts that are spread evenly, each from a begin to its end.
 
     All but the times are of one length; of stretches that overlap, the later one begins where the earlier one ends.
     """
-    if not len(begin):
-        return np.zeros(len(times))
+    if not any(each.any() for each in amounts):
+        return [np.zeros(len(times)) for _ in amounts]
     order = np.argsort(begin, kind="stable")
     edges = np.maximum.accumulate(np.stack([begin, end], axis=1)[order].ravel())
-    grown = np.cumsum(amounts[order])
-    level = np.stack([grown - amounts[order], grown], axis=1).ravel()
     origin = edges[0]  # ns since the epoch are no exact floats
-    return np.interp(times - origin, edges - origin, level, left=0.0)
+    edges, times = edges - origin, times - origin
+    before = []
+    for each in amounts:
+        grown = np.cumsum(each[order])
+        level = np.stack([grown - each[order], grown], axis=1).ravel()
+        before.append(np.interp(times, edges, level, left=0.0))
+    return before

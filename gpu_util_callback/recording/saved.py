@@ -131,9 +131,13 @@ def _stored(kind: Any, value: Any, arrays: dict[str, list[np.ndarray]]) -> Any:
             return [*_stored(kind, codes.astype(np.int64), arrays), words.tolist()]
         return [value.dtype.str, _placed(value, arrays), list(value.shape)]
     if kind is Fold:
-        parts = {part: value.columns(part) for part in REDUCTIONS if value.columns(part)}
-        places = {part: [columns, _placed(value.matrix(part), arrays)] for part, columns in parts.items()}
-        return [value.size, value.width, value.first, value.used, places]
+        parts = {part: (columns, value.matrix(part)) for part in REDUCTIONS if (columns := value.columns(part))}
+        cells = value.cells_with_rows()
+        # of a short run's samples, most cells are empty
+        sparse = [cells.tolist()] if 2 * len(cells) < value.used else []
+        stored = cells if sparse else slice(None)
+        places = {part: [columns, _placed(matrix[:, stored], arrays)] for part, (columns, matrix) in parts.items()}
+        return [value.size, value.width, value.first, value.used, places, *sparse]
     if origin is set:
         return _stored(np.ndarray, np.array(sorted(value), np.int64), arrays)
     if origin is tuple:
@@ -167,8 +171,7 @@ def _restored(kind: Any, stored: Any, take: Take) -> Any:
         array = take(*stored[:3])
         return _texts(array, *stored[3:]) if stored[3:] else array.copy()
     if kind is Fold:
-        size, width, first, used, parts = stored
-        return _fold(size, width, first, used, parts, take)
+        return _fold(stored, take)
     if origin is set:
         return set(take(*stored).tolist())
     if origin is tuple:
@@ -193,22 +196,20 @@ def _texts(codes: np.ndarray, words: list[str]) -> np.ndarray:
     return known[codes]
 
 
-def _fold(size: int, width: int, first: int | None, used: int, parts: dict[str, list], take: Take) -> Fold:
-    """Return a fold as stored. Raises: Damaged if it claims what none has."""
-    if not all(type(number) is int for number in (size, width, used, first or 0)):
+def _fold(stored: list[Any], take: Take) -> Fold:
+    """Return a fold as stored, of all cells or of those with rows. Raises: Damaged if it claims what none has."""
+    size, width, first, used, parts, *sparse = stored
+    [cells] = sparse or [None]
+    if not all(type(number) is int for number in (size, width, used, first or 0, *(cells or ()))):
         raise Damaged("sums: cells without a number")
     if not (0 < size <= MOST_CELLS and size % 2 == 0 and 0 < width < 1 << 62 and 0 <= used <= size):
         raise Damaged("sums: impossible cells")
     if not 0 <= (first or 0) < 1 << 62 or (first is None and used):
         raise Damaged("sums: cells at an impossible place")
+    if cells is not None and not all(0 <= cell < used for cell in cells):
+        raise Damaged("sums: cells beyond the last one")
     fold = Fold(size, width, first)
-    matrices = {
-        part: (
-            [_restored(str, name, take) for name in names],
-            take(np.dtype(REDUCTIONS[part].dtype).str, at, [len(names), used]),
-        )
-        for part, (names, at) in parts.items()
-    }
-    if first is not None:
-        fold.restore(first, used, **matrices)
+    for part, (names, at) in parts.items():
+        values = take(np.dtype(REDUCTIONS[part].dtype).str, at, [len(names), used if cells is None else len(cells)])
+        fold.restore(used, cells, part, [_restored(str, name, take) for name in names], values)
     return fold

@@ -250,6 +250,21 @@ def test_a_failure_to_sum_up_is_told_once_and_leaves_the_rows(make_writer, tmp_p
     assert len(found.steps["step"]) == 10 and found.stored_sums(Evidence) is None and found.problems == []
 
 
+def test_empty_cells_are_not_stored_and_come_back():
+    """Ten samples a second leave most cells of a short run without one."""
+    times = np.arange(100) * 10**8
+    rows = {"gpu0": {"time_ns": times, "power_mw": np.where(times % 3, times / 1e6, np.nan)}}
+    whole = Evidence(0)
+    whole.add({}, rows)
+    half, data = restored(whole), packed(whole.saved())
+    assert Container(data).array("gpu0/<f8").shape[1] == 100 < whole.samples["gpu0"].fold.used / 2
+    for evidence in (whole, half):
+        evidence.add({}, {"gpu0": {"time_ns": times + 10**10, "power_mw": times / 1e6}})
+    one, other = (evidence.samples["gpu0"].fold for evidence in (whole, half))
+    for part in ("low", "high", "total", "count", "first", "last"):
+        np.testing.assert_array_equal(one.matrix(part), other.matrix(part))
+
+
 def test_a_file_that_claims_huge_cells_is_refused():
     evidence = Evidence(0)
     evidence.add({"steps": step_rows(10)})
@@ -260,6 +275,10 @@ def test_a_file_that_claims_huge_cells_is_refused():
         lambda fold: [*fold[:3], 10**9, fold[4]],
         lambda fold: [*fold[:2], 2**70, *fold[3:]],
         lambda fold: [*fold[:2], None, *fold[3:]],
+        lambda fold: [*fold, [*range(9), 10]],
+        lambda fold: [*fold, [*range(9), -1]],
+        lambda fold: [*fold, [*range(9), "9"]],
+        lambda fold: [*fold, 10],
     ):
 
         def spoil(about, change=change):

@@ -117,13 +117,16 @@ class StepBlocks(StepCells):
         """Return the time of steps before each of `times` by account; evenly spread in a cell of several."""
         spent: dict[str, np.ndarray] = {}
         begin, end = (self.fold.of(*place) for place in (("first", "start_ns"), ("last", "end_ns")))
+        begun = np.searchsorted(np.maximum.accumulate(begin), times, side="right")
+        since = times - np.append(begin[:1], begin)[begun]
+        share = np.clip(since / np.maximum(np.append(1, end - begin)[begun], 1), 0, 1)
         for column, account in STEP_PARTS.items():
             amounts = self.fold.of("sum", column)
-            if self.fold.width == 1:
-                end = begin + amounts
-            spent[account] = spent.get(account, 0) + spread_before(times, begin, end, amounts)
-            if self.fold.width == 1:
-                begin = end
+            newest = np.append(0, amounts)[begun]
+            # of a single step, one part after the other
+            part = np.clip(since, 0, newest) if self.fold.width == 1 else newest * share
+            since = since - newest
+            spent[account] = spent.get(account, 0) + np.append(0, np.cumsum(amounts))[begun] - newest + part
         return spent
 
     def slack_ns(self, blocks: slice = slice(None)) -> int:
@@ -449,6 +452,6 @@ class Phases:
         spent: dict[str, np.ndarray] = {}
         for (kind, _, counted), group in self._groups.items():
             account = pauses or counted if kind in PAUSES else counted
-            before = spread_before(times, group["start_ns"], group["end_ns"], group["self_ns"])
+            [before] = spread_before(times, group["start_ns"], group["end_ns"], group["self_ns"])
             spent[account] = spent.get(account, 0) + before
         return spent

@@ -241,15 +241,11 @@ class SampleBins(SampleCells):
         at, means, since = self._sampled_bins(column)
         middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
         times = np.concatenate([start_ns, end_ns]) - self.origin_ns
-
-        def within(each: np.ndarray) -> np.ndarray:
-            first, last = np.split(spread_before(times, middle - since, middle, each), 2)
-            return last - first
-
-        covered = within(since)
+        amounts = since, means * since, self.fold.of("count", column)[at]
+        before = [np.split(each, 2) for each in spread_before(times, middle - since, middle, *amounts)]
+        covered, summed, count = (end - start for start, end in before)
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(covered > 0, within(means * since) / covered, np.nan)
-        return mean, within(self.fold.of("count", column)[at])
+            return np.where(covered > 0, summed / covered, np.nan), count
 
     def times(self, part: str, bins: np.ndarray) -> np.ndarray:
         """Return the time of the "first" or the "last" sample in each of these bins, ns since the epoch."""

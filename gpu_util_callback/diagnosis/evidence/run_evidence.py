@@ -200,14 +200,14 @@ class Run(Gauges):
             return int(started)
         return int(self.steps["start_ns"][0]) if len(self.steps) else 0
 
-    @property
+    @functools.cached_property
     def end_ns(self) -> int:
         last = int(self.steps["end_ns"].max()) if len(self.steps) else self.start_ns
         last = max(last, self.phases.end_ns)
         last_known = self.now_ns or self.facts.get("ended_ns") or 0
         return max(last, int(last_known))
 
-    @property
+    @functools.cached_property
     def wall_ns(self) -> int:
         """Duration of the training; of a series, the sum of its fits.
 
@@ -215,7 +215,7 @@ class Run(Gauges):
         """
         return max(0, self.end_ns - self.start_ns - sum(p.self_ns for p in self._pauses))
 
-    @property
+    @functools.cached_property
     def present_ns(self) -> int:
         """The wall time without `absent_ns`."""
         return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
