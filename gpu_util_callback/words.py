@@ -93,7 +93,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "own_op_us": ("step time per operation", "µs"),
     "own_python_at": ("most of it at", ""),
     "own_python_at_pct": ("of it", "%"),
-    "own_python_pct": ("stack samples in Python of the program's own", "%"),
+    "own_python_pct": ("in Python of the program's own, or waiting for it", "%"),
     "predict_set_up_pct": ("stack samples inside the set-up of a call of predict", "%"),
     "eager_looks_pct": ("stack samples inside an eager operation", "%"),
     "eager_op_us": ("step time per eager operation", "µs"),

@@ -167,6 +167,7 @@ class PythonInSteps(TypedDict, total=False):
     at_line: Share  # ... and its share of that
     parts: dict[str, Share]  # of PyTorch's step on a CPU, such as "backward" -> its share of the time
     through: str  # what a compiled step calls it through, such as tf.numpy_function
+    beside: Share  # of the samples waited for Python's lock while another thread ran `at`; `aside`: training idled
     of_batch: bool | None  # whether the step gives it the batch alone, nothing that the model computes; null = unknown
 
 

@@ -281,16 +281,13 @@ class Assembler:
         for kind, run in groupby(items, type):
             if kind is Phase:  # between calls, which stay one block
                 self._waiting.extend(run)  # type: ignore[arg-type]
-            elif kind is Function:
-                complete()
-                for function in run:
-                    self._use(function)  # type: ignore[arg-type]
-            elif kind is SkippedCalls:
-                complete()
-                for skipped in run:
-                    self._skip(skipped, phases)  # type: ignore[arg-type]
-            else:
+                continue
+            if kind is tuple:
                 calls.extend(run)  # type: ignore[arg-type]
+                continue
+            complete()
+            for item in run:
+                self._use(item) if isinstance(item, Function) else self._skip(item, phases)  # type: ignore[arg-type]
         complete()
         self._release(phases, np.array([self.steps]))
         if last:
@@ -494,8 +491,7 @@ class Assembler:
 
     def _first_batch(self, phases: list[tuple[Phase, int]], start: int, end: int, step: int) -> None:
         # A detail: the time is counted in its step's input wait.
-        phase = Phase("input_setup", "first batch", start, end, "", end - start, 0)
-        phases.append((phase, step))
+        phases.append((Phase("input_setup", "first batch", start, end, "", end - start, 0), step))
 
     def _several(
         self,
@@ -562,8 +558,7 @@ class Assembler:
         calls, rows = block.table, block.rows
         for i in np.flatnonzero(calls[:, CALL["flags"]] & TRACED):
             start, end = int(calls[i, CALL["call"]]), int(calls[i, CALL["call_end"]])
-            traced = Phase("compilation", "test function traced", start, end, "", end - start, 0)
-            phases.append((traced, self.steps))
+            phases.append((Phase("compilation", "test function traced", start, end, "", end - start, 0), self.steps))
         starts, ends = calls[:, CALL["start"]], calls[:, CALL["end"]]
         durations = ends - starts
         waits = np.full(len(calls), ABSENT, np.int64)

@@ -236,11 +236,8 @@ class CallbackTimer(Wrappers):
         """Time the hooks of all callbacks but ours, and note when Keras calls the end hooks of the first one."""
         timeline = self._timeline
         # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
-        threaded_hooks = {
-            hook
-            for hook, flag in (("on_train_batch_end", "_async_train"), ("on_test_batch_end", "_async_test"))
-            if getattr(callback_list, flag, False)
-        }
+        threaded = [kind for kind in ("train", "test") if getattr(callback_list, f"_async_{kind}", False)]
+        threaded_hooks = {f"on_{kind}_batch_end" for kind in threaded}
         callbacks = list(callback_list.callbacks)
         for callback in callbacks:
             if callback is not self._ours:
@@ -248,10 +245,8 @@ class CallbackTimer(Wrappers):
         if threaded_hooks and hasattr(callback_list, "_flush_futures"):
             self._time_wait(callback_list)
         if callbacks:  # Keras waits for the device before it calls the first one
-            if "on_train_batch_end" in threaded_hooks:
-                self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
-            else:
-                self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
+            reached = timeline.device_reached if "train" in threaded else timeline.logs_ready
+            self._stamp(callbacks[0], "on_train_batch_end", reached)
             self._stamp(callbacks[0], "on_epoch_end", self._epoch_ends)
 
     def _time_edges(self, owner: BatchHooks) -> None:
@@ -355,40 +350,21 @@ class CallbackTimer(Wrappers):
         if end - start >= SHORT_NS:
             self._timeline.phase(kind, title, start, end, account)
 
-    @uncounted
     def _time_hook(self, callback: object, name: str, done: Callable[[int, int], None]) -> None:
         """Replace a hook so that `done` gets when each of its calls began and ended, ns."""
-        hook = _function(callback, name)
-        clock = time.perf_counter_ns
+        self._replace_hook(callback, name, _timed(_function(callback, name), done))
 
-        def timed(self: object, *args: object, **kwargs: object) -> object:
-            start = clock()
-            try:
-                return hook(self, *args, **kwargs)
-            finally:
-                done(start, clock())
-
-        self._replace_hook(callback, name, timed)
-
-    @uncounted
     def _time_wait(self, callback_list: CallbackList) -> None:
         """Time Keras' wait for the hooks on other threads, at the ends of epochs and validations."""
-        flush = callback_list._flush_futures  # type: ignore[attr-defined]
-        clock = time.perf_counter_ns
 
-        def timed() -> None:
-            start = clock()
+        def waited(start: int, end: int) -> None:
             try:
-                flush()
-            finally:
-                end = clock()
                 if end - start >= SHORT_NS:
-                    try:
-                        self._waited(start, end)
-                    except Exception as error:
-                        self._failed(error)
+                    self._waited(start, end)
+            except Exception as error:
+                self._failed(error)
 
-        self._replace(callback_list, "_flush_futures", timed)
+        self._replace(callback_list, "_flush_futures", _timed(callback_list._flush_futures, waited))  # type: ignore[attr-defined]
 
     def _waited(self, start: int, end: int) -> None:
         """Count a wait under the hooks that ran meanwhile, by the share of each; the rest of it is the device's."""
@@ -453,6 +429,21 @@ class CallbackTimer(Wrappers):
 
 
 @uncounted
+def _timed(function: Callable, done: Callable[[int, int], object]) -> Callable:
+    """Return a function that calls another one, and `done` with when that began and ended, ns."""
+    clock = time.perf_counter_ns
+
+    def timed(*args: object, **kwargs: object) -> object:
+        start = clock()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            done(start, clock())
+
+    return timed
+
+
+@uncounted
 def _function(callback: object, name: str) -> Callable:
     """Return a callback's hook as a function of the callback and the hook's arguments."""
     hook = getattr(callback, name)
@@ -502,30 +493,18 @@ class InputTimer(Wrappers):
         adapter = getattr(iterator, "data_adapter", None)
         if adapter is None:
             return
-        self._time(adapter, "on_epoch_end", "input: end of epoch")
-        get = getattr(iterator, "_get_iterator", None)
-        if get is not None and "_get_iterator" not in vars(iterator):
-            timeline = self._timeline
-            self._replace(iterator, "_get_iterator", lambda: _TimedIterable(get(), timeline))
-
-    @uncounted
-    def _time(self, owner: object, name: str, title: str) -> None:
-        """Replace a method of the input so that calls of more than 20 µs count as its work."""
-        method = getattr(owner, name, None)
-        if method is None or name in owner.__dict__:
-            return
         timeline = self._timeline
 
-        def timed(*args: object, **kwargs: object) -> object:
-            start = time.perf_counter_ns()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                end = time.perf_counter_ns()
-                if end - start > 20_000:
-                    timeline.input_work(title, start, end)
+        def ended(start: int, end: int) -> None:
+            if end - start > SHORT_NS:
+                timeline.input_work("input: end of epoch", start, end)
 
-        self._replace(owner, name, timed)
+        end = getattr(adapter, "on_epoch_end", None)
+        if end is not None and "on_epoch_end" not in vars(adapter):
+            self._replace(adapter, "on_epoch_end", _timed(end, ended))
+        get = getattr(iterator, "_get_iterator", None)
+        if get is not None and "_get_iterator" not in vars(iterator):
+            self._replace(iterator, "_get_iterator", lambda: _TimedIterable(get(), timeline))
 
 
 @uncounted
@@ -533,11 +512,7 @@ class _TimedIterable:
     """A dataset whose `iter()` is timed; the iterator is the dataset's own."""
 
     def __init__(self, iterable: Iterable, timeline: Timeline):
-        self._iterable = iterable
-        self._timeline = timeline
+        self._iter = _timed(partial(iter, iterable), partial(timeline.input_work, "new iterator"))
 
     def __iter__(self) -> Iterator:
-        start = time.perf_counter_ns()
-        iterator = iter(self._iterable)
-        self._timeline.input_work("new iterator", start, time.perf_counter_ns())
-        return iterator
+        return self._iter()

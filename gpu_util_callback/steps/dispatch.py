@@ -89,6 +89,7 @@ _LEARNS = frozenset({"backward", "gradient", "apply_gradients", "step", "train_o
 # Calls whose arguments the step learns from, and methods that put an argument into a container.
 _LEARNS_FROM = _LEARNS | {"minimize", "train_step", "grad", "value_and_grad"}
 _COLLECTS = frozenset({"append", "extend", "add", "insert", "update"})
+_HANDS_ON = {"append", "appendleft", "put", "put_nowait", "send"}  # what a thread that makes batches does with them
 _OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 # Files and functions that run a part of PyTorch's step -> the part. `wrapper` is around every optimizer's `step`.
@@ -101,6 +102,14 @@ _PARTS = {
     ("torch/nn/modules/module.py", "zero_grad"): "zero_grad",
     ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer.apply",
 }
+# Files of exchanges between ranks -> module as a program names it; files above them in which a framework exchanges
+# gradients and weights; names in a function of the program that does so itself.
+EXCHANGES = {
+    "torch/distributed/distributed_c10d.py": "torch.distributed",
+    "jax/experimental/multihost_utils.py": "multihost_utils",
+}
+_EXCHANGES_WEIGHTS = ("torch/nn/", "torch/autograd/", "torch/optim/", "torch/distributed/")
+_GRADIENTS = frozenset({"grad", "grads", "gradients"})
 # Where the interpreter gives up Python's lock by itself: what kept it until there was no operation of a framework.
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 # Functions of TensorFlow and JAX that a compiled step calls, mostly on a thread of the runtime's, to call Python.
@@ -108,6 +117,7 @@ _CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
 _A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
+_FEW = 20  # samples
 
 
 class CalledBack(NamedTuple):
@@ -301,9 +311,13 @@ class DispatchWatch:
         self._own: Counter[str] = Counter()
         self._weight = 0.0  # of all samples but those of compiling
         self._parts = defaultdict[str, float](float)  # of PyTorch's step -> weight
-        # Seconds in steps in which the thread had a core, and in which it did not wait for one; the reading before.
+        # Function of another thread that computed while somebody kept Python's lock -> samples, in fetches as well.
+        self._beside: Counter[CodeType] = Counter()
+        self._looks = 0  # samples in steps, and in the fetches of batches between them
+        # Seconds in these in which the thread had a core, and in which it did not wait for one; readings before.
         self._ran_s = self._ready_s = 0.0
-        self._before: tuple[float, float, float] | None = None
+        self._before: dict[int, tuple[float, float, float]] = {}
+        self._waited_s = 0.0  # for a core, by the sampling thread
         # Path and name of the innermost function of the program -> its samples; a comprehension's are those around it.
         self._of_functions: dict[tuple[str, str], FunctionSamples] = {}
         self._between_functions: Counter[CodeType] = Counter()
@@ -319,44 +333,43 @@ class DispatchWatch:
 
         Returns: the result of `stopped`.
         """
-        until = time.monotonic() + pause_s
+        until = time.monotonic() + pause_s if self._meaning else 0.0
         while (seconds_left := until - time.monotonic()) > 0:
             # Aperiodic, to avoid aliasing with the loop.
             mean_s = self._pause_s()
             due = time.monotonic() + min(seconds_left, mean_s * self._random.uniform(0.5, 1.5))
             if stopped(due - time.monotonic()):
                 return True
+            late_s = max(0.0, time.monotonic() - due)
             # A call that keeps Python's lock (a garbage collection) is looked at only as it returns.
-            self.look(1 + max(0.0, time.monotonic() - due) / mean_s)
-        return stopped(0.0)
+            self.look(1 + late_s / mean_s, late_s)
+        return stopped(0.0 if self._meaning else pause_s)
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next sample: few while samples are few, infinite where none has a meaning."""
-        if not self._meaning:
-            return float("inf")
-        samples = self._samples - min(self._kinds[COMPILING], _COMPILED) + self._between[""]
-        if samples < _DENSE:
-            return _DENSE_S
-        return _USUAL_S if samples < _ENOUGH else _RARE_S
+        """Return the seconds until the next sample: few while samples are few."""
+        samples = self._looks - min(self._kinds[COMPILING], _COMPILED) + self._between[""]
+        return _DENSE_S if samples < _DENSE else _USUAL_S if samples < _ENOUGH else _RARE_S
 
-    def look(self, weight: float = 1.0) -> None:
-        """Sample the training thread's stack once, in place of so many samples."""
-        if not self._meaning:
-            return
+    def look(self, weight: float = 1.0, late_s: float = 0.0) -> None:
+        """Sample the training thread's stack, in place of so many samples, so many seconds after it was due."""
         if not self._working():
-            self._before = None
+            self._before.pop(self._thread, None)
             self._look_between()
             return
-        self._read_core_time()
+        # All stacks at once, before anything else: whatever gives up Python's lock lets short calls end meanwhile.
         instructions: dict[int, int] = {}
-        stack = stack_of(self._thread, self._loop, _DEEPEST, instructions)
+        stacks = all_stacks(_DEEPEST, instructions=instructions)
+        is_working = self._working()
+        self._read_core_time(late_s, stacks)
+        stack = self._in_loop(stacks.pop(self._thread, []))
         in_loop = bool(stack) and stack[-1][1] is self._loop
         inside = stack[:-1] if in_loop else stack
         meanings = [self._meaning_of(code) for _, code, _ in inside]
         kind = self._kind_of(meanings)
         own = [frame for frame, meaning in zip(inside, meanings, strict=True) if meaning == "user"]
-        if not self._working():
-            return  # it went on meanwhile
+        self._looks += 1
+        if not is_working or any(fetches(code) for _, code, _ in inside):
+            return  # it went on meanwhile; a loop's step lasts until its batches' iterator is asked for the next
         if in_loop and own:
             self._note_called(own[-1][1], inside, kind, meanings)
         self._samples += 1
@@ -366,7 +379,7 @@ class DispatchWatch:
         if kind != COMPILING:
             self._weight += weight
             self._note_part(weight, stack)
-            if self._note_called_back(weight, stack):
+            if self._note_called_back(weight, [stack, *stacks.values()]):
                 return
         if kind in ("", EAGER, COMPILED, LOGGING):
             outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
@@ -376,16 +389,19 @@ class DispatchWatch:
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
 
+    def _in_loop(self, stack: Stack) -> Stack:
+        """Return a stack up to the loop's frame, where it has one."""
+        return stack[: next((at for at, (_, code, _) in enumerate(stack, 1) if code is self._loop), None)]
+
     def _note_part(self, weight: float, stack: Stack) -> None:
         """Count a sample for the innermost part of a step; a forward that the backward repeats is the backward's."""
         parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []
         if parts:
             self._parts["backward" if parts[0] == "forward" and "backward" in parts else parts[0]] += weight
 
-    def _note_called_back(self, weight: float, stack: Stack) -> bool:
+    def _note_called_back(self, weight: float, stacks: Iterable[Stack]) -> bool:
         """Count a sample for Python that the compiled step waits for; return whether there is any."""
-        others = all_stacks(_DEEPEST) if self._calls_back else {}
-        for called in (stack, *(other for thread, other in others.items() if thread != self._thread)):
+        for called in stacks if self._calls_back else ():
             names = [code.co_qualname for _, code, _ in called]
             depth = next((at for at, name in enumerate(names) if name.endswith(_CALLS_BACK)), 0)
             own = [(code, line) for _, code, line in called[:depth] if self._meaning_of(code) == "user"]
@@ -394,16 +410,33 @@ class DispatchWatch:
                 return True
         return False
 
-    def _read_core_time(self) -> None:
-        """Add the time since the last look: how much of it the training thread had a core."""
+    def _read_core_time(self, late_s: float, stacks: Mapping[int, Stack]) -> None:
+        """Add the time since the last look, and how much of it the training thread had a core.
+
+        While Python's lock was kept, count the sample for the program's threads that computed, if they hand nothing on.
+        """
         pid, main = os.getpid(), threading.main_thread()  # whose native_id is the parent's in a forked child
         native = {thread.ident: thread.native_id for thread in threading.enumerate()} | {main.ident: pid}
-        had_s, waited_s = core_s(pid, [native.get(self._thread)])
-        now_s, before = time.monotonic(), self._before
-        self._before = now_s, had_s, waited_s
-        if before is not None and had_s:
-            self._ran_s += had_s - before[1]
-            self._ready_s += max(0.0, now_s - before[0] - (waited_s - before[2]))
+        ran_s, ready_s = self._core_time(self._thread, pid, native)
+        self._ran_s, self._ready_s = self._ran_s + ran_s, self._ready_s + ready_s
+        waited_s, self._waited_s = self._waited_s, core_s(pid, [threading.get_native_id()])[1]
+        locked = self._reads and late_s - (self._waited_s - waited_s) > _HALF * sys.getswitchinterval()
+        for thread, stack in stacks.items() if locked else ():
+            outer = [code for _, code, _ in stack if not path_of(code).endswith("/threading.py")]
+            if thread == self._thread or not outer or self._meaning_of(outer[-1]) != "user":
+                continue
+            ran_s, ready_s = self._core_time(thread, pid, native)
+            names = (set(code.co_names) for code in outer if self._meaning_of(code) == "user")
+            self._beside[outer[-1]] += ran_s > _A_FIFTH * ready_s and not any(_HANDS_ON & of for of in names)
+
+    def _core_time(self, thread: int, pid: int, native: Mapping[int | None, int | None]) -> tuple[float, float]:
+        """Return since the last call: seconds in which a thread had a core, and in which it did not wait for one."""
+        had_s, waited_s = core_s(pid, [native.get(thread)])
+        now_s, before = time.monotonic(), self._before.get(thread)
+        self._before[thread] = now_s, had_s, waited_s
+        if before is None or not had_s:
+            return 0.0, 0.0
+        return had_s - before[1], max(0.0, now_s - before[0] - (waited_s - before[2]))
 
     def _note_called(self, function: CodeType, stack: Stack, kind: str, meanings: Sequence[str]) -> None:
         """Count a sample for the function that the loop has called, and note whether that trains."""
@@ -412,9 +445,7 @@ class DispatchWatch:
         if learns or (kind == COMPILED and PREDICT not in meanings):
             self._training.add(function)
 
-    def _note_function(
-        self, weight: float, stack: Sequence[tuple[int, CodeType, int]], meanings: Sequence[str], instruction: int
-    ) -> None:
+    def _note_function(self, weight: float, stack: Stack, meanings: Sequence[str], instruction: int) -> None:
         """Count a sample for the innermost function of the program: whether its line trains, and what it calls."""
         place = next((at for at, meaning in enumerate(meanings) if meaning == "user"), len(stack))
         if place == len(stack) or any(part in path_of(code) for _, code, _ in stack[place:] for part in _NO_STEP):
@@ -427,15 +458,9 @@ class DispatchWatch:
         samples.trains |= code is self._loop or any(
             code.co_name in _TRAINS and package_of(code) in _FRAMEWORKS for _, code, _ in stack
         )
-        call = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
+        log = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
         # Whatever runs in it: JAX has a callback in each collection.
-        call = call or call_on(code.co_filename, line, self._reads)
-        if not call and place:  # what it calls is Python as well
-            called = stack[place - 1][1]
-            ours = "gpu_util_callback/" in path_of(called)
-            call = "" if ours or package_of(called) in _FRAMEWORKS else f"{package_of(called)}.{name_of(called)}"
-        if not call and not place and dis.opname[code.co_code[instruction]].startswith(_INTERPRETS):
-            call = OWN_PYTHON
+        call = log or call_on(code.co_filename, line, self._reads) or called_in(stack[: place + 1], instruction)
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
         if next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "") == _LEARNED:
             samples.learned.add(place_of(code, line))
@@ -457,7 +482,8 @@ class DispatchWatch:
         sets_up_call, in_iterator = False, False
         function: CodeType | None = None  # the outermost one that no step is in
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
-            if code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user":
+            own = code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user"
+            if own or path_of(code).endswith(tuple(EXCHANGES)):
                 function = code if code.co_name != "<module>" else function
             in_iterator |= delivers(code)
             if code.co_name == "predict" and "keras/src/" in path_of(code):
@@ -518,18 +544,26 @@ class DispatchWatch:
             the line `at` which most of that passes, what it `calls`, whether a step learns from it
             (`learned`), and its share `at_line`; the share of each of the `parts` of PyTorch's step without CUDA; of a
             function that a compiled step calls, `through` what, and
-            whether it is given the batch alone (`of_batch`).
+            whether it is given the batch alone (`of_batch`). Where another thread of the program computed in many
+            samples that had to wait for Python's lock (`beside`, their share), all of this is of its function, and
+            `aside` the time in which the training thread had no core and waited for none.
         """
         samples = self._samples - self._kinds[COMPILING]
         sleeps = self._hands_over and self._ran_s < _HALF * self._ready_s
         if samples <= 0 or (sleeps and not self._called_back):
             return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
-        weights = {} if sleeps else self._weights_aside()
+        idle = 1 - self._ran_s / self._ready_s if self._reads and self._ran_s else 0.0
+        explains = _HALF * idle * max(self._looks, _FEW) if idle > _HALF else float("inf")
+        holders = [code for code, looks in self._beside.most_common(1) if looks > explains]
+        other = {(place_of(code, code.co_firstlineno), name_of(code), False): idle * self._weight for code in holders}
+        weights = other or ({} if sleeps else self._weights_aside())
         weights |= {(at, name_of(code), True): weight for (at, code), weight in self._called_back.items()}
         (place, call, learned), most = max(weights.items(), key=lambda item: item[1], default=(("", "", False), 0.0))
         aside = sum(weights.values())
         how = (self._how_called_back(code) for at, code in self._called_back if (at, name_of(code)) == (place, call))
+        beside = [round(min(1.0, self._beside[code] / self._looks), 4) for code in holders]
         return next((called._asdict() for called in how if called is not None), {}) | {
+            **({"beside": beside[0]} if beside else {}),
             "samples": samples,
             "aside": round(aside / self._weight, 4),
             "at": place,
@@ -575,6 +609,37 @@ class DispatchWatch:
             "called": name_of(called[0][0]) if called else None,
             "in_called": called[0][1] if called else 0,
         }
+
+
+def exchange_in(stack: Stack) -> str:
+    """Return the exchange between ranks that the outermost frame calls, not of gradients; "" without one."""
+    paths = [path_of(code) for _, code, _ in stack]
+    calls = [at for at, path in enumerate(paths) if path.endswith(tuple(EXCHANGES))]
+    above = paths[calls[-1] + 1 : -1] if calls else []
+    if not calls or any(part in path and "c10d_logger" not in path for path in above for part in _EXCHANGES_WEIGHTS):
+        return ""
+    call = stack[calls[-1]][1].co_name
+    module = next(name for path, name in EXCHANGES.items() if paths[calls[-1]].endswith(path))
+    names = {*stack[-1][1].co_names, *stack[-1][1].co_varnames}
+    return "" if _GRADIENTS & names and "object" not in call else f"{module}.{call}"
+
+
+def called_in(stack: Stack, instruction: int) -> str:
+    """Return what the function of the outermost frame calls that is Python as well, and not the framework's; else "".
+
+    Args:
+        instruction: offset of that in the innermost frame's code.
+    """
+    code = stack[-2 if len(stack) > 1 else -1][1]
+    if len(stack) == 1:
+        return OWN_PYTHON if dis.opname[code.co_code[instruction]].startswith(_INTERPRETS) else ""
+    ours = "gpu_util_callback/" in path_of(code) or package_of(code) in _FRAMEWORKS
+    return exchange_in(stack) or ("" if ours else f"{package_of(code)}.{name_of(code)}")
+
+
+def fetches(code: CodeType) -> bool:
+    """Return whether a function is that of ours which fetches a loop's batches and times that."""
+    return code.co_name == "__next__" and "gpu_util_callback/backends/functions.py" in path_of(code)
 
 
 def sets_up(code: CodeType) -> bool:

@@ -63,32 +63,27 @@ def stack_of(
         deepest: the most frames.
         instructions: filled with the thread's identifier -> offset of its instruction in the innermost frame's code.
     """
-    return _stacks(thread, until, deepest, instructions).get(thread, [])
+    return all_stacks(deepest, thread, until, instructions).get(thread, [])
 
 
-def all_stacks(deepest: int = 200) -> dict[int, Stack]:
-    """Return the stacks of all threads of Python's, by their identifiers."""
-    return _stacks(None, None, deepest)
-
-
-def _stacks(
-    only: int | None, until: CodeType | None, deepest: int, instructions: dict[int, int] | None = None
+def all_stacks(
+    deepest: int = 200, only: int = 0, until: CodeType | None = None, instructions: dict[int, int] | None = None
 ) -> dict[int, Stack]:
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
-    """Return the stacks of threads by id, innermost frame first.
+    """Return the stacks of Python's threads by their identifiers, innermost frame first.
 
     Args:
-        only: one thread's id; None = all.
-        until: the outermost code of interest, the last to be listed.
         deepest: frames of a stack at the most.
+        only: one thread's identifier; 0 = all.
+        until, instructions: as of `stack_of`.
     """
     collects = gc.isenabled()
     gc.disable()
     stacks: dict[int, Stack] = {}
     try:
         innermost = sys._current_frames()
-        for thread in innermost if only is None else [only]:
+        for thread in [only] if only else innermost:
             frame: FrameType | None = innermost.get(thread)
             frames = stacks.setdefault(thread, [])
             if instructions is not None and frame is not None:
@@ -181,13 +176,9 @@ class FitWatch:
 
     def over(self) -> bool:
         """Return whether the fit has been left. False where that cannot be known."""
-        if self._id is None:
-            return False
         # Three looks: a generator that pauses in the middle of one cuts the stack short.
-        return not any(self._runs() for _ in range(3))
-
-    def _runs(self) -> bool:
-        return any((frame, code) == (self._id, self._code) for frame, code, _ in stack_of(self._thread))
+        frames = ((frame, code) for _ in range(3) for frame, code, _ in stack_of(self._thread))
+        return self._id is not None and not any(frame == (self._id, self._code) for frame in frames)
 
     def same_place(self, other: FitWatch) -> bool:
         """Return whether both fits' frames have one address: the earlier fit is over, then.

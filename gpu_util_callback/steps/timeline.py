@@ -413,7 +413,5 @@ class Timeline:
 
     def finish(self) -> None:
         """End the timeline, however the training ended."""
-        if self.open and not self.in_test:
-            self._close_step(self._logs_end)
-        elif self.open:
-            self._close_test(self._logs_end)
+        if self.open:
+            (self._close_test if self.in_test else self._close_step)(self._logs_end)

@@ -107,7 +107,7 @@ def test_the_program_s_random_numbers_are_left_alone():
 
 def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypatch):
     compiles = compile("pass", "site-packages/jax/_src/compiler.py", "exec")
-    monkeypatch.setattr(dispatch, "stack_of", lambda *_: [(None, compiles, 1)])
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: [(None, compiles, 1)]})
     watch, pauses = DispatchWatch("jax", 0, lambda: True), []
     for _ in range(1000):
         watch.look()
@@ -132,7 +132,7 @@ def test_what_the_loop_calls_in_its_steps_and_does_not_train_is_named(inside, ca
 
     loop = frame("gan.py:main")
     stack = [*map(frame, inside), frame("gan.py:helper"), frame("gan.py:save_grid"), loop]
-    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stack)
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stack})
     framework = "torch" if "torch" in inside[0] else "tensorflow"
     watch = DispatchWatch(framework, 0, lambda: True, loop[1])
     for _ in range(3):
@@ -145,7 +145,7 @@ def test_what_the_loop_calls_in_its_steps_and_does_not_train_is_named(inside, ca
 def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, monkeypatch):
     made = compile("pass", "site-packages/keras/src/trainers/trainer.py", "exec")
     frames = [(None, made.replace(co_name=name), 1) for name in ("__init__", method)]
-    monkeypatch.setattr(dispatch, "stack_of", lambda *_: frames)
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: frames})
     watch = DispatchWatch("tensorflow", 0, lambda: True)
     watch.look()
     assert watch.facts()["predict_set_up"] == counted
@@ -169,7 +169,7 @@ def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, 
         "jax": "site-packages/jax/_src/lax/lax.py",
     }
     stack = [made_in(operations[framework]), made_in(path), made_in("train.py")]
-    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stack)
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stack})
     watch = DispatchWatch(framework, 0, lambda: True)
     watch.look()
     facts = watch.facts()
@@ -186,7 +186,7 @@ def test_a_look_into_the_program_s_own_python_notes_its_innermost_line(monkeypat
     loop = made_in("/home/me/train.py", "main", 40)
     decodes = made_in("site-packages/PIL/Image.py", "open", 9), made_in("/home/me/data.py", "load.<locals>.read", 17)
     stacks = [[*decodes, made_in("/home/me/train.py", "step", 30), loop]] * 2 + [[loop]]
-    monkeypatch.setattr(dispatch, "stack_of", lambda *_: stacks.pop(0))
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stacks.pop(0)})
     watch = DispatchWatch("torch", 0, lambda: True, loop[1])
     for _ in range(3):
         watch.look()
@@ -211,6 +211,7 @@ def test_a_look_between_the_steps_names_the_outermost_function_that_holds_no_ste
         (False, [test, module]),  # not below the loop
     ]
     stacks, working = [stack for _, stack in looks], [step for step, _ in looks for _ in range(2)]
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stacks.pop(0)})
     monkeypatch.setattr(dispatch, "stack_of", lambda *_: stacks.pop(0))
     watch = DispatchWatch("torch", 0, lambda: working.pop(0), loop[1])
     for _ in looks:

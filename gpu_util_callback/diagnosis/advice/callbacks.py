@@ -14,7 +14,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
 from gpu_util_callback.recording.manifest_facts import OwnCallback, PythonInSteps
-from gpu_util_callback.steps.dispatch import OWN_PYTHON
+from gpu_util_callback.steps.dispatch import EXCHANGES, OWN_PYTHON
 from gpu_util_callback.words import duration, ordinal, percent
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
@@ -478,23 +478,12 @@ def _in_later_hook(work: Work, to: str) -> str:
     passed = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
     later = "epoch, logs=None" if "epoch" in to else "logs=None"
-    if work.from_library:
-        return (
-            f"class Rare{work.who}({work.base}):\n"
-            f"    def {hook}(self, {arguments}):\n"
-            f"        self.last = {passed}\n"
-            f"    def {to}(self, {later}):\n"
-            f"        super().{to}({later.replace('=None', '')})\n"
-            f"        super().{hook}(*self.last)\n"
-            f"callbacks = [Rare{work.who}(...)]"
-        )
-    return (
-        f"def {hook}(self, {arguments}):\n"
-        f"    self.last = {passed}\n"
-        f"def {to}(self, {later}):\n"
-        f"    {passed} = self.last\n"
-        f"    ...  # what {work.name} does"
-    )
+    lines = [f"def {hook}(self, {arguments}):", f"    self.last = {passed}", f"def {to}(self, {later}):"]
+    if not work.from_library:
+        return "\n".join([*lines, f"    {passed} = self.last", f"    ...  # what {work.name} does"])
+    lines += [f"    super().{to}({later.replace('=None', '')})", f"    super().{hook}(*self.last)"]
+    inside = [f"    {line}" for line in lines]
+    return "\n".join([f"class Rare{work.who}({work.base}):", *inside, f"callbacks = [Rare{work.who}(...)]"])
 
 
 def _save_every(work: Work) -> str:
@@ -502,10 +491,8 @@ def _save_every(work: Work) -> str:
     if work.every_epochs == 1:
         return f'keras.callbacks.{work.who}(..., save_freq="epoch")'
     steps = steps_an_epoch(work.run) or "steps_per_epoch"
-    comment = "  # in batches"
-    if work.who == "ModelCheckpoint":
-        comment += ", where val_loss is not known: without save_best_only"
-    return f"keras.callbacks.{work.who}(..., save_freq={work.every_epochs} * {steps}){comment}"
+    where = ", where val_loss is not known: without save_best_only" if work.who == "ModelCheckpoint" else ""
+    return f"keras.callbacks.{work.who}(..., save_freq={work.every_epochs} * {steps})  # in batches{where}"
 
 
 # What a step calls, as stored -> what to do, its code, and what that changes. Nothing else rests on these calls.
@@ -532,6 +519,9 @@ def call_seldom(calls: PythonInSteps) -> Advice:
     function = place.partition(" ")[0]
     if calls.get("through"):
         return _called_back(calls, part)
+    if calls.get("beside"):
+        says = f"{place} keeps Python's lock on another thread, and each call of the training waits for it"
+        return Advice(f"{says}. Let that thread block (queue.get()), sleep, or be a process.")
     within = "" if call in (function, OWN_PYTHON) else f"calls such as {call}, in "
     says = f"{percent(100 * share)} of the steps' time passes in {within}{place}{part}."
     spared = _SPARED.get(call) or _SPARED.get(function.rpartition(".")[2])
@@ -540,6 +530,12 @@ def call_seldom(calls: PythonInSteps) -> Advice:
         saves = at_line * (1 - 1 / EVERY_BATCH)
         text = f"{says} {remedy}. This changes {changes}."
         return Advice(text, code, saves, changes=changes, leaves_out=True, proof="logs_in_steps")
+    if call.startswith(tuple(EXCHANGES.values())):
+        text = (
+            f"{says} Each rank waits there for all others, and objects are pickled: two numbers in a tensor cost less."
+        )
+        asks = f"Does training go on the same where the ranks exchange in every {ordinal(SELDOM)} step?"
+        return Advice(f"{text} {asks}", f"if step % {SELDOM} == 0: ...  # {call}", question=True, leaves_out=True)
     slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
     if calls.get("learned"):
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")

@@ -96,9 +96,7 @@ class Validations:
     @property
     def cached(self) -> bool | None:
         """True if the validation pipeline has a cache; None = not known."""
-        if self.kind != "tf.data":
-            return False
-        return self.run.pipeline.has_cache("validation")
+        return self.run.pipeline.has_cache("validation") if self.kind == "tf.data" else False
 
     @property
     def random(self) -> bool | None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice import callbacks, tf_data
 from gpu_util_callback.diagnosis.advice import input as input_advice
 from gpu_util_callback.diagnosis.advice import long_fetches as long_fetch_advice
 from gpu_util_callback.diagnosis.advice import table as advice_table
-from gpu_util_callback.diagnosis.advice import tf_data
 from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
@@ -435,11 +435,15 @@ class InputBound(Rule):
         if _is_elsewhere(wait, waiting):
             return None
         advice = refill or _advise(run, waiting, wait)
+        calls = run.fit.get("python_in_steps") or {}
+        if calls.get("beside"):  # then the batches wait for it as well
+            advice = callbacks.call_seldom(calls)
         saved = 0.0 if advice.question else waiting.lost_ns * advice.saves
         evidence = _evidence(waiting, wait)
         evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
-            evidence["held_up_by"] = _limit(wait, advice)
+            locked = calls.get("beside") and f"{calls['at']} keeps Python's lock"
+            evidence["held_up_by"] = locked or _limit(wait, advice)
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
             where=waiting.where,

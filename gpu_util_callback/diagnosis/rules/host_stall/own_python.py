@@ -16,7 +16,8 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     """
     calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
     if calls.get("aside"):
-        title, line = f"{calls['calls']} in each step stalls training", (calls["at"], calls["at_line"])
+        where = "on another thread" if calls.get("beside") else "in each step"
+        title, line = f"{calls['calls']} {where} stalls training", (calls["at"], calls["at_line"])
         samples = calls["samples"], calls["aside"], line
         if findings := _finding(run, limits, samples, {}, title, "aside", callbacks.call_seldom(calls)):
             return findings
