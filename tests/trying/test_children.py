@@ -550,6 +550,17 @@ def test_a_limit_is_broken_kept_or_not_resolved(first, second, outcome):
     assert found == outcome and ("more pairs would" in sentence) == (outcome == "skipped")
 
 
+@pytest.mark.parametrize(("unresolved", "code"), [("pass", 0), ("fail", 1)])
+def test_what_the_pairs_do_not_resolve_passes_or_fails_as_asked(here, monkeypatch, unresolved, code):
+    def measure(trial, *_):
+        for side, ms in ((trial.first, [1.0, 1.3, 0.8, 1.1]), (trial.second, [1.1, 0.9, 1.2, 1.1])):
+            side += [Timed(s, 1000, 0, False, {}, None, None, {}, 1.0) for s in ms]
+
+    monkeypatch.setattr("gpu_util_callback.cli.ab.measure", measure)
+    assert main(["ab", "a", "b", "--yes", "--unresolved", unresolved, "--junit", "ab.xml"]) == code
+    assert ("<failure" if code else "<skipped") in Path("ab.xml").read_text()
+
+
 def test_where_nothing_ends_all_processes_of_a_program_it_says_so(here, monkeypatch, capsys):
     monkeypatch.delattr(os, "killpg")  # Windows
     assert main(["ab", "python a.py", "python b.py", "--yes"]) == 2
