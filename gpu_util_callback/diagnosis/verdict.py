@@ -109,9 +109,17 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     clear = opening.startswith((*CLEAR, UNKNOWN))
     gains = promise(lead["of_s"], lead["saves_range_s"], lead["saves_s"], "script")
     between = RULE_OF[lead["cause"]].between_fits
-    whole = script.passed_between if between else script.compiled_again
     inside = IN_FITS if between else IN_THIS
-    return f"{whole}{gains} {inside}: {remainder if clear and colon else of_fits}"
+    return f"{_lost_to(script, between)}{gains} {inside}: {remainder if clear and colon else of_fits}"
+
+
+def _lost_to(script: Script, between: bool) -> str:
+    """Return what passed between the fits of a script, or else went into compiling each of them, as a sentence."""
+    if between:
+        passed, part = (duration(s) for s in (script.between, script.between_s[script.longest]))
+        return f"{passed} of {duration(script.wall_s)} passed between the fits, {part} in {script.longest}."
+    spent = f"{duration(script.compile_s)} of the {duration(script.fits_s)} in them"
+    return f"All {script.fits:,} fits compiled, each for itself: {spent}."
 
 
 def of_script(findings: Sequence[Mapping], wall_s: float | None, script: Script | None) -> Mapping | None:

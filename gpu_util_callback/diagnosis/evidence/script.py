@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, A_TWENTIETH, FOUR_FIFTHS, MOSTLY
 from gpu_util_callback.recording.manifest_facts import Dispatch
-from gpu_util_callback.words import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +61,6 @@ class Script:
         """Time that all fits but the first spent compiling, if each of them did; else 0."""
         each = self.compilations >= FOUR_FIFTHS * self.fits
         return self.compile_s * (1 - 1 / self.fits) if each else 0.0
-
-    @property
-    def passed_between(self) -> str:
-        """The time between the fits, as a sentence."""
-        part = duration(self.between_s[self.longest])
-        whole = f"{duration(self.between)} of {duration(self.wall_s)} passed between the fits"
-        return f"{whole}, {part} in {self.longest}."
-
-    @property
-    def compiled_again(self) -> str:
-        """The time in which each fit compiled, as a sentence."""
-        spent = f"{duration(self.compile_s)} of the {duration(self.fits_s)} in them"
-        return f"All {self.fits:,} fits compiled, each for itself: {spent}."
 
     def saves(self, wall_s: float, saves_s: float | None) -> float | None:
         """Return what all fits save if a recording of them, `wall_s` long, saves `saves_s`."""
