@@ -176,8 +176,8 @@ def try_fix(
     _say(trial.sentence())
     if trial.estimate.resolved and trial.estimate.ratio > 1:
         print("\n".join(f"  + {line}" for line in change.line.splitlines()))
-    with contextlib.suppress(OSError):  # storage that is no folder here
-        store(summary._path or "", finding["id"], trial.to_json())
+    with contextlib.suppress(OSError, TypeError):  # storage that is no folder here, or none
+        store(summary._path, finding["id"], trial.to_json())  # type: ignore[arg-type]
 
 
 def _elsewhere(place: int, program: str | None) -> str:

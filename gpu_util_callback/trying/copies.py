@@ -27,7 +27,6 @@ _ON_COPIES = ("PyDataset", "DataLoader", "prefetch", "options", "compile", "cach
 _WHERE_MADE = ("map", "interleave", "reader")
 _GENERATORS = ("SeedGenerator", "Generator")  # of random numbers: Keras' and TensorFlow's
 _MAKERS = "tensorflow.python.data.ops.dataset_ops", "tensorflow.python.data.ops.readers", "torch.utils.data.dataloader"
-_RESOURCE = 20  # TensorFlow's DT_RESOURCE
 
 
 def obstacle(change: Change, is_function: bool) -> str:
@@ -111,7 +110,7 @@ def copied_model(model: Any) -> Any:
     objects = {n: v for m in own for n, v in vars(sys.modules[m]).items() if getattr(v, "__module__", "") in own}
     compiled_with = getattr(getattr(model, "_compile_config", None), "config", {})
     objects |= {v.__name__: v for v in keras.tree.flatten(compiled_with) if hasattr(v, "__name__")}
-    objects = {name: _maker(found) if isinstance(found, type) else found for name, found in objects.items()}
+    objects = {name: _maker(found) if hasattr(found, "from_config") else found for name, found in objects.items()}
     try:
         with keras.saving.custom_object_scope(objects):
             twin = pickle.loads(pickle.dumps(model))
@@ -128,8 +127,6 @@ def copied_model(model: Any) -> Any:
 
 def _maker(kind: Any) -> Any:
     """Return a stand-in for a class of layers or models whose constructor takes less than Keras keeps of it."""
-    if not hasattr(kind, "from_config"):
-        return kind
     parameters = inspect.signature(kind).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return kind
@@ -160,8 +157,16 @@ def copied_input(data: Any) -> Any:
     return data
 
 
+def _held_bytes(dataset: Any) -> int:
+    """Return the bytes of the arrays that a `tf.data` pipeline is made of."""
+    own = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in getattr(dataset, "_tensors", ()))
+    return own + sum(map(_held_bytes, dataset._inputs()))
+
+
 def _copied_pipeline(dataset: Any) -> Any:
     """Return a `tf.data` pipeline with the same graph, whose shuffles count for themselves."""
+    if _held_bytes(dataset) >= LARGE_BYTES:
+        raise UnusableInput("the pipeline holds large arrays: give a function that makes it")
     tf = sys.modules["tensorflow"]
     variant = tf.data.experimental.to_variant(dataset)
     text = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # 1: of no matter
@@ -169,8 +174,9 @@ def _copied_pipeline(dataset: Any) -> Any:
     nodes = {node.name: node for node in graph.node}
     for node in graph.node:
         for source in node.input if node.op.startswith("ShuffleDataset") else ():
-            if source in nodes and nodes[source].op == "Const" and nodes[source].attr["dtype"].type == _RESOURCE:
-                nodes[source].attr["value"].tensor.resource_handle_val[0].name = "of a copy"  # none: it makes its own
+            if nodes[source].op == "Const":
+                for handle in nodes[source].attr["value"].tensor.resource_handle_val:
+                    handle.name = "of a copy"  # there is none: it makes its own
     copied = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     return tf.data.experimental.from_variant(copied, dataset.element_spec)
 
@@ -198,6 +204,7 @@ def same_random_numbers() -> Iterator[None]:
     kept: list[tuple[Any, Any]] = [(random.setstate, random.getstate()), (np.random.set_state, np.random.get_state())]
     if torch is not None:
         kept += [(torch.set_rng_state, torch.get_rng_state())]
+    if torch is not None and torch.cuda.is_initialized():
         kept += [(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())]
     if eager is not None:
         kept += [(eager.context()._rng.setstate, eager.context()._rng.getstate())]

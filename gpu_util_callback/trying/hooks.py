@@ -298,8 +298,8 @@ class Hooks:
 
     def _on_readers(self, module: Any) -> None:
         for name in _READERS:
-            short = name.removesuffix("V2")
-            self._with_args(getattr(module, name), "__init__", functools.partial(self._reader_args, short))
+            arguments = functools.partial(self._reader_args, name.removesuffix("V2"))
+            self._with_args(getattr(module, name), "__init__", arguments)
 
     def _reader_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
         return self.change.args_for("reader", name)
@@ -367,8 +367,8 @@ class Hooks:
             args |= {"sampler": data.BatchSampler(sampler, size, bool(bound.arguments.get("drop_last")))}
             args |= {"batch_size": None, "shuffle": None, "drop_last": False}
         if args and not args.get("num_workers", bound.arguments.get("num_workers", 0)):
-            args |= {name: None for name in ("prefetch_factor",) if name in bound.arguments}
-            args |= {name: False for name in ("persistent_workers",) if name in bound.arguments}
+            without = {"prefetch_factor": None, "persistent_workers": False}
+            args |= {name: value for name, value in without.items() if name in bound.arguments}
         return args
 
     def _on_optimizer(self, module: Any) -> None:

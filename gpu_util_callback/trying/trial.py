@@ -51,6 +51,7 @@ class Trial:
     def sentence(self) -> str:
         """Return the outcome in a line."""
         ratio = self.estimate
+        factor = factor_text(ratio.ratio, ratio.low, ratio.high)
         before, after = (fmean(side.ms for side in sides) for sides in (self.first, self.second))
         name = f"{self.words}: " if self.words else ""
         pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
@@ -58,8 +59,8 @@ class Trial:
             more = ratio.pairs_for(TOLD_SHARE)
             tells = f"{counted(more, 'more pair')} would resolve {100 * TOLD_SHARE:.0f} %"
             further = tells if more else f"{100 * TOLD_SHARE:.0f} % would show"
-            return f"{name}no change resolved: {factor(ratio)}, {pairs}; {further}. {self.differences()}"
-        return f"{name}{_ms(before)} → {_ms(after)} a step, {factor(ratio)}, {pairs}. {self.differences()}"
+            return f"{name}no change resolved: {factor}, {pairs}; {further}. {self.differences()}"
+        return f"{name}{_ms(before)} → {_ms(after)} a step, {factor}, {pairs}. {self.differences()}"
 
     def set_up_differences(self) -> list[str]:
         """Return what both sides are known to have computed with, and what differs: "framework: jax, before torch"."""
@@ -93,11 +94,6 @@ class Trial:
             "differences": self.differences(),
             "sentence": self.sentence(),
         }
-
-
-def factor(ratio: Estimate) -> str:
-    """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
-    return factor_text(ratio.ratio, ratio.low, ratio.high)
 
 
 def measure(

@@ -5,8 +5,9 @@ import threading
 import numpy as np
 import pytest
 
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.notebook import Summary, try_fix
-from gpu_util_callback.trying.copies import copied_model
+from gpu_util_callback.trying.copies import copied_input, copied_model
 from gpu_util_callback.trying.outcomes import stored
 
 tf = pytest.importorskip("tensorflow")
@@ -156,6 +157,14 @@ def test_a_model_of_a_class_of_its_own_is_copied_with_all_that_it_holds():
     )
     assert [weight.tobytes() for weight in twin.get_weights()] == [weight.tobytes() for weight in model.get_weights()]
     assert not {id(variable) for variable in twin.variables} & {id(variable) for variable in model.variables}
+
+
+def test_large_arrays_are_not_copied(monkeypatch):
+    monkeypatch.setattr("gpu_util_callback.trying.copies.LARGE_BYTES", 200)
+    rows = Rows()
+    assert copied_input(rows).order is rows.order
+    with pytest.raises(UnusableInput, match="holds large arrays"):
+        copied_input(tf.data.Dataset.from_tensor_slices(np.zeros((99, 4))).shuffle(9).batch(2))
 
 
 def test_a_model_that_cannot_be_copied_is_left_alone(model, capsys):
