@@ -205,7 +205,7 @@ def same_random_numbers() -> Iterator[None]:
     if torch is not None:
         kept += [(torch.set_rng_state, torch.get_rng_state())]
     if torch is not None and torch.cuda.is_initialized():
-        kept += [(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())]
+        kept += [(torch.cuda.set_rng_state, torch.cuda.get_rng_state())]
     if eager is not None:
         kept += [(eager.context()._rng.setstate, eager.context()._rng.getstate())]
     own = [found for found in gc.get_objects() if type(found).__name__ in _GENERATORS]
