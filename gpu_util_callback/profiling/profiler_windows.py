@@ -27,7 +27,7 @@ from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner,
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFailed, ProfilerSession, profile_claims
 from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.manifest_facts import Unavailable
+from gpu_util_callback.recording.manifest_facts import Unavailable, WindowFacts
 from gpu_util_callback.recording.segments import SampleBlock, Tables, concatenate
 from gpu_util_callback.recording.storage import put, storage_for
 from gpu_util_callback.redaction import redacted_file
@@ -704,14 +704,5 @@ class WindowResult:
 
     def facts(self) -> dict[str, object]:
         """Return the window's facts for the manifest."""
-        return {
-            "window": self.window,
-            "first_step": self.first_step,
-            "stop_step": self.stop_step,
-            "start_ns": self.start_ns,
-            "end_ns": self.end_ns,
-            "profile": self.profile,
-            "events": self.events,
-            "cost_s": round(self.cost_s, 4),
-            **({"look": self.look} if self.look else {}),
-        }
+        facts = {name: getattr(self, name) for name in WindowFacts.__annotations__}
+        return {**facts, "cost_s": round(self.cost_s, 4), "look": self.look or None}
