@@ -534,8 +534,9 @@ def call_seldom(calls: PythonInSteps) -> Advice:
         text = (
             f"{says} Each rank waits there for all others, and objects are pickled: two numbers in a tensor cost less."
         )
-        asks = f"Does training go on the same where the ranks exchange in every {ordinal(SELDOM)} step?"
-        return Advice(f"{text} {asks}", f"if step % {SELDOM} == 0: ...  # {call}", question=True, leaves_out=True)
+        often = f"does training go on the same where they exchange in every {ordinal(SELDOM)} step"
+        asks, code = f"Do they come there at the same time, and {often}?", f"if step % {SELDOM} == 0: ...  # {call}"
+        return Advice(f"{text} {asks}", code, at_line * (1 - 1 / SELDOM), question=True, leaves_out=True)
     slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
     if calls.get("learned"):
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")
