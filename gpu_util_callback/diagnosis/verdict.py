@@ -579,6 +579,12 @@ def _cores_of_others(run: Run) -> str:
     return used if cores.full and cores.others_compute else ""
 
 
+_ALL_WEIGHTS = (
+    " The optimizer goes through all weights in each step. Does a batch use few of them, such as rows of a large "
+    "embedding? If so, try sparse gradients (sparse=True, SparseAdam); if not, larger batches."
+)
+
+
 def _unchecked(run: Run) -> str:
     """Return the sentences on what an all-clear does not cover."""
     why = "GPU utilization was not measured" if run.used_gpus else "No GPU"
@@ -591,6 +597,8 @@ def _unchecked(run: Run) -> str:
     if is_known and not waits and not run.used_gpus and run.framework_facts.get("device") == "cpu":
         shares = ", ".join(f"{part} {percent(100 * share)}" for part, share in parts)
         unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
+        if sum(share for part, share in parts if part.startswith(("optimizer", "zero_grad"))) >= MOSTLY:
+            unchecked += _ALL_WEIGHTS
     stack_samples, small_us = stack_samples_of(run), SMALL_US.default
     if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
         unchecked += (

@@ -469,15 +469,9 @@ def _is_plain(hook: Callable) -> bool:
 
 def _overridden(callback: object, hook: str) -> bool:
     """Return whether a callback does anything in this hook (or in its older name)."""
-
-    def own(name: str) -> bool:
-        method = getattr(callback, name, None)
-        return method is not None and not getattr(method, "_is_default", False)
-
-    if hook in ALIASES:
-        # The default of the newer name calls the older one.
-        return own(hook) or own(ALIASES[hook])
-    return own(hook)
+    # The default of the newer name calls the older one.
+    methods = (getattr(callback, name, None) for name in (hook, ALIASES.get(hook, hook)))
+    return any(method is not None and not getattr(method, "_is_default", False) for method in methods)
 
 
 # ---- input work between epochs ---------------------------------------------------------

@@ -644,8 +644,7 @@ def fetches(code: CodeType) -> bool:
 
 def sets_up(code: CodeType) -> bool:
     """Return whether a function below `model.predict` makes what it needs for each call."""
-    name = path_of(code)
-    return code.co_name in ("__init__", "__iter__") and any(part in name for part in _SETS_UP)
+    return code.co_name in ("__init__", "__iter__") and any(part in path_of(code) for part in _SETS_UP)
 
 
 def path_of(code: CodeType) -> str:
@@ -706,14 +705,12 @@ def library_of(code: CodeType) -> str:
 
 def logs_to(code: CodeType) -> str:
     """Return what the user calls to write to the log that a library's function writes; "" for others."""
-    name = path_of(code)
-    return next((log for part, log in _LOGS if part in name), "")
+    return next((log for part, log in _LOGS if part in path_of(code)), "")
 
 
 def delivers(code: CodeType) -> bool:
     """Return whether a function is that of an iterator over batches, or makes one."""
-    name = path_of(code)
-    return code.co_name in ("__next__", "__iter__") and any(part in name for part in _ITERATORS)
+    return code.co_name in ("__next__", "__iter__") and any(part in path_of(code) for part in _ITERATORS)
 
 
 # ---- operations per step ---------------------------------------------------------------

@@ -95,6 +95,16 @@ def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: fl
             NOT_HELD_UP,
             "No GPU, so only stack samples show the inside of steps: optimizer.step 88 %, backward 8 %, forward 3.4 %.",
         ),
+        (
+            in_parts(**{"optimizer.step": 0.4, "zero_grad": 0.2}),
+            NOT_HELD_UP,
+            "rows of a large embedding? If so, try sparse",
+        ),
+        (
+            in_parts(forward=0.6, backward=0.3, zero_grad=0.1),
+            NOT_HELD_UP,
+            "forward 60 %, backward 30 %, zero_grad 10 %.",
+        ),
         (in_parts(19, optimizer=0.88), NOT_HELD_UP, "the inside of steps was not checked."),
         (in_parts(device=None, optimizer=0.88), NOT_HELD_UP, "the inside of steps was not checked."),
         (in_parts(forward=0.3, backward=0.1), NOT_HELD_UP, "the inside of steps was not checked."),  # most is elsewhere
