@@ -1,9 +1,9 @@
 """A network in JAX whose author wants to see each layer's gradients and weights in a table, for each step, since
 training once diverged.
 
-Right: between the steps the program reads statistics of 26 arrays, each a few operations of its own outside of the
-compiled step, at `statistics` (the `float` of each waits): every n-th step, or compute them in the compiled step and
-read them at once; nothing about the input, and the step itself is compiled.
+Right: between the steps the program reads statistics of 26 arrays and their gradients, each a few operations of its own
+outside of the compiled step, at `statistics` (the `float` of each waits): every n-th step, or compute them in the
+compiled step and read them at once; nothing about the input, and the step itself is compiled.
 """
 
 import csv

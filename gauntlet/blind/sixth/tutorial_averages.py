@@ -1,7 +1,7 @@
 """Two ranks over gloo that average their gradients as the tutorial on distributed applications does, tensor by tensor
 (pytorch/pytorch#4406: "unfortunately, it's slow").
 
-Right: each step ends with an exchange for each of 162 small tensors, one after another, at `all_reduce` in
+Right: each step ends with an exchange for each of 160 small tensors, one after another, at `all_reduce` in
 `average_gradients`: wrap the model in DistributedDataParallel, which joins them to a few and sends them during
 `backward`, or join them to one tensor; nothing about the input, and no rank is the slower one.
 """
@@ -9,7 +9,7 @@ Right: each step ends with an exchange for each of 162 small tensors, one after 
 from gauntlet.blind import main
 from gauntlet.helpers import rows, torch
 
-BACKEND, CAUSE, USES = "torch", "each of 162 gradients is exchanged on its own after each step", "torchrun"
+BACKEND, CAUSE, USES = "torch", "each of 160 gradients is exchanged on its own after each step", "torchrun"
 
 
 def train(run):
