@@ -53,9 +53,9 @@ class Side:
     def fit(self, model: Any, data: Any, *args: Any, callbacks: Iterable = (), **options: Any) -> None:
         """Train a model that is compiled; only the call of `fit` is timed."""
         with self.timed():
-            model.fit(data, *args, callbacks=[*callbacks, *self._own()], **{"verbose": 0, **options})
+            model.fit(data, *args, callbacks=[*callbacks, *self.own_callbacks()], **{"verbose": 0, **options})
 
-    def _own(self) -> list:
+    def own_callbacks(self) -> list:
         if self.log_dir is None:
             return []
         from gpu_util_callback import GpuUtilCallback
@@ -351,6 +351,32 @@ def next_data(side: Side) -> None:
             else:
                 data = read_part(number)
         side.fit(model, data)
+
+
+@cures("Can one call train on more batches", r"model\.train_on_batch")
+def fits_of_parts(side: Side) -> None:
+    class Part(keras.utils.PyDataset):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.count = count
+
+        def __len__(self) -> int:
+            return self.count
+
+        def __getitem__(self, i: int) -> Any:
+            wait(0 if i else 80)
+            return np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
+
+    model, own = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)]), side.own_callbacks()
+    model.compile("sgd", "mse")
+    with side.timed():
+        if side.cured:
+            part = Part(200)
+            for i in range(len(part)):
+                model.train_on_batch(*part[i])
+        else:
+            for _ in range(40):
+                model.fit(Part(5), callbacks=own, verbose=0)
 
 
 # -- validation ------------------------------------------------------------------------------------

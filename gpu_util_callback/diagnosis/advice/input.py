@@ -399,6 +399,7 @@ SET_UP = (
         remedy="Do that",
         code=_TRAIN_ON_BATCH,
         saves=lambda epoch: epoch.saves,
+        proof="fits_of_parts",
     ),
     Entry(
         "persistent workers",

@@ -87,8 +87,7 @@ def long_steps(run: Run, long: Occurrences, usual_ns: float, function: str) -> A
 
 def own_python(samples: StackSamples) -> Advice:
     """Return advice on Python of the program's own, in which the training thread is for a part of each step."""
-    place, of_it = samples.own_at
-    part = "most" if of_it > MOSTLY else percent(100 * of_it)
+    place, part = samples.own_at[0], "most" if samples.own_at[1] > MOSTLY else percent(100 * samples.own_at[1])
     return Advice(
         f"{percent(100 * samples.own)} of a step the training thread is in Python of the program's "
         f"own, {part} of it in {place}, and the GPU waits. Make that cheaper, or let the input do it, whose "
