@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import gc
 import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType, GeneratorType
+from types import CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ _DEEPEST = 4  # wrappers round wrappers
 _GRAIN_CLASSES = ("DataLoader", "MapDataset", "IterDataset")
 _GRAIN_PROCESS = "ProcessPrefetchIterDataset"
 _GRAIN_DEEPEST = 64  # stages
+_MOST_FUNCTIONS = 32  # of a dataset
+_OF_WORKERS = frozenset({"get_worker_info", "num_workers"})
+_REMAINDER = dis.opmap["BINARY_OP"], 6  # `%`, as Python 3.11 to 3.14 write it
 _MANY = 1000  # a longer list holds data
 
 # Attributes of a PyDataset, and arguments of the `fit` of `tf_keras`.
@@ -195,7 +199,8 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
         `input_workers`: how many prefetch batches for the loop; 0 = the loop makes each one itself;
         `input_processes`: True for processes, False for threads, None without workers;
         `input_queue`: batches kept ready (a DataLoader's: by each worker), None without workers;
-        `input_persistent_workers`, `input_pin_memory`, `input_iterable`, `input_shards`: a DataLoader's;
+        `input_persistent_workers`, `input_pin_memory`, `input_iterable`, `input_shards`,
+        `input_sharing`: a DataLoader's;
         `input_autotune`: whether tf.data tunes the dataset: False = its stages run one by one;
         `input_dims`: as of `_dims`, declared by tf.data for its batches.
         Unknown facts are left out.
@@ -231,6 +236,7 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
             "input_pin_memory": bool(setting("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
             "input_shards": _shards(source),
+            "input_sharing": _sharing(source, setting("worker_init_fn")) if workers else None,
             **_files(source),
         }
     if kind == "torchdata nodes":
@@ -248,6 +254,35 @@ def _shards(source: object) -> int | None:
         return int(count(source)) if count is not None else None
     except Exception:  # no iterable dataset, or another version
         return None
+
+
+_RANDOM = frozenset({"random", "rand", "randn", "randint", "normal", "uniform", "integers", "default_rng", "choice"})
+
+
+def _sharing(source: object, worker_init: object) -> str | None:
+    """Return how the program's iterable dataset shares its items out among worker processes, by what its code names.
+
+    Returns: "none": nothing asks for the worker; "strided": it takes each n-th item (islice, %); None = not known.
+    """
+    begin = getattr(type(source), "__iter__", None)
+    if not isinstance(begin, FunctionType) or is_library(path_of(begin.__code__)) or worker_init is not None:
+        return None
+    functions, names, strides = [begin], set[str](), False
+    for function in functions:
+        codes = [function.__code__]
+        for code in codes:
+            codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+            names.update(code.co_names)
+            divides = _REMAINDER in zip(code.co_code[::2], code.co_code[1::2], strict=True)
+            strides |= bool(_OF_WORKERS & {*code.co_names}) and (divides or "islice" in code.co_names)
+        known = {**function.__globals__, **vars(type(source))}
+        reached = [known.get(name) for code in codes for name in code.co_names]
+        reached += [cell.cell_contents for cell in function.__closure__ or ()]
+        more = [value for value in reached if isinstance(value, FunctionType) and value not in functions]
+        functions += more[: max(0, _MOST_FUNCTIONS - len(functions))]
+    if "get_worker_info" not in names:
+        return None if names & _RANDOM else "none"
+    return "strided" if strides else None
 
 
 def _files(owner: object) -> dict[str, object]:

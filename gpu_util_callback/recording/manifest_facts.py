@@ -288,6 +288,7 @@ class Fit(TypedDict, total=False):
     input_persistent_workers: bool
     input_pin_memory: bool
     input_iterable: bool
+    input_sharing: str | None  # of the program's own iterable dataset among workers: none, strided (islice, %)
     input_shards: Count  # of an iterable dataset whose library gives each worker process shards of its own
     input_autotune: bool
     input_batches: Count  # of a pass over it, however many an epoch takes

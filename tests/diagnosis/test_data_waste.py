@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from advised_runs import DECODE, TENSORFLOW, found, run_of, waits
+from advised_runs import DATALOADER, DECODE, TENSORFLOW, TORCH, found, run_of, waits
 from generated_runs import MS, findings_of
 
 SKIP = {"stage": "skip", "which": "train", "count": 240, "samples": 16, "behind": "map(read)", "exact": True}
@@ -156,3 +156,28 @@ def test_a_take_behind_the_cache_that_never_fills():
     finding = found(run, "input_bound", {"process_cpu_pct": 90, "cpu_pct": 15})
     assert "before the cache is full" in finding["advice"]["text"], finding["advice"]
     assert finding["advice"]["code"].startswith("ds = ds.take(400).cache()")
+
+
+STREAM = DATALOADER | {"input_class": "Stream", "input_iterable": True, "input_workers": 3, "loop": "custom"}
+
+
+def test_workers_that_each_decode_all_items_are_told_to_skip_first():
+    """Seen: each of three workers decoded the whole stream and kept a third."""
+    host = {"process_cpu_pct": 30, "children_cpu_pct": 160, "cpu_pct": 98}
+    machine = {"cpus": 2, "cpus_allowed": 2}
+    run = waits(framework=TORCH, epochs=3, gpus=[], machine=machine, **STREAM, input_sharing="strided")
+    advice = found(run, "input_bound", host)["advice"]
+    assert "goes through all of Stream for its part" in advice["text"] and advice["question"]
+    assert "more workers gain nothing" in advice["text"] and "islice" in advice["code"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_said"), [({}, True), ({"input_workers": 1}, False), ({"input_sharing": None}, False)]
+)
+def test_workers_that_each_yield_all_items_are_said(facts, is_said):
+    run = waits(framework=TORCH, epochs=3, gpus=[], wait_ms=0, **STREAM | {"input_sharing": "none"} | facts)
+    findings = run.findings("data_waste")
+    assert bool(findings) == is_said
+    if is_said:
+        assert findings[0]["title"] == "Each of the 3 workers yields all items of Stream"
+        assert findings[0]["advice"]["question"] and "get_worker_info" in findings[0]["advice"]["text"]

@@ -661,3 +661,39 @@ def test_a_pydataset_that_reorders_itself_and_reads_chunks_of_a_file(tmp_path):
     assert found["input_files"] == [{"name": "self.x", "bytes": 128, "chunk_rows": 4, "compression": "gzip"}]
     data.file.close()
     assert "input_files" not in described(x=data)["jax"], "nothing is known of a closed file"
+
+
+def read_all():
+    yield from range(8)
+
+
+def test_how_an_iterable_dataset_shares_its_items_out_is_read_from_its_code():
+    data = pytest.importorskip("torch").utils.data
+
+    class Blind(data.IterableDataset):
+        def __iter__(self):
+            return read_all()
+
+    class Noise(data.IterableDataset):
+        def __iter__(self):
+            return (np.random.rand() for _ in range(8))
+
+    class Strided(data.IterableDataset):
+        def __iter__(self):
+            info = data.get_worker_info()
+            return (item for item in read_all() if item % info.num_workers == info.id)
+
+    class Files(data.IterableDataset):
+        def __iter__(self):
+            info = data.get_worker_info()
+            yield from range(8)[info.id :: info.num_workers]
+
+    found = [describe_input(data.DataLoader(kind(), num_workers=2))["input_sharing"] for kind in (Blind, Strided)]
+    assert found == ["none", "strided"]
+    others = [
+        data.DataLoader(Noise(), num_workers=2),
+        data.DataLoader(Files(), num_workers=2),
+        data.DataLoader(Blind()),
+    ]
+    others.append(data.DataLoader(Blind(), num_workers=2, worker_init_fn=print))
+    assert [describe_input(loader)["input_sharing"] for loader in others] == [None] * 4

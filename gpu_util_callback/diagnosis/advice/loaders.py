@@ -405,6 +405,16 @@ def _makes_items(wait: InputWait) -> bool:
 
 DATA_LOADER = (
     Entry(
+        "skipped first",
+        when=lambda wait: wait.run.fit.get("input_sharing") == "strided" and wait.workers > 1,
+        says="{loader_limit}: {pace}. Each of the {workers} workers goes through all of {input_class} for its part.",
+        asks="Are items made (read, decoded) before those of the other workers are left out?",
+        remedy="Leave these out first, or give each worker files of its own; more workers gain nothing",
+        code="mine = itertools.islice(records, info.id, None, info.num_workers)  # then decode what is in it",
+        saves=lambda wait: wait.saves(wait.arrives_ms / wait.workers),
+        proof="blind/fifth/everyone_decodes",
+    ),
+    Entry(
         "whole batches",
         when=lambda wait: (
             _whole_batches(wait) and (_of_tensors(wait) or (_only_indexes(wait) and not wait.items_there))

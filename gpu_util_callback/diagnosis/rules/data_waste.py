@@ -36,12 +36,16 @@ class DataWaste(Rule):
     unknown = "neither the pipeline's stages nor the steps of an epoch are known"
 
     def missing(self, run: Run) -> bool:
+        if run.source is None and run.fit.get("input_sharing"):
+            return False
         return run.source is not None or run.custom_loop or not (run.fit.get("input_drops") or len(run.epoch_steps))
 
     def find(self, run: Run, limits: Limits) -> Findings:
         yield from significant(self._skipped(run, limits), run.present_ns, limits)
+        yield from self._yielded_by_all(run)
         yield from self._read_again(run, limits)
-        yield from self._cut(run)
+        if not run.custom_loop:
+            yield from self._cut(run)
 
     def _skipped(self, run: Run, limits: Limits) -> Findings:
         first_batches = _long_ones(run.phases.of("input_setup", account="").get(""))
@@ -72,6 +76,26 @@ class DataWaste(Rule):
             advice=_skip_before(run, drop, samples),
             detail="skip",
             pieces=intervals(first_batches),
+        )
+
+    def _yielded_by_all(self, run: Run) -> Findings:
+        workers, epochs = int(run.fit.get("input_workers") or 0), run.phases.of("epoch").get("")
+        if run.fit.get("input_sharing") != "none" or workers < AGAIN or epochs is None or epochs.count < AGAIN:
+            return
+        name = run.fit.get("input_class") or "the dataset"
+        yield self.finding(
+            title=f"Each of the {workers} workers yields all items of {name}",
+            lost_ns=round((1 - 1 / workers) * run.steps.total("duration_ns")),
+            confidence=ESTIMATED,
+            evidence={"set_read_times": workers},
+            advice=Advice(
+                f"Nothing in {name} asks in which worker it runs, so that an epoch has all its items {workers} times. "
+                "Is an epoch meant to be one pass? If so, let each worker yield its own part, by torch.utils.data's "
+                "get_worker_info() in __iter__.",
+                saves=1.0,
+                question=True,
+            ),
+            detail="workers",
         )
 
     def _read_again(self, run: Run, limits: Limits) -> Findings:
