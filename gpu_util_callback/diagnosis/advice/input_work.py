@@ -127,6 +127,6 @@ def work_of(wait: InputWait) -> LineWork | None:
     called, slow, library = call.get("called"), call.get("slow") or "", call.get("library") or ""
     if called is None:  # several functions of one library
         called = f"{library}." if library and wait.in_library(library) else "" if slow else None
-    if called is None or (call.get("samples") or 0) < A_FEW or wait.made_at_once:
+    if called is None or (call.get("samples") or 0) < 2 * A_FEW or wait.made_at_once:
         return None
     return next((kind for kind in _KINDS if kind.slow in ("", slow) and re.search(kind.called, called)), None)

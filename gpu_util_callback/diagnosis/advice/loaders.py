@@ -335,7 +335,7 @@ OF_CALLS = (
             (work := work_of(wait)) is not None
             and bool(work.share)
             and (not work.once or (wait.later_passes > 0 and wait.repeats is not False))
-            and (work.once or not work.asks or wait.run.device == "cpu")
+            and (work.once or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data"))
         ),
         says=_says_work,
         asks=lambda wait: "" if _of_line("once")(wait) and wait.repeats else _of_line("asks")(wait),
