@@ -213,8 +213,7 @@ def is_unnamed(finding: Mapping) -> bool:
 
 
 def _of_unknown_cost(finding: Mapping) -> str:
-    unknown = "" if finding["cause"] in _FORECASTS else "; cost unknown"
-    return f"{finding['title']}{unknown}."
+    return f"{finding['title']}{'' if finding['cause'] in _FORECASTS else '; cost unknown'}."
 
 
 def blocks(finding: Mapping) -> bool:
@@ -605,11 +604,15 @@ def _unchecked(run: Run) -> str:
             f" Python starts some {stack_samples.operations:,} operations in each, one every "
             f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster."
         )
-    size = run.fit.get("batch_size") or FEW_SAMPLES + 1
-    if not run.used_gpus and size <= FEW_SAMPLES and usual_body_ns(run) <= SHORT_STEP_NS:
-        unchecked += f" A step trains {size} sample{'s' * (size > 1)} in {duration(usual_body_ns(run) / 1e9)}"
-        unchecked += ", much of it its start: try whether a larger batch is faster."
-    return unchecked + _unrolled(run)
+    return unchecked + _short_steps(run) + _unrolled(run)
+
+
+def _short_steps(run: Run) -> str:
+    """Return a sentence on steps of few samples on a CPU, which are mostly their start; "" for others."""
+    size, each_ns = run.fit.get("batch_size") or FEW_SAMPLES + 1, usual_body_ns(run)
+    is_short = not run.used_gpus and size <= FEW_SAMPLES and each_ns <= SHORT_STEP_NS
+    trains = f" A step trains {size} sample{'s' * (size > 1)} in {duration(each_ns / 1e9)}, much of it its start"
+    return f"{trains}: try whether a larger batch is faster." if is_short else ""
 
 
 def _slower(run: Run) -> str:
