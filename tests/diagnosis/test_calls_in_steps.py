@@ -555,5 +555,5 @@ def test_a_wait_for_input_promises_nothing_while_a_thread_keeps_the_lock():
     assert found["verdict"].startswith("watch on another thread stalls training: ")
     assert "keeps Python's lock on another thread" in spans["host_stall"]["advice"]["text"]
     assert spans["input_bound"]["advice"]["text"] == spans["host_stall"]["advice"]["text"]
-    assert spans["input_bound"]["evidence"]["held_up_by"] == "train (train.py, line 17) keeps Python's lock"
+    assert spans["input_bound"]["evidence"]["held_up_by"] == "Python's lock is kept by train (train.py, line 17)"
     assert spans["host_stall"]["saves_s"] == spans["input_bound"]["saves_s"] == 0

@@ -531,12 +531,11 @@ def call_seldom(calls: PythonInSteps) -> Advice:
         text = f"{says} {remedy}. This changes {changes}."
         return Advice(text, code, saves, changes=changes, leaves_out=True, proof="logs_in_steps")
     if call.startswith(tuple(EXCHANGES.values())):
-        text = (
-            f"{says} Each rank waits there for all others, and objects are pickled: two numbers in a tensor cost less."
-        )
+        text = f"{says} Each rank waits there for all others, and pickles objects: two numbers in a tensor cost less."
         often = f"does training go on the same where they exchange in every {ordinal(SELDOM)} step"
         asks, code = f"Do they come there at the same time, and {often}?", f"if step % {SELDOM} == 0: ...  # {call}"
-        return Advice(f"{text} {asks}", code, at_line * (1 - 1 / SELDOM), question=True, leaves_out=True)
+        saves, proof = at_line * (1 - 1 / SELDOM), "blind/fifth/gathered_scores"
+        return Advice(f"{text} {asks}", code, saves, question=True, leaves_out=True, proof=proof)
     slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
     if calls.get("learned"):
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")

@@ -442,7 +442,7 @@ class InputBound(Rule):
         evidence = _evidence(waiting, wait)
         evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
-            locked = calls.get("beside") and f"{calls['at']} keeps Python's lock"
+            locked = calls.get("beside") and f"Python's lock is kept by {calls['at']}"
             evidence["held_up_by"] = locked or _limit(wait, advice)
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
