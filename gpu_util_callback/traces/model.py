@@ -194,8 +194,14 @@ class Events(Columns):
         return union(self.start_ps, self.end_ps) if rows is None else union(self.start_ps[rows], self.end_ps[rows])
 
     def in_order(self):
-        """Return the events by their start; of those that start together the longest first."""
-        return self.take(np.lexsort((-self.end_ps, self.start_ps)))
+        """Sort the events by their start, of those that start together the longest first; return them.
+
+        A column at a time: of 10⁷ events, all columns twice are a gigabyte.
+        """
+        order = np.lexsort((-self.end_ps, self.start_ps))
+        for column in fields(self):
+            setattr(self, column.name, getattr(self, column.name)[order])
+        return self
 
 
 @dataclass(slots=True)

@@ -181,10 +181,9 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
             threads += [ln.name for ln in plane.lines]
         elif plane.name == "Task Environment" and not absolute:
             epoch_ns = epoch(plane.metadata.facts("profile_start_time").get("profile_start_time"))
-    events = HostEvents.concat([events for events, _ in host_parts])
+        plane.lines.clear()  # memory for what was read
+    events = HostEvents.concat([events for events, _ in host_parts]).in_order()
     allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts]).in_order()
-    host_parts.clear()  # memory for the sorted copy
-    events = events.in_order()
     _leave_out_background_waits(events, names)
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
