@@ -43,12 +43,12 @@ def core_s(pid: int, threads: Iterable[int | None] | None = None) -> tuple[float
     Args:
         threads: native identifiers; None = all.
     """
-    tasks = Path(f"/proc/{pid}/task")
+    tasks = f"/proc/{pid}/task"
     had_ns = waited_ns = 0
     try:
-        names = [path.name for path in tasks.iterdir()] if threads is None else filter(None, threads)
-        for name in names:
-            had, waited = (tasks / f"{name}/schedstat").read_bytes().split()[:2]
+        for name in os.listdir(tasks) if threads is None else filter(None, threads):  # noqa: PTH208 - often read
+            with open(f"{tasks}/{name}/schedstat", "rb", 0) as file:  # noqa: PTH123
+                had, waited = file.read().split()[:2]
             had_ns, waited_ns = had_ns + int(had), waited_ns + int(waited)
     except (OSError, ValueError):  # it has ended; not Linux
         pass
