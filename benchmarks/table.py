@@ -123,6 +123,18 @@ def diagnosis(figures: dict[str, Any]) -> Iterator[Row]:
         f"{figures['steps']:,} steps, 8 GPUs, diagnosed / {figures['more']:,} more",
         f"{figures['whole_s']:.2f} s / {figures['more_ms']:.0f} ms of CPU",
     )
+    for steps, ms in figures.get("anew_ms", {}).items():
+        yield (f"a recording of {int(steps):,} steps, judged anew from its stored sums", f"{ms:.0f} ms of CPU")
+
+
+def start(figures: dict[str, Any]) -> Iterator[Row]:
+    """What a process pays once."""
+    added = figures["this checkout"]
+    yield (
+        f"import / a process' first fit ({figures['backend']}), beside Keras, which has fitted twice",
+        f"{between(added['import, CPU s'], 3)} s / {between(added['fit, CPU s'], 3)} s of CPU; "
+        f"{added['resident MB']['median']:.1f} MB, {added['new modules']['median']:.0f} modules",
+    )
 
 
 def browse(figures: dict[str, Any]) -> Iterator[Row]:
@@ -143,10 +155,12 @@ def total(figures: dict[str, Any]) -> Iterator[Row]:
             f"{figures['runs']:,} runs of 3 GPUs totalled ({place})",
             f"{took['wall_s']:.1f} s, {took['cpu_s']:.1f} s of CPU; {took['peak_mb']:.0f} MB at most",
         )
+    yield ("a short run of them judged anew from its stored sums", f"{figures['anew_ms']:.1f} ms of CPU")
 
 
 ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "held_lock": held_lock,
+    "start": start,
     "fits": fits,
     "long": long,
     "sampler": sampler,
