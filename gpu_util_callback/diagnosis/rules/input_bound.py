@@ -701,6 +701,13 @@ def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: f
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
     if source["slowest_stage"] is not None:
         return tf_data.advise_traced_stage(source["slowest_stage"]["name"])
+    if run.framework == "torch" and run.fit.get("input_workers") is None:
+        return Advice(
+            "Batches come too late. Are they made in the training process, or by few workers? If "
+            "so, let more worker processes of a DataLoader make them ahead of time.",
+            "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
+            question=True,
+        )
     of_kind = input_advice.advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
     return of_kind or Advice("Make the input pipeline faster, or let it work ahead of the training.")
 
