@@ -569,6 +569,18 @@ def _large_batches(data: Any) -> Any:
     return data.map(lambda x: (x, x[:, :1]))
 
 
+@cures("Batch each of them", r"one\.batch\(size\)")
+def sampled_batches(side: Side) -> None:
+    parts = [tf.data.Dataset.from_tensor_slices(np.full((40_000, 8), i, "float32")) for i in (0, 1)]
+    if side.cured:
+        data = tf.data.Dataset.zip(tuple(part.batch(2000) for part in parts)).map(
+            lambda *rows: tf.concat(rows, 0), num_parallel_calls=1
+        )
+    else:
+        data = tf.data.Dataset.sample_from_datasets(parts, [0.5, 0.5], seed=1).batch(4000)
+    side.fit(timed_model(4), _large_batches(data), epochs=4)
+
+
 @cures("Batch first", r"\.batch\(.*\)\.map")
 def map_whole_batches(side: Side) -> None:
     def scaled(x):

@@ -115,6 +115,7 @@ INPUTS = [
     (waits(LIBRARY, SHUFFLE, **ONCE_AND_KEPT | UNSIZED), ALL_CORES, ".cache().shuffle(", "before shuffle"),
     (waits(TUNED, SHUFFLE, **ONCE_AND_KEPT), ALL_CORES, "# behind map(decode), before shuffle", ".shuffle("),
     (waits(TUNED, AUGMENT, **AUGMENTED), ALL_CORES, "ds = ds.cache()  # behind map(decode)", "AUTOTUNE"),
+    (waits(CHOSEN, SAMPLED, elements=2048, **AUGMENTED), COMPUTING, "tf.concat(rows, 0)", "map(your_function"),
     (waits(*QUICKER, **AUGMENTED), ALL_CORES, "ds = ds.cache()  # behind map(decode)", "AUTOTUNE"),
     (waits(LIBRARY, AUGMENT, SHUFFLE, **AUGMENTED), ALL_CORES, "# before map(augment)", "as the last step"),
     (waits(SHUFFLE, LIBRARY, **ONCE_AND_KEPT | NAMES_ALONE), ALL_CORES, "# as the last step", "behind"),

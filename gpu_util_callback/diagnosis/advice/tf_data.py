@@ -93,6 +93,15 @@ def _short_calls(wait: InputWait) -> bool:
     return stage is not None and stage.elements_per_batch > 1 and _call_us(wait) <= CALL_US
 
 
+def _samples(wait: InputWait) -> bool:
+    """Return whether the slow stage is `sample_from_datasets`, or draws its choices."""
+    stage = wait.stage
+    if stage is None:
+        return False
+    sampler = next((other for other in wait.stages if other.op.startswith("DirectedInterleave")), None)
+    return sampler is not None and (stage is sampler or (stage.place > sampler.place and "library" in stage.flags))
+
+
 def _waiting_python_ms(wait: InputWait) -> float:
     """Return the computation for a batch that calls which wait cannot share."""
     generator = _op(wait).startswith("Generator")
@@ -444,6 +453,11 @@ def _asked_room(fits: bool | None, size: str) -> str:
     return "" if fits else f", and does all of it{size} fit into memory"
 
 
+_SAMPLED = """parts = [one.batch(size) for one, size in zip(datasets, sizes)]
+ds = tf.data.Dataset.zip(tuple(parts)).map(
+    lambda *parts: tf.nest.map_structure(lambda *rows: tf.concat(rows, 0), *parts))"""
+
+
 # -- remedies --------------------------------------------------------------------------------------
 
 _CACHE = Entry(
@@ -617,8 +631,22 @@ REMEDIES = (
         proof="map_before_cache",
     ),
     Entry(
+        "sampled batches",
+        when=lambda wait: _samples(wait) and _short_calls(wait),
+        says=lambda wait: (
+            f"{wait.paces}. sample_from_datasets picks {wait.stage.elements_per_batch:,.0f} elements "
+            "a batch, one by one."
+        ),
+        asks="May each batch have a fixed number of samples of each dataset?",
+        remedy="Batch each of them, and put these together",
+        code=_SAMPLED,
+        saves=lambda wait: wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)),
+        changes="how many samples of each dataset a batch has, and ends with the shortest dataset",
+        proof="sampled_batches",
+    ),
+    Entry(
         "whole batches",
-        when=lambda wait: _is_map(wait) and not _calls_python(wait) and _short_calls(wait),
+        when=lambda wait: _is_map(wait) and not _calls_python(wait) and _short_calls(wait) and not _samples(wait),
         says=lambda wait: (
             f"{wait.takes}: {wait.stage.elements_per_batch:,.0f} calls of "
             f"{_call_us(wait):.0f} µs, most of it the call itself."
