@@ -47,7 +47,10 @@ SUITES = {
         "tests/backends/test_loops.py",
         *(
             f"tests/profiling/test_tensorflow_windows.py::test_{name}"
-            for name in ("a_window_is_in_the_recording_and_in_the_profile_tab", "several_batches_in_one_call")
+            for name in (
+                "a_window_is_in_the_recording_and_in_the_profile_tab",
+                "tensorboard_in_the_same_folder_and_before_us",
+            )
         ),
         "tests/diagnosis/test_report.py",
         "tests/plugin/test_server.py::test_the_tab_and_every_route[fast]",

@@ -133,7 +133,6 @@ def code_of(run, host=None) -> str:
     return found(run, cause, host)["advice"]["code"]
 
 
-IMAGES = {"dtype": "float32", "rank": 4, "integers": True, "min": 0.0, "max": 255.0}
 LOADER = {"input": "train_loader", "input_source": "train_set"}
 
 
@@ -150,7 +149,6 @@ LOADER = {"input": "train_loader", "input_source": "train_set"}
             waits(("filter(keep)", "Filter", 40.0, 1.0, ""), epochs=5, variables={"input": "train"}),
             "train = train.cache()",
         ),
-        (waits(input_kind="numpy", variables={"input": "x_train"}, input_first=[IMAGES]), "x_train = x_train.astype("),
         (
             phases("validation", "validation", 1, variables={"monitor": "watch"}, **LOOP),
             '    with watch.phase("validation"): ...',
