@@ -81,14 +81,17 @@ _BY_REASON = (
 # Three lines each: a pattern of what is called, what that does, and what to do in its place. The first one counts.
 _BY_CALL = rf"""
 ^(zipfile|gzip|tarfile|bz2|lzma|numpy\.NpzFile|h5py)\b|\bzlib\.
-it unpacks a compressed file
-Unpack it once into .npy files, of which np.load(..., mmap_mode="r") reads parts
+it opens or unpacks an archive
+Open it once in each process, and unpack it once (arrays as .npy, of which np.load(..., mmap_mode="r") reads parts)
+^torch\._\w*DataLoaderIter\b
+it takes the batches of a DataLoader
+Give that loader itself to fit or monitor.batches(), which then see its workers; index arrays in memory by whole batches
 ^(json|csv|xml|yaml|html)\.|^pandas\.\w*(read_|Parser|TextFile)|^numpy\.(loadtxt|genfromtxt)|\b(orjson|float) \S*split\b
 it parses text
 Parse the files {ONCE}, and store arrays (np.save)
 ^(pandas|polars)\.
 it computes on a table
-Compute its columns {ONCE}, and convert them to NumPy arrays
+Compute its columns, or its groups (groupby), {ONCE}, and keep them as NumPy arrays
 ^(re|regex|transformers|tokenizers|nltk|spacy|unicodedata)\.|\.(split|findall|finditer|sub|lower|encode|tokenize)\b
 it takes text apart
 Turn all texts into numbers {ONCE}, and store these
@@ -114,8 +117,8 @@ Give it a whole batch, or all samples {ONCE}
 each row is decoded and formatted by itself
 Ask for the rows of a batch at once (dataset[rows]), or compute {ONCE} with map(..., batched=True)
 ^(\S+\.)?(tensor|as_tensor|FloatTensor|LongTensor|array|asarray|convert_to_tensor)\b
-it makes an array of Python's numbers
-Make NumPy arrays of the data once, and hand out parts of these
+it makes an array of a list, number by number
+Make NumPy arrays of the data once, and join parts of these by np.stack
 """
 _LINES = _BY_CALL.strip().splitlines()
 _KINDS = (*_BY_REASON, *map(LineWork, _LINES[1::3], _LINES[2::3], _LINES[0::3]))
