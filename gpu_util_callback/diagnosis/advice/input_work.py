@@ -20,6 +20,7 @@ class LineWork:
         changes: what else the remedy changes; asks: a question whose answer must be yes.
         once: the remedy makes its results before training, where they repeat.
         share: of its time that the remedy saves, 0-1; 0 = not known, what it does may be needed.
+        proof: what measured its gain, as in `Entry`, beside that of rows taken one by one.
     """
 
     does: str
@@ -31,6 +32,7 @@ class LineWork:
     asks: str = ""
     once: bool = False
     share: float = 0.0
+    proof: str = ""
 
 
 ONCE = "once, before training"
@@ -51,6 +53,7 @@ _BY_REASON = (
         asks="Are its outputs the same in every epoch, of unchanged samples?",
         once=True,
         share=0.9,
+        proof="blind/fifth/teacher_labels",
     ),
     LineWork(
         "it takes the rows of a batch one by one",
