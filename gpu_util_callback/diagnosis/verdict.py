@@ -598,7 +598,7 @@ def _unchecked(run: Run) -> str:
         unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
         if sum(share for part, share in parts if part.startswith(("optimizer", "zero_grad"))) >= MOSTLY:
             unchecked += _ALL_WEIGHTS
-        unchecked += f" Does each step need all that {next(iter(aside)).partition(' (')[0]} does?" if aside else ""
+        unchecked += "".join(_asked_of(run, function) for function in aside)
     stack_samples, small_us = stack_samples_of(run), SMALL_US.default
     if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
         unchecked += (
@@ -619,6 +619,14 @@ def _beside_training(run: Run) -> dict[str, float]:
     others = sum(((run.fit.get("python_in_steps") or {}).get("parts") or {}).values())
     is_apart = MOSTLY <= share <= 1 + A_TENTH - others
     return {line if line.startswith(f"{called} (") else called: share} if is_apart else {}
+
+
+def _asked_of(run: Run, function: str) -> str:
+    """Return what to ask of a function, with its line, that most of a step passes in."""
+    asked = f" Does each step need all that {function.partition(' (')[0]} does?"
+    if run.framework == "torch" and int(run.manifest.get("world_size", 1)) > 1:
+        asked += " If it exchanges gradients: DistributedDataParallel sends many at a time, while backward still runs."
+    return asked
 
 
 def _short_steps(run: Run) -> str:

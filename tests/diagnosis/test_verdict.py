@@ -91,6 +91,12 @@ def beside(function: str, count: int, line: str, **parts: float) -> Generated:
     return run
 
 
+def of_two_ranks(run: Generated) -> Generated:
+    run.facts["world_size"] = 2
+    run.facts["framework"] |= {"name": "torch", "backend": "torch"}
+    return run
+
+
 @pytest.mark.parametrize(
     "run, begins, there",
     [
@@ -123,6 +129,7 @@ def beside(function: str, count: int, line: str, **parts: float) -> Generated:
             NOT_HELD_UP,
             ": averages (train.py, line 38) 95 %, backward 4 %. Does each step need all that averages does?",
         ),
+        (of_two_ranks(beside("averages", 95, "averages (train.py, line 38)")), NOT_HELD_UP, "DistributedDataParallel"),
         (beside("norms", 77, "wait (a.py, line 9)"), NOT_HELD_UP, "of steps: norms 77 %. Does each step need all that"),
         (
             beside("Net.forward", 60, "Net.forward (a.py, line 3)", forward=0.6, backward=0.3),
