@@ -23,7 +23,7 @@ from typing import Any
 from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.cgroup import queued_ns_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
-from gpu_util_callback.steps.dispatch import is_library, library_of, name_of, package_of, path_of, place_of
+from gpu_util_callback.steps.dispatch import callee, is_library, library_of, package_of, path_of, place_of
 from gpu_util_callback.steps.frames import stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
@@ -177,7 +177,7 @@ class CallTimer:
         slow, called = work_of(*next(in_function, stack[at]))
         if at:
             self._libraries[library_of(stack[at - 1][0])] += 1
-            called = f"{package_of(stack[at - 1][0])}.{_function_of(stack[:at])}"
+            called = f"{package_of(stack[at - 1][0])}.{callee(code for code, _ in reversed(stack[:at]))}"
         self._lines[place_of(*stack[at])] += 1
         self._slow["model" if within else slow] += 1
         self._called[called] += 1
@@ -208,15 +208,7 @@ def _mostly(counts: Counter[str], samples: int) -> str | None:
 _LOCK = re.compile("lock|mutex|semaphore|condition", re.IGNORECASE)  # in the name of what a `with` holds
 _JOINS = frozenset({"append", "concatenate", "concat", "cat", "hstack", "vstack"})
 _COLLECTS = frozenset({"append", "extend", "asarray", "array", "tensor", "as_tensor", "from_numpy", "stack", "list"})
-# Functions around the one that the program calls, in libraries.
-_AROUND = re.compile(r"(.*\.)?(error_handler|_?wrap.*|_?inner|decorate_context|reraise.*|.*_call_impl|_fn|<lambda>)")
 _TRANSFORMS = frozenset({"torchvision", "torchaudio", "kornia", "albumentations", "torch_audiomentations"})
-
-
-def _function_of(called: list[tuple[CodeType, int]]) -> str:
-    """Return the function of a library that the program calls, of the frames inside the program's line."""
-    functions = [name_of(code) for code, _ in reversed(called)]
-    return next((name for name in functions if not _AROUND.fullmatch(name)), functions[0])
 
 
 def _of_model(stack: list[tuple[CodeType, int]]) -> int:

@@ -26,7 +26,7 @@ from gpu_util_callback.recording.manifest_facts import Facts, Standstill, StuckF
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.steps.dispatch import is_library, name_of, path_of
+from gpu_util_callback.steps.dispatch import callee, is_library, name_of, path_of
 from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
 from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
 
@@ -79,8 +79,6 @@ _TRACES = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_j
 _KERAS = ("keras/src/trainers/", "keras/src/backend/")
 _LEAVES = "keras/src/utils/traceback_utils"
 _OURS = "gpu_util_callback/"
-# Names of functions that decorators put around others.
-_AROUND = frozenset({"wrapper", "wrapped", "inner", "error_handler", "wrapped_func", "decorate_context"})
 
 
 class ThreadPlace(NamedTuple):
@@ -101,9 +99,9 @@ def where_is(stack: Stack) -> ThreadPlace:
             line = f"`{name_of(code)}` at {path_of(code).rpartition('/')[2]}:{number}"
             break
         within.append(code)
-    calls = [name_of(code) for code in within if _OURS not in path_of(code) and code.co_name not in _AROUND]
+    called = callee(code for code in reversed(within) if _OURS not in path_of(code))
     fetches, collective = (any(_lies_in(code, paths) for code in within) for paths in (_INPUT, _COLLECTIVES))
-    return ThreadPlace(line, calls[-1] if calls else "", fetches, collective)
+    return ThreadPlace(line, called, fetches, collective)
 
 
 def _lies_in(code: CodeType, paths: Iterable[str]) -> bool:

@@ -14,6 +14,7 @@ import inspect
 import linecache
 import os
 import random
+import re
 import sys
 import textwrap
 import threading
@@ -624,6 +625,16 @@ def exchange_in(stack: Stack) -> str:
     return "" if _GRADIENTS & names and "object" not in call else f"{module}.{call}"
 
 
+# Functions around the one that the program calls, in libraries.
+_AROUND = re.compile(r"(.*\.)?(error_handler|_?wrap.*|_?inner|decorate_context|reraise.*|.*_call_impl|_fn|<lambda>)")
+
+
+def callee(codes: Iterable[CodeType]) -> str:
+    """Return the function that a program calls, of the libraries' that its line is in, outermost first; "" = none."""
+    names = [name_of(code) for code in codes]
+    return next((name for name in names if not _AROUND.fullmatch(name)), "".join(names[:1]))
+
+
 def called_in(stack: Stack, instruction: int) -> str:
     """Return what the function of the outermost frame calls that is Python as well, and not the framework's; else "".
 
@@ -634,7 +645,9 @@ def called_in(stack: Stack, instruction: int) -> str:
     if len(stack) == 1:
         return OWN_PYTHON if dis.opname[code.co_code[instruction]].startswith(_INTERPRETS) else ""
     ours = "gpu_util_callback/" in path_of(code) or package_of(code) in _FRAMEWORKS
-    return exchange_in(stack) or ("" if ours else f"{package_of(code)}.{name_of(code)}")
+    return exchange_in(stack) or (
+        "" if ours else f"{package_of(code)}.{callee(inner for _, inner, _ in stack[-2::-1])}"
+    )
 
 
 def fetches(code: CodeType) -> bool:

@@ -557,3 +557,21 @@ def test_a_wait_for_input_promises_nothing_while_a_thread_keeps_the_lock():
     assert spans["input_bound"]["advice"]["text"] == spans["host_stall"]["advice"]["text"]
     assert spans["input_bound"]["evidence"]["held_up_by"] == "Python's lock is kept by train (train.py, line 17)"
     assert spans["host_stall"]["saves_s"] == spans["input_bound"]["saves_s"] == 0
+
+
+def test_a_librarys_decorator_is_not_what_the_program_calls():
+    """Seen: "torchmetrics.wrapped_func in each step", of a metric's `compute`."""
+
+    def decorator(function):
+        def wrapped_func():
+            return function()
+
+        return wrapped_func
+
+    def compute():
+        return 1
+
+    wrapped, own = decorator(compute).__code__, compute.__code__
+    assert dispatch.callee([wrapped, wrapped, own]) == dispatch.name_of(own)
+    assert dispatch.callee([wrapped]) == dispatch.name_of(wrapped)
+    assert dispatch.callee([]) == ""
