@@ -23,6 +23,14 @@ def test_every_floor_is_on_it():
     assert not {floor for floor in floors if floor not in MAP}
 
 
+def test_every_file_is_on_it_where_a_floor_lists_its_files():
+    package = REPOSITORY / "gpu_util_callback"
+    rooms = [path for path in package.rglob("*") if path.is_dir() and path.name not in ("rules", "host_stall", "cli")]
+    files = [file for room in rooms if room.parent.name != "backends" for file in room.glob("[!_]*.py")]
+    assert len(files) > 100
+    assert not [file.name for file in files if not re.search(rf"^ +{file.name} ", MAP, re.MULTILINE)]
+
+
 def test_each_row_of_what_we_rely_on_names_a_check_that_is_there():
     lines = (REPOSITORY / "docs" / "relied-on.md").read_text(encoding="utf-8").splitlines()
     rows = [row for line in lines if len(row := line.split("|")) == 6 and row[2].strip() not in ("seen in", "---")]

@@ -1,4 +1,4 @@
-"""Advice on what makes batches in Python: DataLoader, PyDataset, generator, arrays, Grain."""
+"""Advice on what makes batches in Python: DataLoader, PyDataset, generator, Grain."""
 
 import math
 from collections.abc import Callable
