@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from gpu_util_callback.diagnosis.advice.input_work import KINDS
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,11 @@ def test_no_remedy_promises_what_nothing_has_measured():
     """One that nobody can show asks a question, or says what limits the run without a number."""
     unproven = [(place, said(given)) for _, place, given in remedies() if promises(given) and "proof" not in given]
     assert unproven == []
+
+
+def test_no_work_of_a_line_promises_what_nothing_has_measured():
+    """They share one entry of the table, which takes the proof of the kind at hand."""
+    assert [kind.does for kind in KINDS if kind.share and not (kind.asks or kind.proof)] == []
 
 
 def proofs() -> list[str]:

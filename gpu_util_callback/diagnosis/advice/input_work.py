@@ -20,7 +20,7 @@ class LineWork:
         changes: what else the remedy changes; asks: a question whose answer must be yes.
         once: the remedy makes its results before training, where they repeat.
         share: of its time that the remedy saves, 0-1; 0 = not known, what it does may be needed.
-        proof: what measured its gain, as in `Entry`, beside that of rows taken one by one.
+        proof: what measured its gain, as in `Entry`.
     """
 
     does: str
@@ -62,6 +62,7 @@ _BY_REASON = (
         "rows",
         "x = x[rows]  # rows: the numbers of a whole batch; in place of stacking x[i] for each",
         share=0.9,
+        proof="blind/fifth/row_by_row",
     ),
     LineWork(
         "it takes rows out of a table one by one",
@@ -69,6 +70,7 @@ _BY_REASON = (
         r"^pandas\..*\.(__getitem__|iterrows|itertuples|query|xs|i?loc|i?at)$",
         code="values = table[columns].to_numpy()  # once, in __init__; then values[i] or values[rows]",
         share=0.9,
+        proof="blind/first/pandas_rows",
     ),
     LineWork(
         "each operation on the arrays starts from Python",
@@ -124,7 +126,7 @@ it makes an array of a list, number by number
 Make NumPy arrays of the data once, and join parts of these by np.stack
 """
 _LINES = _BY_CALL.strip().splitlines()
-_KINDS = (*_BY_REASON, *map(LineWork, _LINES[1::3], _LINES[2::3], _LINES[0::3]))
+KINDS = (*_BY_REASON, *map(LineWork, _LINES[1::3], _LINES[2::3], _LINES[0::3]))
 
 
 def work_of(wait: InputWait) -> LineWork | None:
@@ -135,4 +137,4 @@ def work_of(wait: InputWait) -> LineWork | None:
         called = f"{library}." if library and wait.in_library(library) else "" if slow else None
     if called is None or (call.get("samples") or 0) < 2 * A_FEW or wait.made_at_once:
         return None
-    return next((kind for kind in _KINDS if kind.slow in ("", slow) and re.search(kind.called, called)), None)
+    return next((kind for kind in KINDS if kind.slow in ("", slow) and re.search(kind.called, called)), None)

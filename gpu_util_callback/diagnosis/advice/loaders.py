@@ -333,7 +333,6 @@ OF_CALLS = (
         "work of the line",
         when=lambda wait: (
             (work := work_of(wait)) is not None
-            and bool(work.share)
             and (not work.once or (wait.later_passes > 0 and wait.repeats is not False))
             and (work.once or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data"))
         ),
@@ -342,7 +341,7 @@ OF_CALLS = (
         remedy=_of_line("instead"),
         code=_of_line("code"),
         saves=lambda wait: wait.line_share * (_made_once(wait) if _of_line("once")(wait) else _of_line("share")(wait)),
-        proof="blind/fifth/row_by_row",
+        proof=_of_line("proof"),
     ),
     Entry(
         "file read once",

@@ -53,7 +53,7 @@ class Entry:
     before: Words = ""
     frees_cores: bool | Callable[[Any], bool] = False
     untried: str = ""
-    proof: str = ""
+    proof: Words = ""
 
     def question(self, measure: Any) -> str:
         """Return what a measure leaves open of the conditions; "" where all of them were observed."""
@@ -83,7 +83,7 @@ class Entry:
             otherwise=Advice(sentences[0]) if self.alters_training else None,
             changes=changes,
             untried=self.untried,
-            proof=self.proof,
+            proof=_filled(self.proof, measure),
             frees_cores=self.frees_cores(measure) if callable(self.frees_cores) else self.frees_cores,
         )
 

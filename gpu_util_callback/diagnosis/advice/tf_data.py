@@ -96,10 +96,10 @@ def _short_calls(wait: InputWait) -> bool:
 def _samples(wait: InputWait) -> bool:
     """Return whether the slow stage is `sample_from_datasets`, or draws its choices."""
     stage = wait.stage
-    if stage is None:
-        return False
     sampler = next((other for other in wait.stages if other.op.startswith("DirectedInterleave")), None)
-    return sampler is not None and (stage is sampler or (stage.place > sampler.place and "library" in stage.flags))
+    if stage is None or sampler is None:
+        return False
+    return stage is sampler or (stage.place > sampler.place and "library" in stage.flags)
 
 
 def _waiting_python_ms(wait: InputWait) -> float:
@@ -717,7 +717,7 @@ LIMITS = (
     ),
     Entry(
         "Python",
-        when=lambda wait: (is_python(wait)) and wait.waits is False,
+        when=lambda wait: is_python(wait) and wait.waits is False,
         says="{takes}. {call_name} computes in Python, and Python runs one thread at a time. "
         "Write it with TensorFlow operations (tf.image, tf.io, tf.strings): they run in parallel.",
     ),

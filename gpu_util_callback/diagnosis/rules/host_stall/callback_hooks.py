@@ -37,8 +37,7 @@ def find_epoch_hooks(run: Run, limits: Limits) -> Findings:
         else:
             advice = callbacks.at_epochs(callbacks.EpochWork(run, name, often, took, span_ns, often))
         fired = chosen(limits, "callback_pct", "lost_pct") | {"times": limits["min_occurrences"]}
-        title = _title(name, kind)
-        yield stall(run, title, name, where, lost, active, evidence, advice, calls, threshold=fired)
+        yield stall(run, _title(name, kind), name, where, lost, active, evidence, advice, calls, threshold=fired)
 
 
 def find_batch_hooks(run: Run, limits: Limits) -> Findings:
