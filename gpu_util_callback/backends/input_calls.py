@@ -174,7 +174,7 @@ class CallTimer:
         if at is None:
             return
         in_function = (frame for frame in stack[at:] if not frame[0].co_name.startswith("<"))
-        slow, called = work_of(*next(in_function, stack[at]))
+        slow, called = read_statement(*next(in_function, stack[at]))
         if at:
             self._libraries[library_of(stack[at - 1][0])] += 1
             called = f"{package_of(stack[at - 1][0])}.{callee(code for code, _ in reversed(stack[:at]))}"
@@ -224,7 +224,7 @@ def _of_model(stack: list[tuple[CodeType, int]]) -> int:
 
 
 @functools.lru_cache(4096)
-def work_of(code: CodeType, line: int) -> tuple[str, str]:
+def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     """Return why a statement of a function is slow, and what it calls as written, from its source; "" = not known.
 
     Slow are "lock": it waits for one; "draw": it puts rows in a random order; "rows": it takes elements of an array
@@ -253,7 +253,7 @@ def _dotted(function: ast.expr) -> str:
 
 
 def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast.Call]) -> str:
-    """Return why a statement is slow, as `work_of` does.
+    """Return why a statement is slow, as `read_statement` does.
 
     Args:
         around: the statements that it is in, itself the last.

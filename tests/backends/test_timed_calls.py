@@ -332,7 +332,7 @@ def test_why_a_statement_is_slow_is_read_from_its_source(tmp_path):
     for number, line in enumerate(SOURCE.splitlines(), 1):
         _, marked, expected = line.partition("  #")
         if marked:
-            slow, called = input_calls.work_of(names["batches"].__code__, number)
+            slow, called = input_calls.read_statement(names["batches"].__code__, number)
             assert [slow or "-" * bool(called), called] == [*expected.strip().partition(" ")[::2]], line
 
 

@@ -14,7 +14,7 @@ import pytest
 from generated_runs import GPU, Generated
 
 from gpu_util_callback.backends.functions import TimedBatches
-from gpu_util_callback.backends.input_calls import work_of
+from gpu_util_callback.backends.input_calls import read_statement
 from gpu_util_callback.steps import dispatch
 from gpu_util_callback.steps.dispatch import (
     OWN_PYTHON,
@@ -417,7 +417,7 @@ batch = x[rows]
 def test_lines_that_wait_for_a_lock_or_order_all_rows_are_told_by_their_source(tmp_path, line, why):
     path = tmp_path / "slow.py"
     path.write_text(f"{line}\n    pass" if line.endswith(":") else line)
-    assert work_of(compile(path.read_text(), str(path), "exec"), 1)[0] == why
+    assert read_statement(compile(path.read_text(), str(path), "exec"), 1)[0] == why
 
 
 # ---- exchanges between ranks -------------------------------------------------------------
