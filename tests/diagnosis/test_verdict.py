@@ -78,7 +78,7 @@ def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: fl
     return run
 
 
-def beside(function: str, count: int, line: str, **parts: float) -> Generated:
+def beside(function: str, count: int, line: str, operations_in: str | None = None, **parts: float) -> Generated:
     """A run that so many of 100 stack samples saw in a function of the program's, mostly at a line."""
     run = in_parts(100, **parts)
     run.facts["fit"]["dispatch"] = {
@@ -87,6 +87,7 @@ def beside(function: str, count: int, line: str, **parts: float) -> Generated:
         "in_called": count,
         "own": count,
         "own_at": line,
+        "function": operations_in,
     }
     return run
 
@@ -129,8 +130,17 @@ def of_two_ranks(run: Generated) -> Generated:
             NOT_HELD_UP,
             ": averages (train.py, line 38) 95 %, backward 4 %. Does each step need all that averages does?",
         ),
-        (of_two_ranks(beside("averages", 95, "averages (train.py, line 38)")), NOT_HELD_UP, "DistributedDataParallel"),
-        (beside("norms", 77, "wait (a.py, line 9)"), NOT_HELD_UP, "of steps: norms 77 %. Does each step need all that"),
+        (
+            of_two_ranks(beside("averages", 95, "averages (train.py, line 38)", backward=0.04)),
+            NOT_HELD_UP,
+            "DistributedDataParallel",
+        ),
+        (
+            beside("norms", 77, "wait (a.py, line 9)", operations_in="norms"),
+            NOT_HELD_UP,
+            "of steps: norms 77 %. Does each step need all that",
+        ),
+        (beside("train_on", 98, "train_on (a.py, line 9)"), NOT_HELD_UP, "the inside of steps was not checked."),
         (
             beside("Net.forward", 60, "Net.forward (a.py, line 3)", forward=0.6, backward=0.3),
             "",
