@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.report_types import RunReport, TotalSums
-from gpu_util_callback.diagnosis.run_reports import run_reports
+from gpu_util_callback.diagnosis.report_types import LogdirReport, RunReport, TotalSums
+from gpu_util_callback.diagnosis.run_reports import logdir_report
 from gpu_util_callback.diagnosis.survey import Row, Stored, Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
@@ -118,14 +118,14 @@ TAIL = """</script>
 
 
 def html_report(
-    recordings: Iterable[Recording], logdir: str = "", thresholds: Mapping | None = None, shown: Sequence[str] = ()
+    recordings: Iterable[Recording], logdir: str = "", report: LogdirReport | None = None, shown: Sequence[str] = ()
 ) -> Iterator[str]:
     """Return a self-contained page in pieces: reports, spans, and lanes at a resolution that fits a file.
 
     Args:
         recordings: at least one; the first is not shown first, the newest is.
         logdir: where they are from, as shown on the page.
-        thresholds: for the rules, as for `diagnose`.
+        report: of these recordings, where it was made before; its problems are shown, too.
         shown: ids of those that are open at first: one, and what it is compared with.
 
     Raises: UnusableInput when there is no recording, or the tab was not built.
@@ -134,25 +134,25 @@ def html_report(
     if not recordings:
         raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
     clocks = SessionClocks()
-    judged, problems = run_reports(recordings, thresholds)
-    reports = {recording.id: report for recording, report in judged}
+    report = report or logdir_report(recordings)
+    reports = {run["id"]: run for run in report["runs"]}
+    problems = [*reported(recordings.problems), *report.get("problems", ())]
+    judged = [recording for recording in recordings if recording.id in reports]
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
     replies, included = Stored(), set()  # not all in memory
-    for recording, report in judged:
+    for recording in judged:
         try:
-            job = job_reply(recording, [of for of, _ in judged], lambda of: reports[of.id], clocks)
-            replies.append(f"{_text(recording.id)}:{_text({**_recording(recording, report, room), 'job': job})}")
+            job, run = job_reply(recording, judged, lambda of: reports[of.id], clocks), reports[recording.id]
+            replies.append(f"{_text(recording.id)}:{_text({**_recording(recording, run, room), 'job': job})}")
             included.add(recording.id)
         except Exception as error:
-            problems.append(unexpected(recording.path, error))
+            problems += reported([unexpected(recording.path, error)])
         recording.release()
     names = sorted({recording.run for recording in recordings})
-    head = runs_head({"logdir": without_secrets(logdir)}, names, reported([*recordings.problems, *problems]))
     rows = [listed(recording, report=reports[recording.id]) for recording in recordings if recording.id in included]
     data = {
-        "runs": {**head, "recordings": rows},
-        # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
-        "total": None if thresholds else _sums([recording for recording, _ in judged]),
+        "runs": {**runs_head({"logdir": without_secrets(logdir)}, names, problems), "recordings": rows},
+        "total": _sums(judged, reports),
         "shown": [id for id in shown if id in included],
     }
     return _page(data, replies)
@@ -188,12 +188,14 @@ def _text(data: object) -> str:
     return json.dumps(plain(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _sums(recordings: Sequence[Recording]) -> TotalReply | None:
-    """Return the sums above the table of several runs; None where there is nothing to sum up."""
+def _sums(recordings: Sequence[Recording], reports: Mapping[str, RunReport]) -> TotalReply | None:
+    """Return the sums above the table of several runs, of their reports; None where there is nothing to sum up."""
     rows = []
     for recording in recordings:
+        report = reports[recording.id]
+        active_pct = {str(gpu["index"]): gpu["utilization_pct"]["mean"] for gpu in report["gpus"]}
         try:
-            rows.append(row_of_open(recording, recompute=True))
+            rows.append(row_of_open(recording, {**report, "gpu_active_pct": active_pct}))
         except Exception:  # its own problems are listed; the table has its row without sums
             logger.exception("summing up %s failed", recording.path)
     return total_reply(total(Survey(Stored(rows)))) if len(rows) > 1 else None
@@ -205,10 +207,8 @@ def _recording(recording: Recording, report: RunReport, room: int) -> dict[str, 
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
     series = sum(len(lane["series"]) for lane in lanes) or 1
-    buckets = room // (2 * 12 * series)
-    buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
-    names = [lane["id"] for lane in lanes]
-    parts = [names[at : at + MAX_LANES] for at in range(0, len(names), MAX_LANES)]
+    buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, room // (2 * 12 * series)))
+    parts = [[lane["id"] for lane in lanes[at : at + MAX_LANES]] for at in range(0, len(lanes), MAX_LANES)]
     tiles: dict[str, dict[str, Any]] = {}
     lengths = {"step": extent["last_step"] + 1, "time": extent["end_ns"] - extent["start_ns"]}
     for axis, length in lengths.items():
@@ -221,8 +221,7 @@ def _recording(recording: Recording, report: RunReport, room: int) -> dict[str, 
         )
         tiles[axis] = {"level": level, "blocks": [base64.b64encode(block).decode() for block in blocks]}
     windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
-    numbers = [window["window"] for window in windows]
-    traced = {str(number): window_reply(recording, number, MOST_KERNELS) for number in numbers}
+    traced = {str(each["window"]): window_reply(recording, each["window"], MOST_KERNELS) for each in windows}
     reply["finest"] = {"step": tiles["step"]["level"], "time": tiles["time"]["level"]}
     reply["windows"] = windows
     reply["problems"] = reported(recording.problems)  # some are found when tiles are made

@@ -15,7 +15,7 @@ from tensorboard.plugins.base_plugin import FrontendMetadata
 from werkzeug import wrappers
 
 from gpu_util_callback import daemon
-from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis import diagnose, run_report
 from gpu_util_callback.diagnosis.report_types import RunReport
 from gpu_util_callback.diagnosis.survey import Row, Survey, row_of_open
 from gpu_util_callback.diagnosis.total_time import total
@@ -271,7 +271,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                     is_final = row["judged"] or going_on or is_long(recording)
                 if not is_final and row and time.monotonic() < until:
                     is_final = True  # once, also where that fails
-                    row = row_of_open(recording, recompute=True)
+                    row = row_of_open(recording, diagnose(recording))
             except Exception as error:  # it must not hide the others
                 survey.problems.append(unexpected(recording.path, error))
             undiagnosed += not is_final

@@ -94,11 +94,11 @@ def run(args: argparse.Namespace) -> int:
     thresholds = options.thresholds_given(args)
     check = _check(args)
     recordings = open_recordings(args.logdir, args.run, args.timeout)
+    report = logdir_report(recordings, thresholds)
     if args.html:
         from tensorboard_plugin.downloads import html_report
 
-        options.write_page(args.html, html_report(recordings, ", ".join(args.logdir), thresholds))
-    report = logdir_report(recordings, thresholds)
+        options.write_page(args.html, html_report(recordings, ", ".join(args.logdir), report))
     _warn(report.get("problems", ()))
     if not report["runs"]:
         raise UnusableInput("none of these recordings can be shown")

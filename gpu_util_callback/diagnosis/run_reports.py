@@ -65,19 +65,23 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
     """
     from gpu_util_callback.diagnosis.compare import add_promises
 
-    recordings = sorted(recordings, key=lambda recording: (recording.start_ns or 0, recording.id))
-    judged, problems = run_reports(recordings, thresholds)
-    runs = [run for _, run in judged]
-    sessions: dict[str, list[RunReport]] = {}
-    recordings_of: dict[str, list[Recording]] = {}
-    for recording, run in judged:
-        sessions.setdefault(run["session"], []).append(run)
-        recordings_of.setdefault(run["session"], []).append(recording)
+    runs: list[RunReport] = []
+    problems: list[Problem] = []
+    sessions: dict[str, list[tuple[RunReport, Recording]]] = {}
+    for recording in sorted(recordings, key=lambda recording: (recording.start_ns or 0, recording.id)):
+        try:
+            runs.append(run_report(recording, thresholds))
+            sessions.setdefault(runs[-1]["session"], []).append((runs[-1], recording))
+        except UnusableInput:  # an unknown threshold
+            raise
+        except Exception as error:
+            problems.append(unexpected(recording.path, error))
+        recording.release()
     add_promises(runs)
     report: LogdirReport = {
         "version": REPORT_VERSION,
         "runs": runs,
-        "sessions": [_session(name, members, recordings_of[name]) for name, members in sessions.items()],
+        "sessions": [_session(name, *map(list, zip(*members, strict=True))) for name, members in sessions.items()],
     }
     if problems:
         report["problems"] = reported(problems)
@@ -96,22 +100,6 @@ def _session(name: str, runs: list[RunReport], recordings: list[Recording]) -> S
         "findings": findings,
         "clocks": _clocks(recordings),
     }
-
-
-def run_reports(
-    recordings: Iterable[Recording], thresholds: Mapping | None = None
-) -> tuple[list[tuple[Recording, RunReport]], list[Problem]]:
-    """Return recordings with their reports, and the problems of recordings without a report."""
-    judged, problems = [], []
-    for recording in recordings:
-        try:
-            judged.append((recording, run_report(recording, thresholds)))
-        except UnusableInput:  # an unknown threshold
-            raise
-        except Exception as error:
-            problems.append(unexpected(recording.path, error))
-        recording.release()
-    return judged, problems
 
 
 def _clocks(recordings: list[Recording]) -> ClocksReport | None:

@@ -231,19 +231,18 @@ def _from_manifest(storage: Storage, place: Found, recompute: bool) -> Answer:
     return _row(place, summary, diagnosed=False), [Problem(path, left_out[0])] if left_out else []
 
 
-def row_of_open(recording: Recording, recompute: bool = False) -> Row:
-    """Return the row of an open recording, from what its recorder diagnosed.
+def row_of_open(recording: Recording, judged: Mapping | None = None) -> Row:
+    """Return the row of an open recording.
 
     Args:
-        recompute: diagnose it where its recorder did not; without that it is not judged.
+        judged: its diagnosis; None = what its recorder diagnosed, without which it is not judged.
     """
-    place = Found("", recording.run, recording.path)
-    stored = summary_as_diagnosed(recording, recording.status)
-    if stored is not None:
-        return _row(place, stored, diagnosed=False) | {"id": recording.id}
-    judged: Mapping = diagnose(recording) if recompute else {"findings": [], "spans": []}
-    row = _row(place, summary_of(recording, recording.status, judged), diagnosed=recompute)
-    return row | {"id": recording.id, "judged": row["judged"] and recompute}
+    place, status = Found("", recording.run, recording.path), recording.status
+    summary = None if judged else summary_as_diagnosed(recording, status)
+    diagnosed = bool(judged or summary)
+    summary = summary or summary_of(recording, status, judged or {"findings": [], "spans": []})
+    row = _row(place, summary, diagnosed=judged is not None)
+    return row | {"id": recording.id, "judged": row["judged"] and diagnosed}
 
 
 _shown = lru_cache(16)(without_secrets)  # the address of a log directory, of thousands of runs

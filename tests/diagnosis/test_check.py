@@ -9,7 +9,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.diagnosis import engine, logdir_report
 from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.recording import Recording, read_recordings
 
@@ -189,14 +189,25 @@ def test_thresholds_of_other_rules_or_damaged_ones_are_passed_over(tmp_path, tol
     assert one["thresholds"]["input_bound"]["wait_pct"] == 90 and one["spans"] == []
 
 
-def test_the_offline_tab_is_judged_by_the_thresholds_that_were_asked_for(logdir, tmp_path):
-    """Its data is JSON inside the page; the page has no findings if nothing reaches the limit."""
+def test_the_offline_tab_shows_what_the_report_judged_once(tmp_path, monkeypatch):
+    """Its runs and their sums are by the thresholds that were asked for: JSON inside the page."""
+    for seed, name in enumerate(("one", "two")):
+        run = Generated(seed=seed, gpus=[GPU])
+        run.steps(600, step_ms=10, wait_ms=10)
+        write(run, tmp_path / name)
+    judged = []
+    judge = engine.judge
+    monkeypatch.setattr(engine, "judge", lambda *of: judged.append(of) or judge(*of))
     page = tmp_path / "page.html"
-    limits = ["--threshold", "input_bound.wait_pct=90"]
-    assert main(["report", str(logdir), "--html", str(page), *limits]) == 0
-    assert '"cause":"input_bound"' not in page.read_text()
-    assert main(["report", str(logdir), "--html", str(page)]) == 0
-    assert '"cause":"input_bound"' in page.read_text()
+    for limits, input_bound in ((["--threshold", "input_bound.wait_pct=90"], False), ([], True)):
+        judged.clear()
+        assert main(["report", str(tmp_path), "--html", str(page), *limits]) == 0
+        assert len(judged) == 2, "each run once"
+        data = json.loads(page.read_text().split('id="gpu-utilization-data">')[1].split("</script>")[0])
+        shown = [one["reply"]["report"]["spans"] for one in data["recordings"].values()]
+        assert [bool(spans) for spans in shown] == [input_bound] * 2
+        assert len(data["total"]["runs"]) == 2
+        assert ("input_bound" in {cause["cause"] for cause in data["total"]["causes"]}) == input_bound
 
 
 def test_ci_gets_junit_and_a_summary(logdir, tmp_path, capsys, monkeypatch):
