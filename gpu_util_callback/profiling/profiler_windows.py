@@ -28,7 +28,7 @@ from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerFa
 from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader, WindowRows, cure_for
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable, WindowFacts
-from gpu_util_callback.recording.segments import SampleBlock, Tables, concatenate
+from gpu_util_callback.recording.segments import Tables, concatenate
 from gpu_util_callback.recording.storage import put, storage_for
 from gpu_util_callback.redaction import redacted_file
 
@@ -553,8 +553,6 @@ class Window:
         cost_s = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
             return
-        from_wall = windows.clock.from_wall
-        curves = rows.allocators if rows else []
         windows.keep(
             WindowResult(
                 window=planned.index,
@@ -566,7 +564,6 @@ class Window:
                 cost_s=cost_s,
                 events=rows.events if rows else 0,
                 tables=self._converted(rows, planned) if rows else {},
-                allocators=[replace(curve, time_ns=from_wall(curve.time_ns, self._began_ns)) for curve in curves],
                 look=planned.look,
             )
         )
@@ -649,7 +646,6 @@ class WindowResult:
         start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
         cost_s: its whole cost.
         tables: rows of `traced_steps`, `kernels` and `step_kernels`.
-        allocators: as of `WindowRows`, on the recording's clock.
         look: the request that it answers.
     """
 
@@ -662,7 +658,6 @@ class WindowResult:
     cost_s: float
     events: int
     tables: Tables
-    allocators: list[SampleBlock]
     look: str = ""
 
     def points(self) -> list[tuple[int, dict[str, float], int]]:
@@ -683,8 +678,8 @@ class WindowResult:
                 points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
         return [(step, values, ends[step]) for step, values in points.items()]
 
-    def add_to(self, tables: Tables, samples: list[SampleBlock]) -> None:
-        """Add its rows to those about to be written, and its allocators' curves to the samples."""
+    def add_to(self, tables: Tables) -> None:
+        """Add its rows to those about to be written."""
         phases = {
             "kind": ["profiler_window"],
             "name": [f"window {self.window}"],
@@ -700,7 +695,6 @@ class WindowResult:
             if rows and len(next(iter(rows.values()))):
                 earlier = [tables[name]] if name in tables else []
                 tables[name] = concatenate(name, [*earlier, {c: np.asarray(values) for c, values in rows.items()}])
-        samples += self.allocators
 
     def facts(self) -> dict[str, object]:
         """Return the window's facts for the manifest."""

@@ -14,9 +14,8 @@ import time
 from pathlib import Path
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.profiling.window_reader import WindowRows, allocator_curve
+from gpu_util_callback.profiling.window_reader import WindowRows
 from gpu_util_callback.traces import measure, read_trace
-from gpu_util_callback.traces.model import PS_PER_NS
 from gpu_util_callback.traces.recorded import recording_tables
 
 
@@ -28,18 +27,12 @@ def run(path: str) -> WindowRows:
     """
     trace = read_trace(path)
     analysis = measure(trace)
-    epoch_ns = trace.processes[0].epoch_ns or 0
-    curves = [
-        allocator_curve(allocator.device, allocator.time_ps // PS_PER_NS + epoch_ns, allocator.allocated_bytes)
-        for allocator in analysis.processes[0].allocators
-        if allocator.device >= 0
-    ]
     device_events = sum(len(d.events) for p in trace.processes for d in p.devices)
     events = device_events + sum(len(p.events) for p in trace.processes)
     if path.endswith(".json"):
         with Path(path).open("rb") as text, gzip.open(f"{path}.gz", "wb", 4) as packed:
             shutil.copyfileobj(text, packed)
-    return WindowRows(recording_tables(analysis), events, device_events, trace.problems, allocators=curves)
+    return WindowRows(recording_tables(analysis), events, device_events, trace.problems)
 
 
 def main(path: str, out: str) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu_util_callback.recording.segments import SampleBlock
 from gpu_util_callback.redaction import shortened
 
 
@@ -30,7 +29,6 @@ class WindowRows:
         device_events: of them, on GPUs.
         problems: lines of the profiler, such as dropped events.
         cpu_s: processor time that reading took.
-        allocators: the memory that the framework's allocators held of each GPU.
     """
 
     tables: dict[str, dict[str, np.ndarray]]
@@ -38,7 +36,6 @@ class WindowRows:
     device_events: int
     problems: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
-    allocators: list[SampleBlock] = field(default_factory=list)
 
 
 # The priority is set before the imports, which are most of the work: `python -m` would be too late.
@@ -93,13 +90,6 @@ class WindowReader:
             self._given_up = True
             if self._process is not None:
                 self._process.kill()
-
-
-def allocator_curve(gpu: int, time_ns: np.ndarray, allocated_bytes: np.ndarray) -> SampleBlock:
-    """Return the memory that an allocator held of a GPU, as samples for the recording."""
-    values = allocated_bytes.astype(np.float64).reshape(-1, 1)
-    # The allocators that are sampled are "gpu<i>/allocator".
-    return SampleBlock(f"gpu{gpu}/allocator_traced", ("allocated_bytes",), time_ns, values)
 
 
 def _start(file: Path, out: Path) -> subprocess.Popen[bytes]:

@@ -38,7 +38,7 @@ from gpu_util_callback.recorder.stuck_watch import StuckWatch, others_of_job
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Facts, Standstill, Unavailable
 from gpu_util_callback.recording.schema import FIT_GAP, STOPPED
-from gpu_util_callback.recording.segments import SampleBlock, Tables
+from gpu_util_callback.recording.segments import Tables
 from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.dispatch import DispatchWatch
 from gpu_util_callback.steps.frames import FitWatch
@@ -704,7 +704,7 @@ class Recorder:
             judge: make a report.
         """
         tables, samples = self.intake.take(last, self._ended_ns)
-        self._take_windows(tables, samples)
+        self._take_windows(tables)
         if self._stuck is not None:
             self._stuck.add(tables, samples)
             if last:
@@ -768,13 +768,13 @@ class Recorder:
         """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
-    def _take_windows(self, tables: Tables, samples: list[SampleBlock]) -> None:
-        """Add the rows, samples and points of the profiler windows that were read meanwhile."""
+    def _take_windows(self, tables: Tables) -> None:
+        """Add the rows and points of the profiler windows that were read meanwhile."""
         if self.windows is None:
             return
         try:
             for result in self.windows.drain():
-                result.add_to(tables, samples)
+                result.add_to(tables)
                 self.facts.setdefault("windows", []).append(result.facts())
                 self._look = "" if result.look else self._look
                 self._outputs.add_points(result.points())

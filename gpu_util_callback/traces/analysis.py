@@ -62,7 +62,6 @@ class ProcessAnalysis:
     devices: list[DeviceAnalysis]
     host_ops: list[hostside.HostOp]
     stages: list[hostside.TracedStage]
-    allocators: list[hostside.AllocatorProfile]
     once: np.ndarray  # rows of the host's events that are paid for once
     late_rank: SourceLateRank | None = None
 
@@ -192,7 +191,6 @@ def measure(trace: Trace) -> Analysis:
                 devices=devices,
                 host_ops=hostside.host_ops(process, trace.names),
                 stages=hostside.pipeline_stages(process, trace.names),
-                allocators=hostside.allocator_profiles(process, trace.names),
                 once=once,
             )
         )

@@ -1,4 +1,4 @@
-"""The host's side of a trace: its framework, busiest ops, pipeline stages and allocators."""
+"""The host's side of a trace: its framework, busiest ops and pipeline stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from gpu_util_callback.traces.kernels import op_name, replayed
 from gpu_util_callback.traces.model import KERNELS, PS_PER_MS, PS_PER_NS, HostKind, Names, Process, Trace, groups
 from gpu_util_callback.traces.steps import Steps
 
-_CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
 # Stages that wait for others and pass on what those made.
 _PASSES_ON = re.compile(r"(Root|Prefetch|Model|Options|MaxIntraOpParallelism|PrivateThreadPool)(V\d+)?$")
@@ -109,55 +108,6 @@ def _hands_over(path: str) -> bool:
     """
     within, _, name = path.rpartition("::")
     return name.startswith("Generator") and not within.rpartition("::")[2].startswith("FlatMap")
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorProfile:
-    """The memory of one of the framework's allocators over the trace; None = unknown."""
-
-    allocator: str
-    device: int  # -1 = host memory
-    peak_bytes: int | None  # the allocator's own high-water mark
-    max_allocated_bytes: int | None  # within the trace
-    min_available_bytes: int | None
-    fragmentation_at_peak: float | None
-    events: int
-    time_ps: np.ndarray  # int64[≤ 512]: the curve, its highest points kept
-    allocated_bytes: np.ndarray  # int64[≤ 512]
-
-
-def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]:
-    """Return one profile per allocator and device, device memory first; limited to the busiest."""
-    readings = process.allocator
-    keys = readings.device.astype(np.int64) * (len(names) + 1) + readings.allocator
-    result = []
-    for rows in sorted((rows for _, rows in groups(keys)), key=len, reverse=True)[: limits.MAX_ALLOCATORS]:
-        mine = readings.take(rows)
-        top = int(np.argmax(mine.allocated_bytes))
-        fragmentation = float(mine.fragmentation[top])
-        available = mine.available_bytes[mine.available_bytes >= 0]
-        # The highest reading of each of equal runs of readings: no peak is lost.
-        edges = np.unique(np.linspace(0, len(mine), _CURVE_POINTS + 1).astype(np.int64)[:-1])
-        best = np.maximum.reduceat(mine.allocated_bytes, edges)
-        edges, best = edges[best >= 0], best[best >= 0]
-        result.append(
-            AllocatorProfile(
-                allocator=names[int(mine.allocator[0])],
-                device=int(mine.device[0]),
-                peak_bytes=_none_if_negative(mine.peak_bytes.max()),
-                max_allocated_bytes=_none_if_negative(mine.allocated_bytes[top]),
-                min_available_bytes=int(available.min()) if len(available) else None,
-                fragmentation_at_peak=fragmentation if 0 <= fragmentation <= 1 else None,
-                events=len(mine),
-                time_ps=mine.time_ps[edges],
-                allocated_bytes=best,
-            )
-        )
-    return sorted(result, key=lambda p: (p.device < 0, p.device, p.allocator))
-
-
-def _none_if_negative(value) -> int | None:
-    return int(value) if value >= 0 else None
 
 
 def culprit(process: Process, names: Names, idle: Intervals) -> str:

@@ -171,11 +171,6 @@ def _samples(p: ProcessAnalysis, zero_ns: int):
     """Yield curves of a trace as sample groups: (group, columns, times, values)."""
     for d in p.devices:
         yield _busy_curve(p, d, zero_ns)
-    for a in p.allocators:
-        group = f"gpu{a.device}/allocator" if a.device >= 0 else "host/allocator"
-        column = f"{a.allocator} allocated_bytes"
-        values = a.allocated_bytes.astype(np.float64)[:, None]
-        yield group, (column,), a.time_ps // PS_PER_NS + zero_ns, values
     for c in p.process.counters:
         times = c.time_ps // PS_PER_NS + zero_ns
         yield f"gpu{c.device}/metrics", (c.name,), times, c.value[:, None]

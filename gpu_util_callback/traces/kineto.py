@@ -30,7 +30,6 @@ from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number, o
 from gpu_util_callback.traces.model import (
     KERNELS,
     PS_PER_US,
-    AllocatorEvents,
     Device,
     DeviceEvents,
     DeviceKind,
@@ -342,7 +341,6 @@ class _TextReader:
         self.thread_names: dict[tuple[object, object], str] = {}
         self.plain = _PlainEvents(names)
         self.window_end: int | None = None
-        self.allocations: dict[tuple[int, int], tuple[array, array]] = {}
         self.unusable = 0
         self.count = 0
         self.marks = 0
@@ -399,7 +397,8 @@ class _TextReader:
             self.count += 1
             self._complete(event, start, end)
         elif phase == "i" or phase == "I":
-            self._instant(event)
+            if event.get("name") == "Record Window End":
+                self.window_end = to_ps(event.get("ts"))
         elif phase == "M":
             self._metadata(event)
         elif isinstance(phase, str) and (phase in self.others or len(self.others) < _PHASES):
@@ -454,33 +453,6 @@ class _TextReader:
                 return limits.MAX_THREADS - 1
             index = self.threads[key] = len(self.threads)
         return index
-
-    def _instant(self, event: dict) -> None:
-        """Add an instant: an allocation with the memory after it, or the window's end."""
-        name = event.get("name")
-        start = to_ps(event.get("ts"))
-        if start is None:
-            return
-        if name == "Record Window End":
-            self.window_end = start
-            return
-        arguments = event.get("args")
-        if name != "[memory]" or type(arguments) is not dict:
-            return
-        if self.zero is None:
-            self.zero = start
-        total = integer(arguments.get("Total Allocated"))
-        if total < 0 or abs(start - self.zero) >= 1 << 61:
-            return
-        cuda = integer(arguments.get("Device Type")) in (1, 20)  # c10::DeviceType CUDA, PrivateUse
-        device = integer(arguments.get("Device Id")) if cuda else -1
-        if device > limits.MAX_ORDINAL or device < -1:
-            self.device.without_device += 1
-            return
-        key = (device, int(cuda))
-        times, totals = self.allocations.setdefault(key, (array("q"), array("q")))
-        times.append(start - self.zero)
-        totals.append(total)
 
     def _metadata(self, event: dict) -> None:
         """Take the name of a process or thread."""
@@ -575,7 +547,6 @@ class _TextReader:
             devices=devices,
             threads=threads,
             events=host_events,
-            allocator=self._allocator(),
             shapes=shapes,
             rank=rank if 0 <= rank <= limits.MAX_FACT else None,
             epoch_ns=_epoch(members, zero),
@@ -590,21 +561,6 @@ class _TextReader:
             if name:
                 return f"{name} {pid}" if rank < 0 else f"rank {rank}"
         return f"rank {rank}" if rank >= 0 else "host"
-
-    def _allocator(self) -> AllocatorEvents:
-        parts = []
-        for (device, cuda), (time_ps, allocated) in self.allocations.items():
-            name = self.names.id(f"torch GPU {device}" if cuda else "torch CPU")
-            n = len(time_ps)
-            parts.append(
-                AllocatorEvents.build(
-                    time_ps=np.frombuffer(time_ps, np.int64),
-                    allocator=np.full(n, name),
-                    device=np.full(n, device if cuda else -1),
-                    allocated_bytes=np.frombuffer(allocated, np.int64),
-                )
-            )
-        return AllocatorEvents.concat(parts).in_order()
 
 
 class _PlainEvents(_Rows):

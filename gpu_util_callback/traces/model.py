@@ -170,7 +170,6 @@ _INT32 = {"dtype": np.int32, "absent": -1}
 _GRAPH = {"dtype": np.int64, "absent": 0}
 _KIND = {"dtype": np.int8, "absent": -1}
 _FLAG = {"dtype": np.int8, "absent": 0}
-_FLOAT = {"dtype": np.float64, "absent": np.nan}
 
 
 @dataclass(slots=True)
@@ -239,23 +238,6 @@ class HostEvents(Events):
         """Return the events (rows) of an event's thread in which it lies, itself among them."""
         around = (self.start_ps <= self.start_ps[row]) & (self.end_ps >= self.end_ps[row])
         return np.flatnonzero(around & (self.thread == self.thread[row]))
-
-
-@dataclass(slots=True)
-class AllocatorEvents(Columns):
-    """Readings of the framework's own allocators, sorted by time."""
-
-    time_ps: np.ndarray = field(metadata=_INT64)
-    allocator: np.ndarray = field(metadata=_INT32)
-    device: np.ndarray = field(metadata=_INT32)  # device index, -1 = host memory
-    allocated_bytes: np.ndarray = field(metadata=_INT64)
-    available_bytes: np.ndarray = field(metadata=_INT64)
-    peak_bytes: np.ndarray = field(metadata=_INT64)
-    fragmentation: np.ndarray = field(metadata=_FLOAT)
-
-    def in_order(self):
-        """Return the readings by their time."""
-        return self.take(np.argsort(self.time_ps, kind="stable"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +342,6 @@ class Process:
     devices: list[Device]
     threads: list[str]  # their names
     events: HostEvents
-    allocator: AllocatorEvents
     shapes: list[KernelShape]
     counters: list[Counter] = field(default_factory=list)
     pid: int | None = None

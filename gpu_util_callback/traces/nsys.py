@@ -25,7 +25,6 @@ from gpu_util_callback.traces.foreign import READABLE, ROCPD
 from gpu_util_callback.traces.limits import epoch, gpu_facts
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
-    AllocatorEvents,
     Counter,
     Device,
     DeviceEvents,
@@ -352,7 +351,7 @@ class _TableReader:
         pids = {*np.unique(work_pid).tolist(), *np.unique(call_pid).tolist()} or set(np.unique(range_pid).tolist())
         if len(pids) > limits.MAX_PROCESSES:
             raise UnusableInput(f"{file.path}: {len(pids):,} processes; export those of the training alone")
-        memory, process_names, thread_names = self._memory(), self._process_names(), self._thread_names()
+        process_names, thread_names = self._process_names(), self._thread_names()
         epoch_ns = epoch(next(file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)), (None,))[0])
         work = DeviceEvents.concat([events for _, _, events in gpu.values()])
         device = np.concatenate([number for _, number, _ in gpu.values()])
@@ -372,7 +371,6 @@ class _TableReader:
                     devices=self._devices(pid, work.take(mine), device[mine], host),
                     threads=[thread_names.get(t, f"thread {t & 0xFFFFFF}") for t in threads.tolist()],
                     events=host,
-                    allocator=memory.get(pid, AllocatorEvents.concat([])),
                     shapes=self.shapes.all(),
                     pid=pid or None,
                     epoch_ns=epoch_ns,
@@ -564,41 +562,6 @@ class _TableReader:
             }
             gpus[index] = gpu["name"] if isinstance(gpu["name"], str) else "GPU", facts
         return gpus
-
-    def _memory(self) -> dict[int, AllocatorEvents]:
-        """Return the memory each process held on each device, from the driver's allocations."""
-        data = self.file.integers(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
-        )
-        size, when = data["bytes"], data["start"]
-        sane = (data["memKind"] == 2) & (size >= 0) & (size <= limits.MAX_AMOUNT)
-        sane &= (when > -_MAX_NS) & (when < _MAX_NS)
-        sane &= (data["deviceId"] >= 0) & (data["deviceId"] <= limits.MAX_ORDINAL)
-        rows = np.flatnonzero(sane)
-        rows = rows[np.argsort(when[rows], kind="stable")]
-        change = np.where(data["memoryOperationType"] == 0, 1, -1) * size
-        result: dict[int, AllocatorEvents] = {}
-        for pid, of_rows in groups(_pid(data["globalPid"][rows])):
-            mine = rows[of_rows]
-            parts = []
-            for device, of_mine in groups(data["deviceId"][mine]):
-                at = mine[of_mine]
-                # Floats: a sum of integers could exceed 64 bits.
-                held_bytes = np.maximum(np.cumsum(change[at].astype(np.float64)), 0)
-                held_bytes = np.minimum(held_bytes, limits.MAX_AMOUNT).astype(np.int64)
-                n = len(held_bytes)
-                parts.append(
-                    AllocatorEvents.build(
-                        time_ps=when[at] * PS_PER_NS,
-                        allocator=np.full(n, self.names.id(f"CUDA device {device}")),
-                        device=np.full(n, device),
-                        allocated_bytes=held_bytes,
-                        peak_bytes=np.maximum.accumulate(held_bytes),
-                    )
-                )
-            result[pid] = AllocatorEvents.concat(parts)
-        return result
 
     def _counters(self) -> None:
         """Read GPU metrics samples into the first process: they belong to GPUs, not processes."""

@@ -55,7 +55,6 @@ def trace_json(analysis: Analysis) -> TraceReport:
         "launches": list(map(_launches, analysis.devices)),
         "gaps": of_devices(_gaps),
         "counters": of_processes(_counters),
-        "memory": of_processes(_memory),
         "host_ops": of_processes(_host_ops),
         "pipeline": of_processes(_pipeline),
         "verdict": analysis.verdict,
@@ -192,22 +191,6 @@ def _counters(p: ProcessAnalysis) -> list[Row]:
         }
         for c in p.process.counters
         if len(c.value)
-    ]
-
-
-def _memory(p: ProcessAnalysis) -> list[Row]:
-    return [
-        {
-            "allocator": a.allocator,
-            "gpu": a.device if a.device >= 0 else None,
-            "peak_bytes": a.peak_bytes,
-            "max_allocated_bytes": a.max_allocated_bytes,
-            "min_available_bytes": a.min_available_bytes,
-            "fragmentation_at_peak": a.fragmentation_at_peak,
-            "events": a.events,
-            "curve": {"time_ms": [_ms(t) for t in a.time_ps.tolist()], "allocated_bytes": a.allocated_bytes.tolist()},
-        }
-        for a in p.allocators
     ]
 
 

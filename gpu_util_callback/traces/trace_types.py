@@ -129,7 +129,6 @@ class TraceReport(TraceDiagnosis):
     launches: list[Row]
     gaps: list[Row]
     counters: list[Row]
-    memory: list[Row]
     host_ops: list[Row]
     pipeline: list[Row]
     thresholds: dict[str, dict[str, Signed]]

@@ -27,7 +27,6 @@ from gpu_util_callback.traces.limits import (
 )
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
-    AllocatorEvents,
     Device,
     DeviceEvents,
     HostEvents,
@@ -114,7 +113,6 @@ def _align(trace: Trace) -> None:
         for events in process.all_events:
             events.start_ps += shift
             events.end_ps += shift
-        process.allocator.time_ps += shift
         process.epoch_ns = zero
 
 
@@ -156,7 +154,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     threads: list[str] = []
     shapes = Shapes()
     devices: list[Device] = []
-    host_parts: list[tuple[HostEvents, AllocatorEvents]] = []
+    host_parts: list[HostEvents] = []
     epoch_ns = epoch(zero_ns)
     implausible = 0
 
@@ -182,13 +180,12 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
         elif plane.name == "Task Environment" and not absolute:
             epoch_ns = epoch(plane.metadata.facts("profile_start_time").get("profile_start_time"))
         plane.lines.clear()  # memory for what was read
-    events = HostEvents.concat([events for events, _ in host_parts]).in_order()
-    allocator = AllocatorEvents.concat([allocations for _, allocations in host_parts]).in_order()
+    events = HostEvents.concat(host_parts).in_order()
     _leave_out_background_waits(events, names)
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
     devices.sort(key=lambda d: d.index)
-    process = Process(host or "host", devices, threads, events, allocator, shapes.all(), epoch_ns=epoch_ns)
+    process = Process(host or "host", devices, threads, events, shapes.all(), epoch_ns=epoch_ns)
     process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
     return process, problems
 

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.traces import limits, wire
-from gpu_util_callback.traces.limits import integer, ordinal
+from gpu_util_callback.traces.limits import integer
 from gpu_util_callback.traces.limits import number as number_of
 from gpu_util_callback.traces.model import (
-    AllocatorEvents,
     DeviceEvents,
     DeviceKind,
     HostEvents,
@@ -47,29 +46,17 @@ _DEVICE_STATS = (
     "theoretical_occupancy_pct",
     "cuda_graph_id",
 )
-_HOST_STATS = (
-    "step_num",
-    "_r",
-    "correlation_id",
-    "id",
-    "hlo_op",
-    "allocator_name",
-    "bytes_allocated",
-    "bytes_available",
-    "peak_bytes_in_use",
-    "fragmentation",
-)
+_HOST_STATS = ("step_num", "_r", "correlation_id", "id", "hlo_op")
 
-_DROP, _ALLOCATION = -1, -2
+_DROP = -1
 # The kind of a host event by its name: that of the first pattern that it has.
 _HOST_KINDS: tuple[tuple[int, re.Pattern[str]], ...] = (
-    (_ALLOCATION, re.compile(r"^Memory(All|Deall)ocation$")),
     # Instants and bookkeeping: most of a trace's host events, but no activity.
     (
         _DROP,
         re.compile(
             r"^(ThreadpoolListener::|ExecutorPropagateOutputs|ExecutorState::ProcessAsync|RecordUsage$"
-            r"|MemCpyAsync$|ThenExecuteCallback$)"
+            r"|MemCpyAsync$|ThenExecuteCallback$|Memory(All|Deall)ocation$)"
         ),
     ),
     (
@@ -254,7 +241,7 @@ def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
 
 
 def host_kind(name: str) -> int:
-    """Return the HostKind of a host event by name; negative: no activity (-2: an allocator)."""
+    """Return the HostKind of a host event by name; negative: no activity."""
     for kind, pattern in _HOST_KINDS:
         if pattern.search(name):
             return kind
@@ -264,14 +251,13 @@ def host_kind(name: str) -> int:
     return HostKind.OP if _OP.match(name) else HostKind.FRAMEWORK
 
 
-def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, AllocatorEvents]:
-    """Return the events of host threads, and the allocators' readings among them.
+def host_columns(batch: PlaneEvents, first_thread: int) -> HostEvents:
+    """Return the events of host threads.
 
     Args:
         first_thread: index of the thread of the process that the plane's first line is.
     """
     n = len(batch.metadata)
-    names = batch.names
     kind, name = batch.kinds(host_kind)
     keep = batch.keep & (kind != _DROP)
     stats = batch.decode_stats(_HOST_STATS, keep)
@@ -288,8 +274,7 @@ def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, All
     kind = np.where((kind == HostKind.FRAMEWORK) & hlo, HostKind.OP, kind)
     kind = np.where(steps, HostKind.STEP, kind)
 
-    mine = keep & (kind >= 0)
-    events = HostEvents.build(
+    return HostEvents.build(
         start_ps=batch.start_ps,
         end_ps=batch.end_ps,
         thread=batch.line + first_thread,
@@ -298,33 +283,7 @@ def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, All
         correlation=correlation,
         value=value,
         root=(stats["_r"].numbers(0) > 0).astype(np.int8),
-    ).take(mine)
-
-    readings = keep & (kind == _ALLOCATION)
-    if not readings.any():
-        return events, AllocatorEvents.concat([])
-    allocator = stats["allocator_name"].strings(names)
-    readings &= allocator >= 0
-    return events, AllocatorEvents.build(
-        time_ps=batch.start_ps,
-        allocator=allocator,
-        device=_allocator_devices(names, allocator),
-        allocated_bytes=stats["bytes_allocated"].numbers(),
-        available_bytes=stats["bytes_available"].numbers(),
-        peak_bytes=stats["peak_bytes_in_use"].numbers(),
-        fragmentation=stats["fragmentation"].numbers(np.nan, np.float64),
-    ).take(readings)
-
-
-def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
-    """Return the device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
-
-    def device(name: int) -> int:
-        match = re.match(r"GPU_(\d+)_", names[name])
-        index = ordinal(match[1]) if match else None
-        return -1 if index is None else index
-
-    return map_distinct(allocator, device, np.int32)
+    ).take(keep)
 
 
 def _key_values(text: str) -> dict[str, str]:

@@ -7,7 +7,6 @@ import numpy as np
 
 from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession
 from gpu_util_callback.profiling.window_reader import WindowRows
-from gpu_util_callback.recording.segments import SampleBlock
 
 
 class Door:
@@ -129,7 +128,6 @@ def rows(steps, gpu=0, problems=(), device_events=10, clock_ns=None):
         device_events=device_events,
         problems=list(problems),
         cpu_s=0.2,
-        allocators=[SampleBlock("gpu0/allocator_traced", ("allocated_bytes",), start, np.arange(n * 1.0)[:, None])],
     )
 
 
@@ -170,7 +168,7 @@ def reasons(windows):
 def tables_of(result):
     """The rows that a window adds to a recording."""
     tables = {}
-    result.add_to(tables, [])
+    result.add_to(tables)
     return tables
 
 

@@ -6,16 +6,7 @@ from hypothesis import strategies as st
 
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.breakdown import account
-from gpu_util_callback.traces.model import (
-    AllocatorEvents,
-    Device,
-    DeviceEvents,
-    DeviceKind,
-    HostEvents,
-    HostKind,
-    Names,
-    Process,
-)
+from gpu_util_callback.traces.model import Device, DeviceEvents, DeviceKind, HostEvents, HostKind, Names, Process
 from gpu_util_callback.traces.recorded import _to_ns
 from gpu_util_callback.traces.steps import find_steps
 
@@ -56,12 +47,7 @@ def random_process(seed: int, scale: int) -> Process:
         root=rng.integers(0, 2, m),
     )
     return Process(
-        host="h",
-        devices=[Device(0, "GPU", device)],
-        threads=["python", "tf_data_x"],
-        events=host,
-        allocator=AllocatorEvents.concat([]),
-        shapes=[],
+        host="h", devices=[Device(0, "GPU", device)], threads=["python", "tf_data_x"], events=host, shapes=[]
     )
 
 
