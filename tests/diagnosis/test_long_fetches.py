@@ -443,6 +443,7 @@ def test_why_the_line_of_a_generator_is_slow_is_said_with_the_line(slow, says):
 
 def test_one_order_of_rows_is_the_remedy_only_where_nothing_else_saves():
     call = {"slow": "draw", "samples": 20}
-    wait = types.SimpleNamespace(call_line="draws (a.py, line 9)", call_name="draws", named=call, made_at_once=False)
+    calls = types.SimpleNamespace(named=call)
+    wait = types.SimpleNamespace(call_line="draws (a.py, line 9)", call_name="draws", calls=calls, made_at_once=False)
     assert "order = rng.permutation(...)" in at_line(wait, Advice("It waits.")).code
     assert at_line(wait, Advice("It waits.", "loader = ...", saves=0.5)).code == "loader = ..."

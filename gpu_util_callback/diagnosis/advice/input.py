@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice import loaders, tf_data
 from gpu_util_callback.diagnosis.advice.host import LEFT
-from gpu_util_callback.diagnosis.advice.input_wait import InputWait
+from gpu_util_callback.diagnosis.advice.input_wait import NO_STAGE, InputWait
 from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
 from gpu_util_callback.diagnosis.advice.loaders import BATCH_I, CORE_FREE, GUARD, ITEM_WAITS, Workers
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
@@ -26,7 +27,7 @@ _OF_FIT = (
 # Nothing shows whether the loop wants the first batch of each pass.
 ITERATOR_EACH_STEP = Entry(
     "an iterator a step",
-    when=lambda wait: wait.one_step_a_pass,
+    when=lambda wait: wait.run.custom_loop and steps_an_epoch(wait.run) == 1,
     says="Each step makes an iterator of its own, so that the input starts again for each batch: "
     "{pace}. An iterator that is made once goes on with the next batch.",
 )
@@ -35,7 +36,7 @@ _ANYWHERE = ("dataloader", "grain")  # made by the library's workers, in loops a
 
 def advise(wait: InputWait) -> Advice:
     """Return the advice on a wait for input: the best remedy, or the limit where none helps."""
-    if wait.one_step_a_pass:
+    if ITERATOR_EACH_STEP.when(wait):
         return ITERATOR_EACH_STEP.advice(wait)
     of_kind = advise_kind(wait)
     if of_kind is not None:
@@ -54,7 +55,7 @@ def advise_kind(wait: InputWait) -> Advice | None:
     """
     of_fit = [table for word, table in _OF_FIT if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE)]
     loops = wait.kind or wait.run.custom_loop or wait.run.framework == "jax"
-    if not of_fit and (wait.stage is not None or wait.kind == "tf.data" or not loops):
+    if not of_fit and (wait.stage is not NO_STAGE or wait.kind == "tf.data" or not loops):
         if wait.run.framework == "torch" and not loops:  # nothing more is known of an imported trace
             return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
         return None
@@ -171,7 +172,9 @@ def _pooled(wait: InputWait) -> str:
     """Return code for a pool of threads or processes, each of which makes a whole batch."""
     workers = _workers(wait)
     dataset = "pydataset" in wait.kind
-    function, number = ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", wait.batches)
+    function, number = (
+        ("dataset.__getitem__", "len(dataset)") if dataset else ("make_batch", batches_an_epoch(wait.run))
+    )
     return (
         POOLED.format(**(PROCESSES if workers.processes else THREADS), workers=workers.count)
         + f"\ndataset = Pooled({function}, {number})"

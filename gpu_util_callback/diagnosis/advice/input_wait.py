@@ -1,22 +1,21 @@
 """Wait for input: its measurements, and the limits that decide a remedy's gain."""
 
-import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.cores import Cores, measure_cores
 from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, AGAIN, MOSTLY, Constant, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, MOSTLY, Constant, Count
 from gpu_util_callback.words import capitalized, percent
 
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
@@ -26,67 +25,149 @@ FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs sev
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 NO_MS = Constant(1e-6, "a wait that is nothing: shares are divided by it")
 YOURS = "your_function"  # in a line of code
+NO_STAGE = Stage("", "", 0.0, 0.0, 1.0, frozenset(), place=-1)  # of which nothing is known, behind all others
+ROWS_IN_MEMORY = "TensorDataset", "list", "tuple"  # datasets whose samples are there, so that nothing has to make them
+
+
+# -- what is measured ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Passes over the input.
+
+    With `steps_per_epoch`, an epoch may be shorter than a pass: the next one continues it. The length of an
+    input that repeats is that of all its passes.
+
+    Attributes:
+        steps: of a pass; 0 = not known.
+        first_end: the first step of the second pass; 0 = not known.
+        later: share (0-1) of a span's steps that come after the first pass, which a cache still has to make.
+    """
+
+    steps: int
+    first_end: int
+    later: float
+
+
+def measure_passes(run: Run, where: Range, stages: Sequence[Stage]) -> Passes:
+    """Measure how the steps of a span lie in the passes over the input."""
+    epoch, epochs = steps_an_epoch(run) or 0, run.fit.get("epochs")
+    repeats = any(stage.repeats for stage in stages)
+    steps = (None if repeats else run.fit.get("input_batches")) or epoch
+    cut = 0 < epoch < steps
+    passes = epochs * epoch / steps if cut and epochs is not None else epochs
+    ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
+    first_end = run.step_at(min(ends)) if ends else steps
+    # One iterator of what does not repeat, such as an endless generator's, makes a single pass in all epochs.
+    endless = run.fit.get("input_one_iterator") is True and bool(stages) and not repeats
+    if (passes is not None and passes <= 1) or endless:
+        later = 0.0
+    elif where.steps > 0 and where.end_step <= first_end and not run.ended and passes is not None:
+        later = 1 - 1 / passes  # the others are still to come
+    else:
+        later = (where.end_step - max(first_end, where.start_step)) / where.steps if where.steps > 0 else 1.0
+    return Passes(steps, first_end, max(0.0, min(1.0, later)))
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Python functions of the input, as they were timed and as samples of the stack met them.
+
+    Attributes:
+        timed: the timed ones, with the time of their few long calls unless these are told apart.
+        slowest: the timed one that takes most time in all; None = none was timed.
+        named: the one to be named: a DataLoader's part, else the slowest, or the one that most samples met.
+        part: the part of a DataLoader beside its dataset, or around it, that most samples met; None = none.
+        collates: most of the wait passes in the program's function that joins samples to a batch.
+        samples: of the stack in which the input was made.
+        outside_ms: the part of a step's wait outside the timed ones; 0.0 = little, or not known.
+    """
+
+    timed: Sequence[Mapping[str, Any]]
+    slowest: Mapping[str, Any] | None
+    named: Mapping[str, Any] | None
+    part: Mapping[str, Any] | None
+    collates: bool
+    samples: int
+    outside_ms: float
+
+
+def measure_calls(run: Run, lost_ms: float, rare: LongFetches | None) -> Calls:
+    """Measure who makes the input; the arguments are those of `InputWait`."""
+    calls: Sequence[Mapping[str, Any]] = run.fit.get("input_calls") or []
+    timed = [call if rare else _with_long(call) for call in calls if call.get("timed") and call.get("wall_ms")]
+    waited_ms = run.steps.total("input_wait_ns") / 1e6 - (rare.count * rare.each_ms if rare else 0.0)
+    # Of the whole run: its calls are not known step by step.
+    outside = 1 - sum(map(_all_ms, timed)) / waited_ms if timed and waited_ms > 0 else 0.0
+    outside_ms = outside * lost_ms if outside > LITTLE else 0.0
+    samples = sum(map(samples_of, calls))
+    most = [call for call in calls if samples_of(call) >= max(A_FEW, MOSTLY * samples)]
+    parts = [call for call in most if call.get("part") not in (None, "loader", "epoch_end")]
+    part = max(parts, key=samples_of, default=None)
+    collates = part["part"] == "collate_fn" if part else _joins(run, outside_ms > MOSTLY * lost_ms)
+    makes = [call for call in timed if call.get("part") or not (part or collates)]
+    slowest = max(makes, key=_all_ms, default=None)
+    items = [call for call in calls if samples_of(call) and not (call.get("part") or collates)]
+    named = part or slowest or max(items, key=samples_of, default=None)
+    return Calls(timed, slowest, named, part, collates, samples, outside_ms)
+
+
+def _joins(run: Run, outside: bool) -> bool:
+    """Return whether joining samples takes most of the wait, where samples of the stack met no part of a DataLoader.
+
+    Args:
+        outside: most of the wait is outside the timed functions.
+    """
+    fit = run.fit
+    unsampled = not any(call.get("part") for call in fit.get("input_calls") or [])
+    in_turns = "dataloader" in run.input_kind and not fit.get("input_workers")
+    there = fit.get("input_class") in ROWS_IN_MEMORY
+    return bool(fit.get("input_collate")) and (there or (outside and in_turns and unsampled))
 
 
 @dataclass(frozen=True)
 class InputWait:
-    """Wait for input, with all facts that the advice needs. Times are ms per batch.
+    """Wait for input in a span, with all that was measured about it. Times are ms per batch.
 
     Attributes:
         lost_ms: the avoidable part of a step's wait, without that for `rare` fetches.
         needed_ms: duration of a step without it: batches must come this fast.
-        stage: the stage to blame, the slowest; None = not known, or none is (`not_the_bottleneck`).
-        overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
-        not_the_bottleneck: stages are known, and none works long enough to explain the wait.
+        cores: those that this process can have, and who keeps them busy.
+        waits: making a batch mostly waits; False = it computes, None = not known.
+        handling: what Keras' `fit` does with a finished batch before a step gets it, as a clause; "" = little.
+        handling_ms: the part of the wait in which it does so; 0.0 = little, or not known.
         stages: all of them, slowest first.
         read_elsewhere: what is known of the stages was in part read of other batches than these.
         rare: the few long fetches that hold much of the wait; None = it is steady.
         rare_ms: the avoidable wait for these, by all steps of the span.
+        stage: the stage to blame, the slowest; `NO_STAGE` = not known, or none is (`not_the_bottleneck`).
+        overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
+        not_the_bottleneck: stages are known, and none works long enough to explain the wait.
     """
 
     run: Run
     where: Range
     lost_ms: float
     needed_ms: float
-    stage: Stage | None = None
+    cores: Cores
+    passes: Passes
+    calls: Calls
+    waits: bool | None
+    handling: str
+    handling_ms: float
+    stages: Sequence[Stage]
+    read_elsewhere: bool
+    rare: LongFetches | None
+    rare_ms: float
+    stage: Stage = NO_STAGE
     overlaps: bool = False
     not_the_bottleneck: bool = False
-    stages: Sequence[Stage] = ()
-    read_elsewhere: bool = False
-    rare: LongFetches | None = None
-    rare_ms: float = 0.0
-
-    @property
-    def slowest(self) -> Stage:
-        """The stage to blame, where one is."""
-        assert self.stage is not None
-        return self.stage
-
-    # -- what is measured ----------------------------------------------------------------------
 
     @property
     def arrives_ms(self) -> float:
         """Time between batches now, long ones left out."""
         return self.needed_ms + self.lost_ms
-
-    @property
-    def pace(self) -> str:
-        """The batches' pace and the model's, in words."""
-        return (
-            f"a batch arrives every {brief(self.arrives_ms)}, but the model could take one every "
-            f"{brief(self.needed_ms)}"
-        )
-
-    @property
-    def one_at_a_time(self) -> str:
-        """The time that a single maker of batches takes for one, beside the model's, in words."""
-        takes = brief(self.arrives_ms) + ", mostly waiting for files or the network" * (self.waits is True)
-        return f"{self.maker} builds one batch at a time ({takes}); the model needs one every {brief(self.needed_ms)}"
-
-    @property
-    def paces(self) -> str:
-        """`pace` as a sentence without its full stop."""
-        return capitalized(self.pace)
 
     @property
     def kind(self) -> str:
@@ -99,66 +180,21 @@ class InputWait:
         return str(self.run.fit.get("input_class") or "")
 
     @property
+    def collate(self) -> str:
+        """The user's function that joins samples to a batch; "" = the library's, or not known."""
+        return str(self.run.fit.get("input_collate") or "")
+
+    @property
     def workers(self) -> int:
         """Worker processes or threads that make batches."""
         return int(self.run.fit.get("input_workers") or 0)
 
     @property
-    def one_step_a_pass(self) -> bool:
-        """True if a loop makes an iterator for each batch: `next(iter(dataset))`."""
-        return self.run.custom_loop and steps_an_epoch(self.run) == 1
-
-    @property
-    def steps_a_pass(self) -> int | None:
-        """Steps of a pass over the input; None = not known.
-
-        With `steps_per_epoch`, an epoch may be shorter: the next one continues the pass. The length of an
-        input that repeats is that of all its passes.
-        """
-        repeats = any(stage.repeats for stage in self.stages)
-        return (None if repeats else self.run.fit.get("input_batches")) or steps_an_epoch(self.run)
-
-    @property
     def batches_a_pass(self) -> int:
         """Batches of a pass over the input or, where that is not known, of these steps."""
-        return self.steps_a_pass or max(1, self.where.steps)
-
-    @property
-    def one_pass(self) -> bool:
-        """True if all epochs read one iterator of a pipeline that does not repeat, such as an endless generator's."""
-        repeats = any(stage.repeats for stage in self.stages)
-        return self.run.fit.get("input_one_iterator") is True and bool(self.stages) and not repeats
-
-    @property
-    def later_passes(self) -> float:
-        """Share (0-1) of these steps that come after the first pass over the input, which a cache still has to make."""
-        run, where, epochs = self.run, self.where, self.run.fit.get("epochs")
-        epoch, batches = steps_an_epoch(run) or 0, self.steps_a_pass or 0
-        cut = 0 < epoch < batches
-        passes = epochs * epoch / batches if cut and epochs is not None else epochs
-        if (passes is not None and passes <= 1) or self.one_pass:
-            return 0.0
-        first_end, rows = self._first_pass_end, where.steps
-        if rows <= 0:
-            return 1.0
-        if where.end_step <= first_end and not run.ended and passes is not None:
-            return 1 - 1 / passes  # the others are still to come
-        return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
-
-    @property
-    def _first_pass_end(self) -> int:
-        """The first step of the second pass; 0 = not known."""
-        run, batches = self.run, self.steps_a_pass or 0
-        cut = 0 < (steps_an_epoch(run) or 0) < batches
-        ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
-        return run.step_at(min(ends)) if ends else batches
+        return self.passes.steps or max(1, self.where.steps)
 
     # -- cores and the interpreter -------------------------------------------------------------
-
-    @functools.cached_property
-    def cores(self) -> Cores:
-        """The cores that this process can have, and who keeps them busy."""
-        return measure_cores(self.run, self.where)
 
     @property
     def worker_cpus(self) -> float | None:
@@ -168,18 +204,17 @@ class InputWait:
     @property
     def input_cpus(self) -> float | None:
         """Cores that the input keeps busy while steps run; None = not known, or it is made between the steps."""
-        if self.workers and (self.run.fit.get("input_processes") or "pydataset" not in self.kind):
+        is_dataset = "pydataset" in self.kind
+        if self.workers and (self.run.fit.get("input_processes") or not is_dataset):
             return self.cores.of_workers
-        beside = self.works_ahead or (
-            "pydataset" in self.kind and (self.workers > 1 or self.run.framework == "tensorflow")
-        )
+        beside = self.works_ahead or (is_dataset and (self.workers > 1 or self.run.framework == "tensorflow"))
         own_cpus, queued = self.cores.own, self.cores.queued
         if not beside or own_cpus is None or queued is None:
             return None
         # A stage's time is that of its threads, which wait for a core as often as the main thread.
         made_ms = (1 - queued) * sum(stage.work_ms_per_batch for stage in self.stages if not stage.passing)
         if not self.stages:
-            made_ms = sum(call["calls"] * call["cpu_ms"] for call in self._timed_calls) / max(1, self.where.steps)
+            made_ms = sum(call["calls"] * call["cpu_ms"] for call in self.calls.timed) / max(1, self.where.steps)
         return min(own_cpus, made_ms / self.arrives_ms)
 
     @property
@@ -199,212 +234,6 @@ class InputWait:
         return self.waits is True or self.cores.has_room or self.room_unknown
 
     @property
-    def cpu_ms(self) -> float:
-        """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
-        return (self.cores.own or 0.0) * (self.arrives_ms + self.rare_ms)
-
-    @property
-    def cores_ms(self) -> float:
-        """Least time between batches with the same work on all cores that it can have."""
-        return max(0.0, self.cpu_ms) / max(0.3, self.cores.reachable)
-
-    @functools.cached_property
-    def _timed_calls(self) -> Sequence[Mapping[str, Any]]:
-        """The timed Python functions of the input, with their long calls unless these are told apart (`rare`)."""
-        calls = self.run.fit.get("input_calls") or []
-        timed_calls = [call for call in calls if call.get("timed") and call.get("wall_ms")]
-        if self.rare is not None:
-            return timed_calls
-        return [_with_long(call) for call in timed_calls]
-
-    @property
-    def call(self) -> Mapping[str, Any] | None:
-        """The Python function of the input that takes most of the time; None = not timed."""
-        beside = self.part is not None or self.collates
-        calls = [call for call in self._timed_calls if call.get("part") or not beside]
-        return max(calls, key=lambda call: call["calls"] * call["wall_ms"], default=None)
-
-    @functools.cached_property
-    def part(self) -> Mapping[str, Any] | None:
-        """The part of a DataLoader beside its dataset, or around it, that most stack samples met; None = none."""
-        most = max((call for call in self._sampled_calls if call.get("part")), key=_samples, default={})
-        return most if _samples(most) >= max(A_FEW, MOSTLY * self._samples) else None
-
-    @property
-    def _sampled_calls(self) -> Sequence[Mapping[str, Any]]:
-        """The input's functions that stack samples met, but the libraries' own code."""
-        calls = self.run.fit.get("input_calls") or []
-        return [call for call in calls if call.get("samples") and call.get("part") not in ("loader", "epoch_end")]
-
-    @property
-    def _samples(self) -> int:
-        """Samples of the stack in which the input was made."""
-        return sum(_samples(call) for call in self.run.fit.get("input_calls") or [])
-
-    @property
-    def named(self) -> Mapping[str, Any] | None:
-        """The input's function to be named: a DataLoader's part, else the slowest, or the one that samples met."""
-        items = [call for call in self._sampled_calls if not call.get("part")]
-        return self.part or self.call or (None if self.collates else max(items, key=_samples, default=None))
-
-    @property
-    def collates(self) -> bool:
-        """True if most of the wait passes in the program's function that joins samples to a batch."""
-        if self.part is not None:
-            return self.part["part"] == "collate_fn"
-        unsampled = not any(call.get("part") for call in self.run.fit.get("input_calls") or [])
-        joins = unsampled and self.joining_ms > MOSTLY * self.lost_ms
-        return bool(self.collate) and (self.items_there or joins)
-
-    @property
-    def beside_workers(self) -> bool:
-        """True if most of the wait passes in what the training process does whatever the workers."""
-        return self.part is not None and not self.collates
-
-    @property
-    def part_share(self) -> float:
-        """The share (0-1) of the wait that passes in this part of a DataLoader; 0.0 = not known."""
-        if self.part is not None:
-            return _samples(self.part) / self._samples
-        return min(1.0, self.joining_ms / self.lost_ms)
-
-    @property
-    def part_takes(self) -> str:
-        """The part of a DataLoader, and its share of the wait, as a clause."""
-        name, of = (self.part["name"], self.part["part"]) if self.part is not None else (self.collate, "collate_fn")
-        takes = (
-            f"takes {percent(100 * self.part_share)} of the wait" if self.part_share else "joins samples that are there"
-        )
-        return f"{(self.collates and self.collate) or name} ({of}) {takes}"
-
-    @property
-    def waits_evenly(self) -> bool:
-        """True if the steps wait about equally long, so that no few batches hold the wait: by the median block.
-
-        The longest wait of each block is left out.
-        """
-        steps = self.run.steps
-        rows, waits_ns = steps["rows"], steps["wait_ns"]
-        several = rows > 1
-        if not several.any():
-            return False
-        usual_ns = np.median((waits_ns - steps["top_wait_ns"])[several] / (rows[several] - 1))
-        return bool(usual_ns >= MOSTLY * waits_ns.sum() / rows.sum())
-
-    @property
-    def handling_ms(self) -> float:
-        """The part of the wait in which the batch of a PyDataset or a generator is handled once it is made.
-
-        The functions that make the batch were timed: it is what they leave of the wait. 0 = little, or not
-        known: of calls of which few take long, the timed ones say too little.
-        """
-        if not self.handling or self.workers > 1 or not self.waits_evenly:
-            return 0.0
-        return self._beside_calls_ms
-
-    @property
-    def joining_ms(self) -> float:
-        """The part of the wait in which a DataLoader joins samples to a batch; 0 = little, or not known."""
-        return self._beside_calls_ms if "dataloader" in self.kind and not self.workers else 0.0
-
-    @property
-    def _beside_calls_ms(self) -> float:
-        """The part of the wait outside of the functions that were timed; 0 = little, or not known."""
-        waited_ms = self.run.steps.total("input_wait_ns") / 1e6
-        if self.rare is not None:
-            waited_ms -= self.rare.count * self.rare.each_ms
-        if not self._timed_calls or waited_ms <= 0:
-            return 0.0
-        made_ms = sum(call["calls"] * call["wall_ms"] for call in self._timed_calls)
-        share = 1 - made_ms / waited_ms  # of the whole run: its calls are not known step by step
-        return share * self.lost_ms if share > LITTLE else 0.0
-
-    @property
-    def items_there(self) -> bool:
-        """True if the samples of a DataLoader are in memory, so that nothing has to make them."""
-        return self.input_class in ("TensorDataset", "list", "tuple")
-
-    @property
-    def collate(self) -> str:
-        """The user's function that joins samples to a batch; "" = the library's, or not known."""
-        return str(self.run.fit.get("input_collate") or "")
-
-    @property
-    def call_line(self) -> str:
-        """The line of the program that the input's function mostly is in, and the library it calls; "" = not known."""
-        call = self.named
-        if call is None or (call.get("in_line") or 0) < max(A_FEW, MOSTLY * (call.get("samples") or 0)):
-            return ""
-        library = f", in {call['library']}" if call.get("library") and self.in_library(call["library"]) else ""
-        return f"{call['line']}{library}"
-
-    @property
-    def mostly_in(self) -> str:
-        """The function that most stack samples met, its line and a question, without a full stop; "" = not known."""
-        if self.named is None or _samples(self.named) < max(A_FEW, MOSTLY * self._samples):
-            return ""
-        line = self.call_line and f", mostly at {self.call_line}"
-        return f"{self.call_name} takes most of that{line}. Make once, before training, what is the same in each pass"
-
-    @property
-    def line_share(self) -> float:
-        """The share (0-1) of the input's function that is spent at that line, or in the library that it calls."""
-        call = self.named or {}
-        return max(call.get("in_line") or 0, call.get("in_library") or 0) / max(1, call.get("samples") or 0)
-
-    def in_library(self, *libraries: str) -> float:
-        """Return the share (0-1) of the input's function that is spent in these libraries; 0.0 = little."""
-        call = self.named
-        if call is None or (call.get("samples") or 0) < A_FEW or call.get("library") not in libraries:
-            return 0.0
-        share = call["in_library"] / call["samples"]
-        return share if share >= MOSTLY else 0.0
-
-    @property
-    def call_a_sample(self) -> bool:
-        """True if the input's function is called for each sample, as a Subset calls it, not for each batch."""
-        if self.call is None:
-            return False
-        return self.call["name"] == "Subset.__getitems__" or self.call["calls"] >= AGAIN * self.run.steps.total_rows
-
-    @property
-    def made_at_once(self) -> bool:
-        """True if nearly all of the wait is the handling of finished batches: no worker can help."""
-        return self.handling_ms > (1 - LITTLE) * self.lost_ms
-
-    @property
-    def call_cpu_share(self) -> float | None:
-        """CPU time of the input's function as a share of its duration; None = not timed.
-
-        Time in which it was ready to run and had no core is left out. Where that is not known and
-        the cores are busy, nothing tells a function that computes from one that waits.
-        """
-        call = self.call
-        if call is None or call.get("cpu_ms") is None:
-            return None
-        queued_ms = call.get("queued_ms")
-        if queued_ms is None and self.cores.full:
-            return None
-        return min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
-
-    @property
-    def waits(self) -> bool | None:
-        """True if making a batch mostly waits, False if it computes; None = not known.
-
-        The CPU time of the input's Python functions decides, whatever else the machine does. Where
-        they are not timed, a process that hardly computes waits, unless others take its cores.
-        """
-        share = self.call_cpu_share
-        if share is not None:
-            return True if share < MOSTLY else False if share > COMPUTES else None
-        own_cpus = self.cores.own
-        if own_cpus is None:
-            return None
-        if own_cpus >= COMPUTES:
-            return False
-        return True if own_cpus < MOSTLY and not self.cores.may_be_lacking else None
-
-    @property
     def workers_wait(self) -> bool | None:
         """True if the worker processes mostly wait (for files, a network); None = not known."""
         each = self.worker_cpus
@@ -416,9 +245,22 @@ class InputWait:
         return self.cores.in_use < MOSTLY * min(self.workers, self.cores.allowed)
 
     @property
+    def cpu_ms(self) -> float:
+        """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
+        return (self.cores.own or 0.0) * (self.arrives_ms + self.rare_ms)
+
+    def cores_ms(self, spared_ms: float = 0.0) -> float:
+        """Return the least time between batches with all cores that this process can have.
+
+        Args:
+            spared_ms: the CPU time per batch that is then not needed at all.
+        """
+        return max(0.0, self.cpu_ms - spared_ms) / max(0.3, self.cores.reachable)
+
+    @property
     def python_ms(self) -> float:
         """Upper bound of the Python computation for a batch, which threads cannot share."""
-        call, steps = self.call, self.run.steps.total_rows
+        call, steps = self.calls.slowest, self.run.steps.total_rows
         if call is not None and call.get("cpu_ms") is not None and steps:
             return call["calls"] / steps * call["cpu_ms"]
         return max(0.0, self.cpu_ms - self.needed_ms)
@@ -434,6 +276,53 @@ class InputWait:
         torch = self.run.framework == "torch" and self.run.device == "cpu"
         return python_ms + (self.needed_ms if torch else min(self.needed_ms, LOOP_PYTHON_MS))
 
+    # -- the functions of the input ------------------------------------------------------------
+
+    @property
+    def made_at_once(self) -> bool:
+        """True if nearly all of the wait is the handling of finished batches: no worker can help."""
+        return self.handling_ms > (1 - LITTLE) * self.lost_ms
+
+    @property
+    def joining_ms(self) -> float:
+        """The part of the wait in which a DataLoader joins samples to a batch; 0 = little, or not known."""
+        return self.calls.outside_ms if "dataloader" in self.kind and not self.workers else 0.0
+
+    @property
+    def beside_workers(self) -> bool:
+        """True if most of the wait passes in what the training process does whatever the workers."""
+        return self.calls.part is not None and not self.calls.collates
+
+    @property
+    def part_share(self) -> float:
+        """The share (0-1) of the wait that passes in this part of a DataLoader; 0.0 = not known."""
+        if self.calls.part is not None:
+            return samples_of(self.calls.part) / self.calls.samples
+        return min(1.0, self.joining_ms / self.lost_ms)
+
+    @property
+    def call_line(self) -> str:
+        """The line of the program that the input's function mostly is in, and the library it calls; "" = not known."""
+        call = self.calls.named
+        if call is None or (call.get("in_line") or 0) < max(A_FEW, MOSTLY * samples_of(call)):
+            return ""
+        library = f", in {call['library']}" if call.get("library") and self.in_library(call["library"]) else ""
+        return f"{call['line']}{library}"
+
+    @property
+    def line_share(self) -> float:
+        """The share (0-1) of the input's function that is spent at that line, or in the library that it calls."""
+        call = self.calls.named or {}
+        return max(call.get("in_line") or 0, call.get("in_library") or 0) / max(1, samples_of(call))
+
+    def in_library(self, *libraries: str) -> float:
+        """Return the share (0-1) of the input's function that is spent in these libraries; 0.0 = little."""
+        call = self.calls.named
+        if call is None or samples_of(call) < A_FEW or call.get("library") not in libraries:
+            return 0.0
+        share = call["in_library"] / samples_of(call)
+        return share if share >= MOSTLY else 0.0
+
     # -- the model of the limits ---------------------------------------------------------------
 
     def gain(self, saves: float) -> float:
@@ -447,11 +336,11 @@ class InputWait:
         Args:
             saves: the share without these.
         """
+        first, later = self.passes.first_end, self.passes.later
         if self.rare is None:
-            return self.later_passes * saves
-        first = self._first_pass_end
-        later = self.rare.later(first) if 0 < first < self.where.end_step else self.later_passes
-        return self.later_passes * saves + later * self.rare_ms / self.lost_ms
+            return later * saves
+        of_rare = self.rare.later(first) if 0 < first < self.where.end_step else later
+        return later * saves + of_rare * self.rare_ms / self.lost_ms
 
     def saves(self, arrives_ms: float) -> float:
         """Return the share of the wait that is gone when batches are `arrives_ms` apart."""
@@ -460,8 +349,8 @@ class InputWait:
         wait_left_ms = max(0.0, arrives_ms - self.needed_ms)
         return max(0.0, min(1.0, 1 - wait_left_ms / self.lost_ms))
 
-    def after(self, stage: Stage, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
-        """Return the time between batches if a stage works ahead and takes `stage_ms` per batch.
+    def after(self, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
+        """Return the time between batches if the slowest stage works ahead and takes `stage_ms` per batch.
 
         The largest of the limits: the step with what the loop makes itself, the slowest threaded
         stage, the interpreter and the cores. No part takes longer than batches do now.
@@ -470,26 +359,20 @@ class InputWait:
             spared_ms: the CPU time per batch that is then not needed at all.
             python_ms: the Python computation per batch then; None = as now if a function computes.
         """
-        first, slowest = chain_ms(self.stages, stage, stage_ms)
+        first, slowest = chain_ms(self.stages, self.stage, stage_ms)
         other_limits_ms = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
-        cores = max(0.0, self.cpu_ms - spared_ms) / max(0.3, self.cores.reachable)
         if python_ms is None:
-            python_ms = self.python_ms if "py_function" in stage.flags else 0.0
-        return max(stage_ms, other_limits_ms, cores, self.interpreter_ms(python_ms))
+            python_ms = self.python_ms if "py_function" in self.stage.flags else 0.0
+        return max(stage_ms, other_limits_ms, self.cores_ms(spared_ms), self.interpreter_ms(python_ms))
 
-    @property
-    def modelled_ms(self) -> float:
-        """Time between batches now, as these limits predict it."""
-        if not self.stages or self.read_elsewhere or self.stage is None:
-            return self.arrives_ms
-        first, slowest = chain_ms(self.stages)
-        return max(slowest, first + self.needed_ms, self.cores_ms)
-
-    def saved_by(self, arrives_ms: float) -> float:
-        """Return the share that a change saves; 0 if the model sees no change in itself."""
-        if self.modelled_ms < LEAST_GAIN * min(arrives_ms, self.arrives_ms):
-            return 0.0
-        return self.saves(arrives_ms)
+    def saves_by(self, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
+        """Return the share of the wait that is gone if `after` holds; 0.0 if the model sees no change in itself."""
+        arrives_ms = self.after(stage_ms, spared_ms=spared_ms, python_ms=python_ms)
+        modelled_ms = self.arrives_ms  # now, by the same limits
+        if self.stages and not self.read_elsewhere and self.stage is not NO_STAGE:
+            first, slowest = chain_ms(self.stages)
+            modelled_ms = max(slowest, first + self.needed_ms, self.cores_ms())
+        return 0.0 if modelled_ms < LEAST_GAIN * min(arrives_ms, self.arrives_ms) else self.saves(arrives_ms)
 
     @property
     def work_ms(self) -> float:
@@ -512,52 +395,23 @@ class InputWait:
         if not self.works_ahead or self.read_elsewhere:
             return False
         first, slowest = chain_ms(self.stages)
-        late_ms = max(0.0, max(slowest, self.cores_ms) - self.needed_ms)
+        late_ms = max(0.0, max(slowest, self.cores_ms()) - self.needed_ms)
         return late_ms + first < LITTLE * self.lost_ms
-
-    @property
-    def usual_fetch_ms(self) -> float:
-        """Time of one worker for a batch that is not among the long ones, at most."""
-        if self.call is not None and self.run.steps.total_rows:
-            return self.call["calls"] * self.call["wall_ms"] / self.run.steps.total_rows
-        if self.stages:
-            return max(chain_ms(self.stages))
-        if self.workers:  # between nothing and what just keeps up
-            return MOSTLY * self.workers * self.arrives_ms
-        return self.lost_ms
-
-    @property
-    def item_ms(self) -> float:
-        """Time that one thread needs for a batch.
-
-        On TensorFlow it makes the next one during the step; elsewhere the loop waits for it.
-        """
-        return self.arrives_ms if self.run.framework == "tensorflow" else self.lost_ms
 
     # -- what a cache would hold ---------------------------------------------------------------
 
     @property
     def pass_bytes(self) -> float | None:
         """Bytes of the batches of a pass over the input; None = unknown."""
-        dims, batches = self.run.fit.get("input_dims"), self.steps_a_pass
+        dims, batches = self.run.fit.get("input_dims"), self.passes.steps
         dtypes = {str(array.get("dtype")) for array in self.run.fit.get("input_first") or []}
         if not dims or not batches or dtypes & {"object", "string"}:
             return None
-        values = 0
-        for shape in dims:
-            # Of a size that varies, (least, most) is known.
-            sizes = [max(size) if isinstance(size, list) else size for size in shape or ()]
-            known_sizes = [size for size in sizes if size and size > 0]
-            if not sizes or len(known_sizes) < len(sizes):
-                return None
-            values += math.prod(known_sizes)
-        return float(batches * 4 * values)  # most are float32
-
-    @property
-    def batches_in_memory(self) -> float:
-        """Batches that fit into a tenth of the memory; infinite = not known."""
-        limit, size = self.run.host_limit, self.pass_bytes
-        return max(2.0, A_TENTH * limit[0] / size * self.batches_a_pass) if limit and size else math.inf
+        # Of a size that varies, (least, most) is known.
+        sizes = [[max(size) if isinstance(size, list) else size or 0 for size in shape or ()] for shape in dims]
+        if not all(shape and min(shape) > 0 for shape in sizes):
+            return None
+        return float(batches * 4 * sum(map(math.prod, sizes)))  # most are float32
 
     @property
     def fits_memory(self) -> bool | None:
@@ -577,71 +431,47 @@ class InputWait:
         """True if items of the dataset were seen to be the same when they were asked for again; None = not known."""
         return self.run.fit.get("input_repeats")
 
-    @property
-    def size(self) -> str:
-        """The bytes of a pass's batches in words, with a leading space; "" if unknown."""
-        size = self.pass_bytes
-        if size is None:
-            return ""
-        return f" ({size / 1e9:,.1f} GB)" if size >= 1e9 else f" ({size / 1e6:,.0f} MB)"
-
-    @property
-    def input_random(self) -> bool | None:
-        """True if a map draws random numbers, also within nested functions; None = not known."""
-        maps = [function for function in self.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
-        if any(function.get("random") for function in maps):
-            return True
-        unknown = not maps and any(stage.name.startswith("map") for stage in self.stages)
-        unknown = unknown or any(function.get("python") for function in maps)
-        unknown = unknown or any(stage.flags & {"py_function", "stateful"} for stage in self.stages)
-        return None if unknown else False
-
-    def random_up_to(self, stage: Stage) -> bool | None:
-        """Return whether a stage or one before it draws random numbers; None = not known.
-
-        Where it is not known which stage draws them, each may.
-        """
-        maps = [function for function in self.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
-        flags = [flag for other in self.stages for flag in other.flags]
-        placed = all(
-            flags.count(flag) >= sum(bool(function.get(fact)) for function in maps)
-            for fact, flag in (("random", "random"), ("python", "py_function"))
-        )
-        if self.input_random is not True or not placed:
-            return self.input_random
-        before = [other for other in self.stages if other.place >= stage.place]
-        if any(other.random for other in before):
-            return True
-        return None if any(other.flags & {"py_function", "stateful"} for other in before) else False
-
     # -- words ---------------------------------------------------------------------------------
 
     @property
-    def batches(self) -> str:
-        """Batches of an epoch as an expression in code."""
-        return batches_an_epoch(self.run)
+    def pace(self) -> str:
+        """The batches' pace and the model's, in words."""
+        return (
+            f"a batch arrives every {brief(self.arrives_ms)}, but the model could take one every "
+            f"{brief(self.needed_ms)}"
+        )
 
     @property
-    def batch_size(self) -> str:
-        """Batch size as an expression in code."""
-        return str(self.run.fit.get("batch_size") or "batch_size")
+    def paces(self) -> str:
+        """`pace` as a sentence without its full stop."""
+        return capitalized(self.pace)
+
+    @property
+    def part_takes(self) -> str:
+        """The part of a DataLoader, and its share of the wait, as a clause."""
+        part = self.calls.part or {"name": self.collate, "part": "collate_fn"}
+        share = self.part_share
+        takes = f"takes {percent(100 * share)} of the wait" if share else "joins samples that are there"
+        return f"{(self.calls.collates and self.collate) or part['name']} ({part['part']}) {takes}"
+
+    @property
+    def mostly_in(self) -> str:
+        """The function that most stack samples met, its line and a question, without a full stop; "" = not known."""
+        if samples_of(self.calls.named or {}) < max(A_FEW, MOSTLY * self.calls.samples):
+            return ""
+        line = self.call_line and f", mostly at {self.call_line}"
+        return f"{self.call_name} takes most of that{line}. Make once, before training, what is the same in each pass"
 
     @property
     def function(self) -> str:
         """The user's name of the slowest stage's function: of a lambda, that of the Python function it calls."""
-        name = function_of(self.stage)
-        return self.named["name"] if name == YOURS and self.named is not None and self.kind == "tf.data" else name
+        name, named = function_of(self.stage), self.calls.named
+        return named["name"] if name == YOURS and named is not None and self.kind == "tf.data" else name
 
     @property
     def call_name(self) -> str:
         """Name of the Python function that makes the input."""
-        return str(self.named["name"]) if self.named else self.function
-
-    @property
-    def calls_at_a_time(self) -> str:
-        """Number of calls of the slowest stage that run at a time, in words."""
-        calls = round(self.stage.parallelism) if self.stage is not None else 1
-        return "one call" if calls <= 1 else f"{calls} calls"
+        return str(self.calls.named["name"]) if self.calls.named else self.function
 
     @property
     def maker(self) -> str:
@@ -650,27 +480,6 @@ class InputWait:
             return f"The generator {self.input_class}".strip()
         is_dataset = self.kind.startswith(("pydataset", "sequence"))
         return self.input_class or ("The PyDataset" if is_dataset else "The loader")
-
-    @property
-    def items_class(self) -> str:
-        """Name of the method that makes one item; of the class alone where a library's `__iter__` calls the user's."""
-        method = ".__iter__" if self.run.fit.get("input_iterable") else ".__getitem__"
-        return f"{self.input_class or 'dataset'}{'' if self.run.fit.get('input_shards') else method}"
-
-    def too_few_workers(self, of: str) -> str:
-        """Return that a loader's worker processes are too few, as a sentence without its full stop."""
-        if self.workers > 1:
-            return f"{self.workers} worker processes of {of} are too few"
-        return f"{self.workers} worker process of {of} is too few"
-
-    @property
-    def grain_workers(self) -> str:
-        """The maker of Grain's batches, as a sentence without its full stop."""
-        if self.workers:
-            return self.too_few_workers("Grain")
-        if self.input_class == "DataLoader":
-            return "Grain makes the batches in the training process, while the model waits"
-        return "Grain makes the batches in one process"
 
     @property
     def loop_paces(self) -> str:
@@ -694,46 +503,19 @@ class InputWait:
         return f"{maker} makes one batch at a time"
 
     @property
-    def first_types(self) -> set[str]:
-        """The types of the arrays in the first batch; empty if not known."""
-        return {str(array.get("type")) for array in self.run.fit.get("input_first") or []}
-
-    @property
-    def handling(self) -> str:
-        """Handling of a finished batch by Keras' `fit` before a step gets it, as a clause; "" = little.
-
-        Read in Keras 3.15. JAX on a CPU takes arrays as they are, and so does PyTorch take tensors.
-        """
-        if self.run.custom_loop or not self.kind.startswith(("pydataset", "sequence", "generator")):
-            return ""
-        if self.run.framework == "tensorflow":
-            return "Keras has tf.data convert each batch (from_generator), on another thread"
-        to_gpu = "to the GPU" if self.run.device == "gpu" else ""
-        if self.run.framework == "jax" or self.first_types == {"torch"}:
-            by = " (jax.device_put)" if self.run.framework == "jax" else ""
-            return f"Keras copies each batch {to_gpu}{by}" if to_gpu else ""
-        return f"Keras converts each batch{f' and copies it {to_gpu}' if to_gpu else ''}"
-
-    @property
-    def call_takes(self) -> str:
-        """Duration of a call of the function that makes the input, in words."""
-        ms = self.call["wall_ms"] if self.call else 0.0
-        return brief(ms) if ms >= 0.1 else f"{max(1, round(1e3 * ms))} µs"
-
-    @property
     def limit(self) -> str:
         """The limit of the input, for a headline without a remedy; "" if it is not known."""
         if self.made_at_once:
             return self.handling
-        who = self.stage.name if self.stage is not None else self.call_name if self.call else "it"
+        who = self.stage.name or (self.call_name if self.calls.slowest else "it")
         if self.cores.full and self.waits is not True:
-            mine = self.stage is not None and not self.cores.others_compute
+            mine = self.stage is not NO_STAGE and not self.cores.others_compute
             return self.cores.busy + (f", most with {who}" if mine else "")
-        if self.waits is True and self.stage is not None:
+        if self.waits is True and self.stage is not NO_STAGE:
             return f"the stage {who} mostly waits, for files or a network"
-        if self.waits is False and (self.call or (self.stage and "py_function" in self.stage.flags)):
+        if self.waits is False and (self.calls.slowest or "py_function" in self.stage.flags):
             return f"the Python code of {self.call_name} runs one thread at a time"
-        if self.stage is not None:
+        if self.stage is not NO_STAGE:
             return f"the stage {who} takes {brief(self.stage.ms_per_batch)} a batch"
         return ""
 
@@ -741,7 +523,7 @@ class InputWait:
     def takes(self) -> str:
         """The slowest stage's time for a batch, in words."""
         stage = self.stage
-        if stage is None:
+        if stage is NO_STAGE:
             return self.paces
         on = ""
         if not self.overlaps and stage.parallelism >= 1.5:
@@ -768,13 +550,140 @@ class InputWait:
         return f"{each}; {self.pace}"
 
 
-def _samples(call: Mapping[str, Any]) -> int:
+def measure_input(
+    run: Run, where: Range, lost_ms: float, needed_ms: float, rare: LongFetches | None = None, explained_ms: float = 0.0
+) -> InputWait:
+    """Measure the input of a span, once.
+
+    Args:
+        lost_ms: the avoidable part of a step's wait.
+        needed_ms: duration of a step without it.
+        rare: long fetches that are to be told from the others.
+        explained_ms: stages that work less for a batch do not explain the wait.
+    """
+    stages: Sequence[Stage] = run.pipeline.stages(*where.extent_ns)
+    passes = measure_passes(run, where, stages)
+    outside = bool(stages) and sum(stage.ms_per_batch for stage in stages if not stage.passing) < explained_ms
+    rare_ms = 0.0
+    if rare is not None:
+        stages, rare = _usual_stages(run, stages, passes, rare)
+        rare_ms = rare.share * lost_ms
+        lost_ms = max(NO_MS, lost_ms - rare_ms)
+    cores, calls = measure_cores(run, where), measure_calls(run, lost_ms, rare)
+    handling = _handling(run)
+    in_turns = handling and int(run.fit.get("input_workers") or 0) <= 1 and _waits_evenly(run)
+    return InputWait(
+        run,
+        where,
+        lost_ms,
+        needed_ms,
+        cores,
+        passes,
+        calls,
+        _mostly_waits(cores, calls.slowest),
+        handling,
+        calls.outside_ms if in_turns else 0.0,  # of calls of which few take long, the timed ones say too little
+        stages,
+        run.pipeline.reads_elsewhere(where.steps, *where.extent_ns),
+        rare,
+        rare_ms,
+        not_the_bottleneck=outside,
+    )
+
+
+def _usual_stages(
+    run: Run, stages: Sequence[Stage], passes: Passes, rare: LongFetches
+) -> tuple[Sequence[Stage], LongFetches]:
+    """Return the stages without the time of the long fetches, which is the slowest one's, and these with its name."""
+    slowest = slowest_of(stages, passes)
+    long_ms = rare.count * rare.each_ms / rare.rows
+    if slowest is NO_STAGE or slowest.work_ms_per_batch < MOSTLY * long_ms:
+        return stages, rare
+    usual = max(0.0, 1 - long_ms / slowest.work_ms_per_batch)
+    quicker = replace(
+        slowest, work_ms_per_batch=usual * slowest.work_ms_per_batch, ms_per_batch=usual * slowest.ms_per_batch
+    )
+    usual_stages = [quicker if stage is slowest else stage for stage in stages]
+    named = replace(rare, stage=slowest.name) if run.input_kind == "tf.data" else rare
+    return sorted(usual_stages, key=lambda stage: -stage.ms_per_batch), named
+
+
+def slowest_of(stages: Sequence[Stage], passes: Passes) -> Stage:
+    """Return the slowest stage, `NO_STAGE` without any; of stages behind a full cache only those that still work count.
+
+    Args:
+        stages: slowest first.
+    """
+    making = [stage for stage in stages if not stage.passing]
+    at_work = [stage for stage in making if not stage.cached and stage.work_ms_per_batch > 0]
+    return next(iter(at_work if at_work and passes.later > MOSTLY else making), NO_STAGE)
+
+
+def _mostly_waits(cores: Cores, call: Mapping[str, Any] | None) -> bool | None:
+    """Return whether making a batch mostly waits, False if it computes; None = not known.
+
+    The CPU time of the input's Python function decides, whatever else the machine does, without the time in which it
+    was ready to run and had no core. Where it is not timed, or that time is not known on busy cores, a process that
+    hardly computes waits, unless others take its cores.
+    """
+    queued_ms = call.get("queued_ms") if call else None
+    if call is not None and call.get("cpu_ms") is not None and (queued_ms is not None or not cores.full):
+        share = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
+        return True if share < MOSTLY else False if share > COMPUTES else None
+    if cores.own is None:
+        return None
+    if cores.own >= COMPUTES:
+        return False
+    return True if cores.own < MOSTLY and not cores.may_be_lacking else None
+
+
+def _handling(run: Run) -> str:
+    """Return `InputWait.handling`, as read in Keras 3.15.
+
+    JAX on a CPU takes arrays as they are, and so does PyTorch take tensors.
+    """
+    if run.custom_loop or not run.input_kind.startswith(("pydataset", "sequence", "generator")):
+        return ""
+    if run.framework == "tensorflow":
+        return "Keras has tf.data convert each batch (from_generator), on another thread"
+    to_gpu = "to the GPU" if run.device == "gpu" else ""
+    if run.framework == "jax" or first_types(run) == {"torch"}:
+        by = " (jax.device_put)" if run.framework == "jax" else ""
+        return f"Keras copies each batch {to_gpu}{by}" if to_gpu else ""
+    return f"Keras converts each batch{f' and copies it {to_gpu}' if to_gpu else ''}"
+
+
+def first_types(run: Run) -> set[str]:
+    """Return the types of the arrays in the first batch; empty if not known."""
+    return {str(array.get("type")) for array in run.fit.get("input_first") or []}
+
+
+def _waits_evenly(run: Run) -> bool:
+    """Return whether steps wait about equally long, so that no few batches hold the wait: by the median block.
+
+    The longest wait of each block is left out.
+    """
+    rows, waits_ns = run.steps["rows"], run.steps["wait_ns"]
+    several = rows > 1
+    if not several.any():
+        return False
+    usual_ns = np.median((waits_ns - run.steps["top_wait_ns"])[several] / (rows[several] - 1))
+    return bool(usual_ns >= MOSTLY * waits_ns.sum() / rows.sum())
+
+
+def samples_of(call: Mapping[str, Any]) -> int:
+    """Return how many samples of the stack met a function of the input."""
     return call.get("samples") or 0
+
+
+def _all_ms(call: Mapping[str, Any]) -> float:
+    """Return the time of all calls of a timed function."""
+    return call["calls"] * call["wall_ms"]
 
 
 def _with_long(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a function's times with its few long calls, which are taken to compute as much of their time."""
-    more = 1 + call.get("long_ms", 0.0) / max(1e-9, call["calls"] * call["wall_ms"])
+    more = 1 + call.get("long_ms", 0.0) / max(1e-9, _all_ms(call))
     return {**call, **{name: more * call[name] for name in ("wall_ms", "cpu_ms", "queued_ms") if name in call}}
 
 
@@ -795,7 +704,7 @@ def brief(ms: float) -> str:
     return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"
 
 
-def function_of(stage: Stage | None) -> str:
+def function_of(stage: Stage) -> str:
     """Return the user's name of a stage's function; `YOURS` where it has none."""
-    name_match = re.search(r"\((\w+)\)", stage.name) if stage is not None else None
+    name_match = re.search(r"\((\w+)\)", stage.name)
     return name_match[1] if name_match and name_match[1] != "lambda" else YOURS

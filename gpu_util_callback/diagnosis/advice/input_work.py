@@ -131,7 +131,7 @@ KINDS = (*_BY_REASON, *map(LineWork, _LINES[1::3], _LINES[2::3], _LINES[0::3]))
 
 def work_of(wait: InputWait) -> LineWork | None:
     """Return the kind of work in which the input's function spends most of its time; None = not known."""
-    call = wait.named or {}
+    call = wait.calls.named or {}
     called, slow, library = call.get("called"), call.get("slow") or "", call.get("library") or ""
     if called is None:  # several functions of one library
         called = f"{library}." if library and wait.in_library(library) else "" if slow else None

@@ -8,15 +8,18 @@ from typing import Any
 from gpu_util_callback.diagnosis.advice.input_wait import (
     FIGHTS,
     MOST_WORKERS,
+    ROWS_IN_MEMORY,
     InputWait,
     brief,
+    first_types,
     fork_safe,
     starts_fresh,
 )
 from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, MOSTLY, Constant
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, AGAIN, MOSTLY, Constant
 from gpu_util_callback.recording.manifest_facts import InputFile
 from gpu_util_callback.words import percent
 
@@ -75,7 +78,7 @@ class Workers:
         if not self.processes:
             least = wait.interpreter_ms(wait.python_ms)
         elif not wait.workers and wait.cores.own is not None:
-            least = wait.cores_ms
+            least = wait.cores_ms()
         handing_ms = 0.0
         if self.processes and "dataloader" in wait.kind:
             measured = _handing_ms(wait)
@@ -149,7 +152,7 @@ def batches_class(wait: InputWait, workers: int, *, processes: bool) -> str:
     return (
         "class Batches(keras.utils.PyDataset):\n"
         "    def __len__(self):\n"
-        f"        return {wait.batches}\n"
+        f"        return {batches_an_epoch(wait.run)}\n"
         "    def __getitem__(self, i):\n"
         "        return make_batch(i)\n"
         f"dataset = Batches({argument}{more})  # for model.fit"
@@ -183,8 +186,14 @@ def _slow_loader(wait: InputWait) -> str:
     """Return who makes the batches of a DataLoader, and their pace, as sentences."""
     who = "The DataLoader makes every batch in the training process, while the model waits"
     if wait.workers:
-        who = wait.too_few_workers("the DataLoader")
+        who = _too_few_workers(wait, "the DataLoader")
     return f"{who}: {wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
+
+
+def _too_few_workers(wait: InputWait, of: str) -> str:
+    """Return that a loader's worker processes are too few, as a sentence without its full stop."""
+    several = wait.workers > 1
+    return f"{wait.workers} worker process{'es' * several} of {of} {'are' if several else 'is'} too few"
 
 
 def _own_parts(wait: InputWait) -> str:
@@ -239,20 +248,25 @@ def _made_once(wait: InputWait) -> float:
 
 
 def _whole_batches(wait: InputWait) -> bool:
-    """Return whether the loop gets a batch sample by sample, and the library joins them."""
-    samples = wait.call_a_sample and not wait.run.fit.get("input_iterable")
-    return samples and not wait.workers and "input_collate" in wait.run.fit and not wait.collate
+    """Return whether the library gets and joins samples one by one that are rows of tensors, or may be indexed."""
+    call, fit = wait.calls.slowest, wait.run.fit
+    if call is None or fit.get("input_iterable") or wait.workers or "input_collate" not in fit or wait.collate:
+        return False
+    # Getting one computes so little that it may be an index into memory.
+    indexes = call["cpu_ms"] <= INDEXING_MS and wait.input_class not in ROWS_IN_MEMORY
+    a_sample = call["name"] == "Subset.__getitems__" or call["calls"] >= AGAIN * wait.run.steps.total_rows
+    return a_sample and (_of_tensors(wait) or indexes)
+
+
+def _items_class(wait: InputWait) -> str:
+    """Return the method that makes an item by its name; the class alone where a library's `__iter__` calls it."""
+    method = ".__iter__" if wait.run.fit.get("input_iterable") else ".__getitem__"
+    return f"{wait.input_class or 'dataset'}{'' if wait.run.fit.get('input_shards') else method}"
 
 
 def _of_tensors(wait: InputWait) -> bool:
     """Return whether the samples are rows of tensors in memory."""
     return wait.input_class == "TensorDataset"
-
-
-def _only_indexes(wait: InputWait) -> bool:
-    """Return whether getting a sample computes so little that it may be an index into memory."""
-    cpu_ms = wait.call["cpu_ms"] if wait.call else None
-    return cpu_ms is not None and cpu_ms <= INDEXING_MS
 
 
 def _indexed_at_once(wait: InputWait) -> str:
@@ -333,7 +347,7 @@ OF_CALLS = (
         "work of the line",
         when=lambda wait: (
             (work := work_of(wait)) is not None
-            and (not work.once or (wait.later_passes > 0 and wait.repeats is not False))
+            and (not work.once or (wait.passes.later > 0 and wait.repeats is not False))
             and (work.once or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data"))
         ),
         says=_says_work,
@@ -376,13 +390,13 @@ def cheaper(wait: InputWait, what: str) -> str:
     """Return that less is to be done, with a space in front; "" where the kind of work says what."""
     if work_of(wait) is not None:
         return ""
-    once = "" if wait.later_passes <= 0 else f", or make {ONCE}, what is the same in every pass"
+    once = "" if wait.passes.later <= 0 else f", or make {ONCE}, what is the same in every pass"
     return f" Make a {what} cheaper{once}."
 
 
 def _may_be_kept(wait: InputWait) -> bool:
     """Return whether what a dataset makes may be kept: nothing says that it differs, or is too large."""
-    return wait.later_passes > 0 and wait.repeats is not False and wait.fits_memory is not False
+    return wait.passes.later > 0 and wait.repeats is not False and wait.fits_memory is not False
 
 
 def _seen_again(wait: InputWait, what: str) -> str:
@@ -399,7 +413,7 @@ def _asked_again(wait: InputWait, returns_the_same: str) -> str:
 
 
 def _makes_items(wait: InputWait) -> bool:
-    return not (_hands_over(wait) or wait.items_there or wait.collates or wait.beside_workers)
+    return not (_hands_over(wait) or wait.input_class in ROWS_IN_MEMORY or wait.calls.collates or wait.beside_workers)
 
 
 DATA_LOADER = (
@@ -415,14 +429,12 @@ DATA_LOADER = (
     ),
     Entry(
         "whole batches",
-        when=lambda wait: (
-            _whole_batches(wait) and (_of_tensors(wait) or (_only_indexes(wait) and not wait.items_there))
-        ),
+        when=_whole_batches,
         says="The DataLoader gets and joins samples one by one: {pace}.",
         asks=lambda wait: (
             ""
             if _of_tensors(wait)
-            else f"Does {wait.items_class} only index tensors or arrays, so that it may get a list of numbers?"
+            else f"Does {_items_class(wait)} only index tensors or arrays, so that it may get a list of numbers?"
         ),
         remedy="Index whole batches; the order of the samples stays the same",
         code=_indexed_at_once,
@@ -462,7 +474,7 @@ DATA_LOADER = (
     ),
     Entry(
         "samples prepared once",
-        when=lambda wait: wait.later_passes > 0 and wait.collates and not _hands_over(wait),
+        when=lambda wait: wait.passes.later > 0 and wait.calls.collates and not _hands_over(wait),
         says="{part_takes}: {pace}.",
         asks="Does {collate} do to each sample the same in every epoch (tokenizing, decoding), without random numbers?",
         remedy="Do that part of {collate} once, before training",
@@ -474,7 +486,7 @@ DATA_LOADER = (
     ),
     Entry(
         "in the workers",
-        when=lambda wait: wait.beside_workers and wait.part["part"] == "wrapper" and wait.workers_may_help,
+        when=lambda wait: wait.beside_workers and wait.calls.part["part"] == "wrapper" and wait.workers_may_help,
         says="{part_takes}, in the training process: {pace}.",
         asks="Can the loader's collate_fn do that?",
         remedy="Let it, in worker processes",
@@ -486,7 +498,7 @@ DATA_LOADER = (
         "items made once",
         when=lambda wait: _may_be_kept(wait) and _makes_items(wait),
         says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Items of {wait.input_class}')}",
-        asks=lambda wait: _asked_again(wait, f"Does {wait.items_class} return the same item"),
+        asks=lambda wait: _asked_again(wait, f"Does {_items_class(wait)} return the same item"),
         remedy="Make them once",
         code=_store_items,
         saves=_made_once,
@@ -504,20 +516,31 @@ def _on_threads(wait: InputWait) -> bool:
     return not wait.run.fit.get("input_processes")
 
 
+def _item_ms(wait: InputWait) -> float:
+    """Return the time that one thread needs for a batch; on TensorFlow it makes the next one during the step."""
+    return wait.arrives_ms if wait.run.framework == "tensorflow" else wait.lost_ms
+
+
 def _threads(wait: InputWait) -> Workers:
     """Return threads that make batches of a PyDataset, which wait most of the time."""
-    return Workers(wait, wait.item_ms, waits=True, processes=False)
+    return Workers(wait, _item_ms(wait), waits=True, processes=False)
 
 
 def _processes(wait: InputWait) -> Workers:
     """Return processes that make batches of a PyDataset, which computes."""
-    return Workers(wait, wait.item_ms, waits=False)
+    return Workers(wait, _item_ms(wait), waits=False)
 
 
 def _more(wait: InputWait) -> Workers:
     """Return more workers of the kind that the PyDataset has."""
     threads = _on_threads(wait)
     return Workers(wait, _worker_ms(wait), threads or wait.workers_wait is True, processes=not threads)
+
+
+def _one_at_a_time(wait: InputWait) -> str:
+    """Return the time that a single maker of batches takes for one, as a sentence without its full stop."""
+    takes = brief(wait.arrives_ms) + ", mostly waiting for files or the network" * (wait.waits is True)
+    return f"{wait.maker} builds one batch at a time ({takes}); the model needs one every {brief(wait.needed_ms)}"
 
 
 def _first_batch(wait: InputWait) -> str:
@@ -537,7 +560,7 @@ PY_DATASET = (
     Entry(
         "threads",
         when=lambda wait: wait.workers <= 1 and wait.waits is not False,
-        says=lambda wait: f"{wait.one_at_a_time}.",
+        says=lambda wait: f"{_one_at_a_time(wait)}.",
         asks=lambda wait: "" if wait.waits else ITEM_WAITS,
         remedy="Build them in parallel threads. Check first: __getitem__ is thread-safe",
         code=lambda wait: _dataset_line(_threads(wait)),
@@ -577,7 +600,7 @@ PY_DATASET = (
     Entry(
         "samples made once",
         when=lambda wait: (
-            wait.later_passes > 0 and wait.fits_memory is not False and wait.run.fit.get("input_reorders") is True
+            wait.passes.later > 0 and wait.fits_memory is not False and wait.run.fit.get("input_reorders") is True
         ),
         says="{loader_limit}: {pace}.",
         asks="{maker} has an on_epoch_end, so that its batches may differ. Is each sample the same in every "
@@ -628,7 +651,7 @@ GENERATOR = (
     Entry(
         "several batches at a time",
         when=lambda wait: wait.workers_may_help,
-        says=lambda wait: f"{wait.one_at_a_time}.{'' if wait.waits else spawned_text(wait)}",
+        says=lambda wait: f"{_one_at_a_time(wait)}.{'' if wait.waits else spawned_text(wait)}",
         asks=BATCH_I,
         remedy=lambda wait: (
             f"Let {'' if wait.waits else 'processes of '}a keras.utils.PyDataset make several at a time"
@@ -647,6 +670,15 @@ def _grain(wait: InputWait) -> Workers:
     """Return workers; a DataLoader's operations run while the loop waits, a dataset's on threads ahead of it."""
     in_turn = wait.workers or wait.input_class == "DataLoader"
     return Workers(wait, _worker_ms(wait) if in_turn else wait.arrives_ms, _making_waits(wait))
+
+
+def _grain_maker(wait: InputWait) -> str:
+    """Return the maker of Grain's batches, as a sentence without its full stop."""
+    if wait.workers:
+        return _too_few_workers(wait, "Grain")
+    if wait.input_class == "DataLoader":
+        return "Grain makes the batches in the training process, while the model waits"
+    return "Grain makes the batches in one process"
 
 
 def _grain_line(wait: InputWait, workers: int) -> str:
@@ -669,7 +701,7 @@ GRAIN = (
         when=lambda wait: (
             (_making_waits(wait) or wait.cores.has_room or wait.room_unknown) and _grain(wait).count > wait.workers
         ),
-        says="{grain_workers}: {pace}. Worker processes import the script.",
+        says=lambda wait: f"{_grain_maker(wait)}: {wait.pace}. Worker processes import the script.",
         asks=lambda wait: (
             "They start again with each pass over the data: does a pass take a minute or more?"
             if _making_waits(wait) or wait.cores.has_room
@@ -689,13 +721,13 @@ GRAIN = (
 
 def _handling(wait: InputWait) -> str:
     """Return that handling finished batches takes most of the wait, and what makes it shorter, as sentences."""
-    says = (
-        f"{wait.call_name} takes {wait.call_takes} a batch; then {wait.handling}, with or without workers: {wait.pace}."
-    )
-    if "memmap" in wait.first_types:
+    ms = wait.calls.slowest["wall_ms"] if wait.calls.slowest else 0.0
+    took = brief(ms) if ms >= 0.1 else f"{max(1, round(1e3 * ms))} µs"
+    says = f"{wait.call_name} takes {took} a batch; then {wait.handling}, with or without workers: {wait.pace}."
+    if "memmap" in first_types(wait.run):
         return f"{says} The arrays are np.memmap: that is when they are read from disk."
     # 64 MB a batch took 9 ms on a CPU with arrays, 0.05 ms with tensors, measured.
-    arrays = wait.run.framework == "torch" and wait.first_types == {"numpy"}
+    arrays = wait.run.framework == "torch" and first_types(wait.run) == {"numpy"}
     tensors = "tensors (torch.from_numpy), which Keras copies once less, and " if arrays else ""
     return f"{says} Send {tensors}fewer bytes: smaller types, converted in the model."
 
@@ -713,7 +745,7 @@ LIMITS = (
     Entry("made at once", when=lambda wait: wait.made_at_once, says=_handling),
     Entry(
         "collate",
-        when=lambda wait: wait.collates,
+        when=lambda wait: wait.calls.collates,
         says="{part_takes}: {pace}. What it does to each sample alone (tokenizing, decoding) can be done once, before "
         "training.",
     ),

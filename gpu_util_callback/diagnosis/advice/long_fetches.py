@@ -1,5 +1,6 @@
 """The few long fetches that hold much of a wait: which batches they are, and what hides them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.input import advise, ahead_code, at_line, made_once
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, brief
 from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
+from gpu_util_callback.diagnosis.evidence.pipeline import chain_ms
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
 from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, Advice
 from gpu_util_callback.diagnosis.thresholds import (
@@ -33,7 +35,7 @@ NAMED = Count(4, "batches or items that are listed by number; of more only the d
 
 def places(wait: InputWait, long: LongFetches) -> str:
     """Return which fetches were long: "batches 100, 200 and 300, in each epoch", "each 50th batch"."""
-    a_pass, seen = wait.steps_a_pass, wait.run.steps.total_rows
+    a_pass, seen = wait.passes.steps, wait.run.steps.total_rows
     if not a_pass or a_pass < seen < AGAIN * a_pass:
         return _numbered(long.steps, "step", "steps")
     batch = long.steps % a_pass
@@ -53,7 +55,7 @@ def places(wait: InputWait, long: LongFetches) -> str:
 
 def _only_at_first(wait: InputWait, long: LongFetches) -> bool:
     """Return whether all of them lie in the first of several passes, and not by chance."""
-    a_pass, seen = wait.steps_a_pass, wait.run.steps.total_rows
+    a_pass, seen = wait.passes.steps, wait.run.steps.total_rows
     if not a_pass or seen < AGAIN * a_pass or int(long.steps[-1]) >= a_pass:
         return False
     return (seen / a_pass) ** -len(long.steps) <= A_TENTH
@@ -88,11 +90,11 @@ def _numbered(numbers: np.ndarray, name: str = "", several: str = "") -> str:
 
 def _items(wait: InputWait) -> str:
     """Return the calls that were long, as Python noted them: "D.__getitem__(200)"; "" if none was."""
-    calls: Sequence[LongCall] = wait.call.get("long", ()) if wait.call else ()
+    calls: Sequence[LongCall] = wait.calls.slowest.get("long", ()) if wait.calls.slowest else ()
     calls = [call for call in calls if call["ms"] >= A_FIFTH * max(other["ms"] for other in calls)]
-    if wait.call is None or not calls:
+    if wait.calls.slowest is None or not calls:
         return ""
-    name = wait.call["name"]
+    name = wait.calls.slowest["name"]
     items = np.unique([call["at"] for call in calls if "at" in call])
     if len(items) == 1:
         return f"{name}({items[0]})"
@@ -167,12 +169,30 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
     return at_line(wait, Advice(f"{says} {rest}", name="long fetches"))
 
 
+def _usual_ms(wait: InputWait) -> float:
+    """Return the time of one worker for a batch that is not among the long ones, at most."""
+    call = wait.calls.slowest
+    if call is not None and wait.run.steps.total_rows:
+        return call["calls"] * call["wall_ms"] / wait.run.steps.total_rows
+    if wait.stages:
+        return max(chain_ms(wait.stages))
+    if wait.workers:  # between nothing and what just keeps up
+        return MOSTLY * wait.workers * wait.arrives_ms
+    return wait.lost_ms
+
+
+def _batches_in_memory(wait: InputWait) -> float:
+    """Return how many batches fit into a tenth of the memory; infinite = not known."""
+    limit, size = wait.run.host_limit, wait.pass_bytes
+    return max(2.0, A_TENTH * limit[0] / size * wait.batches_a_pass) if limit and size else math.inf
+
+
 def _can_be_ready(wait: InputWait, long: LongFetches) -> bool:
     """Return whether somebody could work ahead of long fetches: not at the beginning of a pass, nor on full cores."""
-    a_pass = wait.steps_a_pass if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
+    a_pass = wait.passes.steps if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
     if a_pass and not (long.steps % a_pass).any():
         return False
-    computes = wait.waits is False and wait.usual_fetch_ms >= A_TENTH * wait.needed_ms
+    computes = wait.waits is False and _usual_ms(wait) >= A_TENTH * wait.needed_ms
     return not computes or bool(_waited(wait, long)) or wait.cores.own is None or wait.cores.has_room
 
 
@@ -182,9 +202,9 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     if kind in ("", "numpy", "grain") or not _can_be_ready(wait, long):
         return None
     covered = max(1, int(np.ceil(long.each_ms / max(0.1, wait.needed_ms))))
-    ready = int(max(2, min(MOST_READY, covered, wait.batches_in_memory)))
+    ready = int(max(2, min(MOST_READY, covered, _batches_in_memory(wait))))
     workers = max(2, wait.workers) if "dataloader" in kind or "pydataset" in kind else 1
-    left = long.left(wait.usual_fetch_ms, wait.needed_ms, workers=workers, ahead=ready)
+    left = long.left(_usual_ms(wait), wait.needed_ms, workers=workers, ahead=ready)
     whole_ms = wait.lost_ms + wait.rare_ms
     handing_ms = HANDING_OVER_MS if "dataloader" in kind and not wait.workers else 0.0
     saves = max(0.0, wait.rare_ms * (1 - left) - handing_ms) / whole_ms
@@ -209,7 +229,7 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
 
 def _kept_workers(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     """Return the advice to keep a DataLoader's workers, if each one's first batch of every pass is long."""
-    a_pass = wait.steps_a_pass
+    a_pass = wait.passes.steps
     if "dataloader" not in wait.kind or not wait.workers or wait.run.fit.get("input_persistent_workers"):
         return None
     if not a_pass or len(long.steps) < AGAIN or (long.steps % a_pass).max() >= wait.workers:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpu_util_callback.diagnosis.advice.input_wait import MOST_CALLS, InputWait, function_of
-from gpu_util_callback.diagnosis.advice.snippets import drops_of
+from gpu_util_callback.diagnosis.advice.input_wait import MOST_CALLS, NO_STAGE, InputWait, function_of
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, drops_of
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms
 from gpu_util_callback.diagnosis.rule import Advice
@@ -17,6 +17,7 @@ from gpu_util_callback.recording.manifest_facts import InputDrop
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
+_OPAQUE = {"py_function", "stateful"}  # flags of stages of which nothing tells whether they draw random numbers
 _IN_MEMORY = re.compile(
     r"Tensor|Range|Repeat|Forever|Batch|PaddedBatch|Shuffle|Zip|Shard|Take|Skip|Window|DirectedInterleave"
 )
@@ -38,27 +39,23 @@ def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice
 # -- conditions ------------------------------------------------------------------------------------
 
 
-def _op(wait: InputWait) -> str:
-    return wait.stage.op if wait.stage is not None else ""
-
-
 def _is_map(wait: InputWait) -> bool:
-    return wait.stage is not None and wait.stage.name.startswith("map")
+    return wait.stage.name.startswith("map")
 
 
 def _calls_python(wait: InputWait) -> bool:
-    return wait.stage is not None and "py_function" in wait.stage.flags
+    return "py_function" in wait.stage.flags
 
 
 def is_python(wait: InputWait) -> bool:
     """Return whether the slowest stage is a function or a generator of the program's in Python."""
-    return _calls_python(wait) or _op(wait).startswith("Generator")
+    return _calls_python(wait) or wait.stage.op.startswith("Generator")
 
 
 def _few_calls(wait: InputWait) -> bool:
     """Return whether the code lets fewer calls of the stage run at a time than there are cores."""
     stage = wait.stage
-    if stage is None or "autotuned" in stage.flags or stage.parallelism >= wait.cores.allowed:
+    if "autotuned" in stage.flags or stage.parallelism >= wait.cores.allowed:
         return False
     return bool(stage.flags & {"sequential", "fixed_parallelism"})
 
@@ -66,7 +63,7 @@ def _few_calls(wait: InputWait) -> bool:
 def _calls_wait(wait: InputWait) -> bool:
     """Return whether the stage's calls mostly wait, for files or a network."""
     stage = wait.stage
-    if stage is None or is_python(wait):
+    if is_python(wait):
         return wait.waits is True
     # The stage cannot have computed more than the whole process did, nor worked longer than its threads
     # were there: a reading of a few batches may say so.
@@ -78,88 +75,80 @@ def _calls_wait(wait: InputWait) -> bool:
 def _calls_can_wait_together(wait: InputWait) -> bool:
     """Return whether the slow stage is a map whose calls wait, and more could wait at a time."""
     stage = wait.stage
-    if stage is None or not (_is_map(wait) and _calls_wait(wait)):
-        return False
-    return stage.inside is None and wait.cores.allowed > 0 and _calls(wait) > stage.parallelism
+    waits = _is_map(wait) and _calls_wait(wait) and stage.inside is None and wait.cores.allowed > 0
+    return waits and _calls(wait) > stage.parallelism
 
 
 def _call_us(wait: InputWait) -> float:
-    stage = wait.stage
-    return 1e3 * stage.work_ms_per_batch / max(1e-9, stage.elements_per_batch) if stage else 0.0
+    return 1e3 * wait.stage.work_ms_per_batch / max(1e-9, wait.stage.elements_per_batch)
 
 
 def _short_calls(wait: InputWait) -> bool:
-    stage = wait.stage
-    return stage is not None and stage.elements_per_batch > 1 and _call_us(wait) <= CALL_US
+    return wait.stage.elements_per_batch > 1 and _call_us(wait) <= CALL_US
 
 
 def _samples(wait: InputWait) -> bool:
     """Return whether the slow stage is `sample_from_datasets`, or draws its choices."""
     stage = wait.stage
     sampler = next((other for other in wait.stages if other.op.startswith("DirectedInterleave")), None)
-    if stage is None or sampler is None:
+    if sampler is None:
         return False
     return stage is sampler or (stage.place > sampler.place and "library" in stage.flags)
 
 
 def _waiting_python_ms(wait: InputWait) -> float:
     """Return the computation for a batch that calls which wait cannot share."""
-    generator = _op(wait).startswith("Generator")
+    generator = wait.stage.op.startswith("Generator")
     return wait.python_ms if _calls_python(wait) or generator else 0.0
 
 
 def _calls(wait: InputWait) -> int:
     """Return how many calls of the stage must wait at a time to keep up with the model."""
-    stage = wait.slowest
-    least = max(0.1, wait.needed_ms, wait.after(stage, 0.0, python_ms=_waiting_python_ms(wait)))
+    stage = wait.stage
+    least = max(0.1, wait.needed_ms, wait.after(0.0, python_ms=_waiting_python_ms(wait)))
     work_ms = max(stage.work_ms_per_batch, wait.arrives_ms if wait.overlaps else 0.0)
     return max(2, min(MOST_CALLS, math.ceil(1.5 * work_ms / least)))
 
 
 def _with_calls(wait: InputWait, calls: int) -> float:
     """Return the share of the wait that is saved with so many calls of the slow stage at a time, 0-1."""
-    stage = wait.slowest
-    python_ms = _waiting_python_ms(wait)
-    return wait.saved_by(wait.after(stage, stage.work_ms_per_batch / calls, python_ms=python_ms))
+    return wait.saves_by(wait.stage.work_ms_per_batch / calls, python_ms=_waiting_python_ms(wait))
 
 
-def _opener(wait: InputWait) -> Stage | None:
-    """Return the interleave or flat_map that opens files one or a few at a time; None if none."""
+def _opener(wait: InputWait) -> Stage:
+    """Return the interleave or flat_map that opens files one or a few at a time; `NO_STAGE` if none."""
     stage = wait.stage
-    openers = wait.stages if stage is None else [stage.inside or stage]
-    opener = next((stage for stage in openers if stage.opens_files), None)
-    if opener is None:
-        return None
+    openers = wait.stages if stage is NO_STAGE else [stage.inside or stage]
+    opener = next((stage for stage in openers if stage.opens_files), NO_STAGE)
     if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
-        return None
+        return NO_STAGE
     if wait.not_the_bottleneck:
         # Where nothing is computed and no stage was seen at work, it is the files that are waited
         # for.
         idles = wait.cores.own is not None and wait.cores.own < MOSTLY
         if not idles or (wait.keeps_up and wait.work_ms >= LITTLE * wait.lost_ms):
-            return None
+            return NO_STAGE
     return opener
 
 
 def _opens_files(wait: InputWait) -> bool:
     """Return whether a function of the user opens inputs one or a few at a time; windows are no inputs."""
     opener = _opener(wait)
-    if opener is None or "(" not in opener.name:
-        return False
-    return not any(other.op.startswith("Window") and other.place > opener.place for other in wait.stages)
+    windows = any(other.op.startswith("Window") and other.place > opener.place for other in wait.stages)
+    return "(" in opener.name and not windows
 
 
 def _reads_inside(wait: InputWait) -> bool:
     """Return whether the datasets that the opener opens read files."""
     opener = _opener(wait)
-    return opener is not None and any(
+    return any(
         other.inside is not None and other.inside.place == opener.place and other.op.startswith(READERS)
         for other in wait.stages
     )
 
 
 def _reader(wait: InputWait) -> str:
-    return next((name for name in READERS if _op(wait).startswith(name)), "")
+    return next((name for name in READERS if wait.stage.op.startswith(name)), "")
 
 
 def _files(wait: InputWait) -> int:
@@ -168,10 +157,8 @@ def _files(wait: InputWait) -> int:
 
 def _reading_files(wait: InputWait) -> float:
     """Return the share of the wait that is saved by reading several files at a time, 0-1."""
-    opener = _opener(wait)
-    several = opener is not None and "autotuned" in opener.flags
-    arrives_ms = wait.arrives_ms * (2 if several else 1) / _files(wait)
-    return wait.saves(max(arrives_ms, wait.cores_ms))
+    arrives_ms = wait.arrives_ms * (2 if "autotuned" in _opener(wait).flags else 1) / _files(wait)
+    return wait.saves(max(arrives_ms, wait.cores_ms()))
 
 
 def _stage_to_cache(wait: InputWait) -> Stage:
@@ -179,14 +166,14 @@ def _stage_to_cache(wait: InputWait) -> Stage:
 
     Where it is not known that nothing up to it is random, it is the slow one: the question is about that alone.
     """
-    stage = wait.slowest
-    if wait.random_up_to(stage) is not False:
+    stage = wait.stage
+    if _random_up_to(wait, stage) is not False:
         return stage
     inside = stage.inside and (stage.inside.name, stage.inside.op)
     stage = next((other for other in wait.stages if (other.name, other.op) == inside), stage)
     behind = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
     unshuffled = list(itertools.takewhile(lambda other: not other.shuffles, behind))
-    steady = [other for other in unshuffled if wait.random_up_to(other) is False]
+    steady = [other for other in unshuffled if _random_up_to(wait, other) is False]
     stage = next((other for other in reversed(steady) if other.op.startswith("Zip")), stage)  # all branches
     for other in steady:
         if other.place < stage.place:
@@ -212,9 +199,7 @@ def _can_be_kept(wait: InputWait) -> bool:
     """Return whether a cache behind the slow stage would save work, complete, and can leave a shuffle behind it."""
     stage = wait.stage
     is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
-    if wait.later_passes <= 0 or is_kept or stage is None:
-        return False
-    if _IN_MEMORY.match(stage.op):
+    if wait.passes.later <= 0 or is_kept or stage is NO_STAGE or _IN_MEMORY.match(stage.op):
         return False
     before = [other for other in wait.stages if other.place >= stage.place]
     zipped = min((other.place for other in before if other.op.startswith("Zip")), default=math.inf)
@@ -223,14 +208,14 @@ def _can_be_kept(wait: InputWait) -> bool:
         return False
     if any(other.shuffles and not _shuffles_files(wait, other) for other in before) and not _shuffles_names(wait):
         return False
-    return wait.random_up_to(stage) is not True and _pass_fits(wait) is not False
+    return _random_up_to(wait, stage) is not True and _pass_fits(wait) is not False
 
 
 def _keepable(wait: InputWait) -> InputWait | None:
     """Return the wait for the stage that a cache may follow: the slow one or, if that is random, the slowest other."""
     if _can_be_kept(wait):
         return wait
-    if wait.stage is None or wait.random_up_to(wait.stage) is not True:
+    if wait.stage is NO_STAGE or _random_up_to(wait, wait.stage) is not True:
         return None
     for stage in wait.stages:
         other = replace(wait, stage=stage, overlaps=stage.work_ms_per_batch > wait.arrives_ms)
@@ -242,7 +227,7 @@ def _keepable(wait: InputWait) -> InputWait | None:
 def _may_cache(wait: InputWait, *, of_helper: bool, random: bool) -> bool:
     """Return whether a cache may follow a stage, of a helper that shuffles or not, with random stages or not."""
     kept = _keepable(wait)
-    return kept is not None and _helper_shuffles(kept) == of_helper and (wait.input_random is True) == random
+    return kept is not None and _helper_shuffles(kept) == of_helper and (_random(wait) is True) == random
 
 
 def _of_kept(words: Callable[[InputWait], Any]) -> Callable[[InputWait], Any]:
@@ -253,7 +238,7 @@ def _of_kept(words: Callable[[InputWait], Any]) -> Callable[[InputWait], Any]:
 def _shuffles_files(wait: InputWait, shuffle: Stage) -> bool:
     """Return whether a shuffle before the slow stage is of files to open, and their elements are shuffled again."""
     opened = any(other.opens_files and other.place < shuffle.place for other in wait.stages)
-    return opened and any(other.shuffles and other.place < wait.slowest.place for other in wait.stages)
+    return opened and any(other.shuffles and other.place < wait.stage.place for other in wait.stages)
 
 
 def _shuffles_names(wait: InputWait) -> bool:
@@ -271,7 +256,7 @@ def _order_kept(wait: InputWait) -> str:
 
 def _helper_shuffles(wait: InputWait) -> bool:
     """Return whether a library made the dataset and its shuffle, so that no cache can come before the shuffle."""
-    stage = wait.slowest
+    stage = wait.stage
     return "library" in stage.flags and any(
         other.shuffles and (other.place < stage.place or _shuffles_names(wait)) for other in wait.stages
     )
@@ -287,8 +272,7 @@ def _keeping(wait: InputWait) -> float:
 def _keeping_before_random(wait: InputWait) -> float:
     """Return the share saved by a cache, where what is random behind it goes on computing."""
     spared_ms = sum(stage.work_ms_per_batch for stage in wait.stages if stage.place >= _stage_to_cache(wait).place)
-    cores_ms = max(0.0, wait.cpu_ms - spared_ms) / max(0.3, wait.cores.reachable)
-    return min(_keeping(wait), wait.kept(wait.saves(cores_ms)))
+    return min(_keeping(wait), wait.kept(wait.saves(wait.cores_ms(spared_ms))))
 
 
 def _first_random(wait: InputWait) -> Stage | None:
@@ -316,17 +300,44 @@ def _random_behind(wait: InputWait) -> str:
 
 def _after_cache(wait: InputWait) -> bool:
     """Return whether the slow stage is a map that comes after a cache."""
-    stage = wait.stage
-    if stage is None or stage.cached or not _is_map(wait):
-        return False
-    return any(other.cached for other in wait.stages)
+    return _is_map(wait) and not wait.stage.cached and any(other.cached for other in wait.stages)
+
+
+def _random(wait: InputWait) -> bool | None:
+    """Return whether a map draws random numbers, also within nested functions; None = not known."""
+    maps = [function for function in wait.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
+    if any(function.get("random") for function in maps):
+        return True
+    unknown = not maps and any(stage.name.startswith("map") for stage in wait.stages)
+    unknown = unknown or any(function.get("python") for function in maps)
+    return None if unknown or any(stage.flags & _OPAQUE for stage in wait.stages) else False
+
+
+def _random_up_to(wait: InputWait, stage: Stage) -> bool | None:
+    """Return whether a stage or one before it draws random numbers; None = not known.
+
+    Where it is not known which stage draws them, each may.
+    """
+    maps = [function for function in wait.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
+    flags = [flag for other in wait.stages for flag in other.flags]
+    placed = all(
+        flags.count(flag) >= sum(bool(function.get(fact)) for function in maps)
+        for fact, flag in (("random", "random"), ("python", "py_function"))
+    )
+    random = _random(wait)
+    if random is not True or not placed:
+        return random
+    before = [other for other in wait.stages if other.place >= stage.place]
+    if any(other.random for other in before):
+        return True
+    return None if any(other.flags & _OPAQUE for other in before) else False
 
 
 def _dropping(wait: InputWait, kind: str) -> InputDrop | None:
     """Return the stage of this kind that drops what the slow stage, or one before it, has made; None without one."""
     drops = [drop for drop in drops_of(wait.run, "train") if drop["stage"] == kind]
     place = {stage.name.partition(" + ")[0]: stage.place for stage in wait.stages}
-    return next((d for d in drops if wait.stage is None or place.get(d["behind"], -1) >= wait.stage.place), None)
+    return next((d for d in drops if place.get(d["behind"], -1) >= wait.stage.place), None)
 
 
 def _drops_most(wait: InputWait) -> bool:
@@ -339,10 +350,9 @@ def _after_shard(wait: InputWait) -> float:
     """Return the share of the wait that is saved by sharding before the slow stage, 0-1."""
     drop, stage = _dropping(wait, "shard"), wait.stage
     parts = drop["count"] if drop is not None else 1
-    if stage is None:
+    if stage is NO_STAGE:
         return 1 - 1 / parts
-    spared_ms = stage.work_ms_per_batch * (1 - 1 / parts)
-    return wait.saved_by(wait.after(stage, stage.ms_per_batch / parts, spared_ms=spared_ms))
+    return wait.saves_by(stage.ms_per_batch / parts, spared_ms=stage.work_ms_per_batch * (1 - 1 / parts))
 
 
 # -- code ------------------------------------------------------------------------------------------
@@ -350,13 +360,23 @@ def _after_shard(wait: InputWait) -> float:
 
 def _written(wait: InputWait) -> str:
     """Return the line of a map as it is written now."""
-    stage = wait.slowest
+    stage = wait.stage
     calls = ""
     if "autotuned" in stage.flags:
         calls = ", num_parallel_calls=tf.data.AUTOTUNE"
     elif "fixed_parallelism" in stage.flags:
         calls = f", num_parallel_calls={stage.parallelism:.0f}"
     return f"ds = ds.map({function_of(stage)}{calls})"
+
+
+def _calls_now(wait: InputWait) -> str:
+    calls = round(wait.stage.parallelism)
+    return "one call" if calls <= 1 else f"{calls} calls"
+
+
+def _batch_size(wait: InputWait) -> str:
+    """Return the batch size as an expression in code."""
+    return str(wait.run.fit.get("batch_size") or "batch_size")
 
 
 def _waiting_calls(wait: InputWait) -> str:
@@ -378,11 +398,11 @@ def _on_threads(count: int, line: str) -> str:
 def _split_generator(wait: InputWait) -> str:
     """Return lines that read the parts of a generator side by side."""
     parts = _calls(wait)
-    opener = next((stage for stage in wait.stages if "Interleave" in stage.op), None)
+    opener = next((stage for stage in wait.stages if "Interleave" in stage.op), NO_STAGE)
     several = f"cycle_length={parts}, num_parallel_calls={parts}"
     interleaved = (
         f"ds = files.interleave({function_of(opener)}, {several})"
-        if opener is not None
+        if opener is not NO_STAGE
         else "def part(k):\n"
         "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
         f"  # element k, k + {parts}, ...\n"
@@ -399,7 +419,6 @@ def _interleaved(wait: InputWait) -> str:
 def _opened_now(wait: InputWait) -> str:
     """Return the line that opens files as the program does now."""
     opener = _opener(wait)
-    assert opener is not None
     return f"ds = files.{opener.name.partition('(')[0]}({function_of(opener)})"
 
 
@@ -415,13 +434,12 @@ _RANDOM_NUMBERS = "which random numbers each element gets"
 
 def _random_numbers(wait: InputWait) -> str:
     # Calls that run at the same time draw from one sequence in the order in which they come.
-    return _RANDOM_NUMBERS if wait.input_random else ""
+    return _RANDOM_NUMBERS if _random(wait) else ""
 
 
 def _opens(wait: InputWait) -> str:
     """Return how many files are read at a time, as a sentence without its full stop."""
     opener = _opener(wait)
-    assert opener is not None
     files = "few files" if "autotuned" in opener.flags else "one file"
     return f"{opener.name} reads {files} at a time"
 
@@ -439,14 +457,22 @@ def _cache_question(wait: InputWait) -> str:
     """Return the question whether a cache would keep the same elements in every epoch."""
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
     question = python if _is_map(wait) else "Are the elements the same in every epoch"
-    size = wait.size if _as_large_as_batches(wait) else ""
+    size = _size(wait) if _as_large_as_batches(wait) else ""
     return f"{question}{_asked_room(_pass_fits(wait), size)}?"
 
 
 def _seen_to_keep(wait: InputWait) -> str:
     """Return that a cache keeps what it should, with a space in front; "" where that is to be asked."""
-    seen = wait.input_random is False and _pass_fits(wait) is True
-    return f" No stage is random, and all of it fits into memory{wait.size}." if seen else ""
+    seen = _random(wait) is False and _pass_fits(wait) is True
+    return f" No stage is random, and all of it fits into memory{_size(wait)}." if seen else ""
+
+
+def _size(wait: InputWait) -> str:
+    """Return the bytes of a pass's batches in words, with a leading space; "" if unknown."""
+    size = wait.pass_bytes
+    if size is None:
+        return ""
+    return f" ({size / 1e9:,.1f} GB)" if size >= 1e9 else f" ({size / 1e6:,.0f} MB)"
 
 
 def _asked_room(fits: bool | None, size: str) -> str:
@@ -490,20 +516,22 @@ _OF_A_HELPER = replace(
     _CACHE,
     name="cache behind a helper's shuffle",
     when=lambda wait: (
-        _may_cache(wait, of_helper=True, random=wait.input_random is True)
-        and not (wait.input_random and _of_kept(_between_library_stages)(wait))
+        _may_cache(wait, of_helper=True, random=_random(wait) is True)
+        and not (_random(wait) and _of_kept(_between_library_stages)(wait))
     ),
-    saves=_of_kept(lambda kept: _keeping_before_random(kept) if kept.input_random else _keeping(kept)),
-    frees_cores=lambda wait: wait.input_random is not True,
+    saves=_of_kept(lambda kept: _keeping_before_random(kept) if _random(kept) else _keeping(kept)),
+    frees_cores=lambda wait: _random(wait) is not True,
     says=_of_kept(
         lambda kept: f"{kept.takes}, again in every pass. The library that made this dataset also shuffles it."
     ),
     asks=_of_kept(
-        lambda kept: f"May each batch keep its samples in all epochs{_asked_room(kept.fits_memory, kept.size)}?"
+        lambda kept: f"May each batch keep its samples in all epochs{_asked_room(kept.fits_memory, _size(kept))}?"
     ),
-    remedy=_of_kept(lambda kept: f"Keep the batches{kept.size}{_random_behind(kept)}, and shuffle whole ones"),
+    remedy=_of_kept(lambda kept: f"Keep the batches{_size(kept)}{_random_behind(kept)}, and shuffle whole ones"),
     code=_of_kept(
-        lambda kept: f"ds = ds.cache().shuffle({kept.batches})  # {_before_random(kept) or 'as the last step'}"
+        lambda kept: (
+            f"ds = ds.cache().shuffle({batches_an_epoch(kept.run)})  # {_before_random(kept) or 'as the last step'}"
+        )
     ),
     changes="which samples share a batch",
     proof="image_directory",
@@ -535,7 +563,7 @@ IN_VAIN = (
         when=_drops_most,
         says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
         asks=lambda wait: (
-            "" if wait.stage is not None else f"Does {_SHARD(wait)['behind']} take most of the time of a batch?"
+            "" if wait.stage is not NO_STAGE else f"Does {_SHARD(wait)['behind']} take most of the time of a batch?"
         ),
         remedy="Let it drop them before they are made: the same samples follow",
         code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
@@ -545,7 +573,7 @@ IN_VAIN = (
     ),
     Entry(
         "take before the cache",
-        when=lambda wait: wait.stage is not None and _dropping(wait, "take") is not None and wait.later_passes > 0,
+        when=lambda wait: wait.stage is not NO_STAGE and _dropping(wait, "take") is not None and wait.passes.later > 0,
         says=lambda wait: (
             f"{wait.takes}, again in every pass: take({_TAKE(wait)['count']}) ends each pass before the cache is full, "
             "and what is not full keeps nothing."
@@ -567,13 +595,13 @@ REMEDIES = (
         remedy="Switch it on",
         code="options = tf.data.Options()\noptions.autotune.enabled = True\nds = ds.with_options(options)",
         # At least the next batch is made ahead.
-        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
+        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms())),
         proof="tests/cures/test_advice.py::test_autotuning_is_switched_on_again",
     ),
     Entry(
         "prefetch",
         when=lambda wait: (
-            wait.stage is not None
+            wait.stage is not NO_STAGE
             and not wait.works_ahead
             and wait.lost_ms <= wait.needed_ms
             and not (_calls_python(wait) and wait.waits is False and wait.run.device == "cpu")
@@ -581,7 +609,7 @@ REMEDIES = (
         says="{paces}. The pipeline makes each batch while the loop waits.",
         remedy="Let it make the next one during the step",
         code="ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step",
-        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms)),
+        saves=lambda wait: wait.saves(max(wait.lost_ms, wait.cores_ms())),
         proof="prefetch",
     ),
     _WAITING_CALLS,
@@ -595,7 +623,7 @@ REMEDIES = (
             and not _calls_wait(wait)
             and not _short_calls(wait)
         ),
-        says="{takes}. It runs {calls_at_a_time} at a time.",
+        says=lambda wait: f"{wait.takes}. It runs {_calls_now(wait)} at a time.",
         remedy="Let TensorFlow choose the number of calls",
         code=lambda wait: f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)",
         before=_written,
@@ -619,7 +647,7 @@ REMEDIES = (
     _OF_A_HELPER,
     Entry(
         "before the cache",
-        when=lambda wait: _after_cache(wait) and wait.input_random is not True and wait.later_passes > 0,
+        when=lambda wait: _after_cache(wait) and _random(wait) is not True and wait.passes.later > 0,
         says="{takes}. It comes after the cache, so that every pass does it again.",
         asks="Does {function} return the same in every epoch, without random numbers, and do its "
         "results fit into memory?",
@@ -640,7 +668,7 @@ REMEDIES = (
         asks="May each batch have a fixed number of samples of each dataset?",
         remedy="Batch each of them, and put these together",
         code=_SAMPLED,
-        saves=lambda wait: wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)),
+        saves=lambda wait: wait.saves_by(0.0, spared_ms=wait.stage.work_ms_per_batch),
         changes="how many samples of each dataset a batch has, and ends with the shortest dataset",
         proof="sampled_batches",
     ),
@@ -654,19 +682,17 @@ REMEDIES = (
         asks="Can {function} work on whole batches?",
         remedy="Batch first",
         code=lambda wait: (
-            f"ds = ds.batch({wait.batch_size}).map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)"
+            f"ds = ds.batch({_batch_size(wait)}).map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)"
         ),
-        before=lambda wait: f"{_written(wait)}.batch({wait.batch_size})",
-        saves=lambda wait: (
-            wait.saved_by(wait.after(wait.stage, 0.0, spared_ms=wait.stage.work_ms_per_batch)) if wait.stages else 0.0
-        ),
+        before=lambda wait: f"{_written(wait)}.batch({_batch_size(wait)})",
+        saves=lambda wait: wait.saves_by(0.0, spared_ms=wait.stage.work_ms_per_batch) if wait.stages else 0.0,
         proof="map_whole_batches",
     ),
     Entry(
         "parallel reads",
         when=lambda wait: (
-            wait.stage is not None
-            and bool(_reader(wait) or ((opener := _opener(wait)) is not None and "(" not in opener.name))
+            wait.stage is not NO_STAGE
+            and bool(_reader(wait) or ((opener := _opener(wait)) is not NO_STAGE and "(" not in opener.name))
         ),
         says=lambda wait: f"{wait.paces}. {_reader(wait) or 'TFRecord'}Dataset reads one file at a time.",
         asks="Are there several files?",
@@ -679,12 +705,12 @@ REMEDIES = (
     Entry(
         "split generator",
         untried="the generator has to be split",
-        when=lambda wait: _op(wait).startswith("Generator") and _calls_wait(wait),
+        when=lambda wait: wait.stage.op.startswith("Generator") and _calls_wait(wait),
         says="The generator makes one element at a time, and mostly waits, for files or a network: {pace}.",
         asks="Can what it reads be split into parts, each with a generator of its own?",
         remedy="Let several of them wait at the same time",
         code=_split_generator,
-        saves=lambda wait: wait.saves(wait.after(wait.stage, max(wait.arrives_ms / _calls(wait), wait.python_ms))),
+        saves=lambda wait: wait.saves(wait.after(max(wait.arrives_ms / _calls(wait), wait.python_ms))),
         changes="the order of samples",
         proof="split_generator",
     ),
@@ -712,7 +738,7 @@ LIMITS = (
     ),
     Entry(
         "unknown stage",
-        when=lambda wait: wait.stage is None,
+        when=lambda wait: wait.stage is NO_STAGE,
         says="{paces}. The slow stage of the pipeline was not measured.",
     ),
     Entry(
@@ -736,7 +762,7 @@ LIMITS = (
     Entry(
         "stage",
         says=lambda wait: (
-            f"{wait.takes}{f', and {wait.cores.busy}' if wait.cores.full else ''}. Do less in {wait.slowest.name} "
+            f"{wait.takes}{f', and {wait.cores.busy}' if wait.cores.full else ''}. Do less in {wait.stage.name} "
             "(smaller images, fewer bytes), or do it once and store the result."
         ),
     ),

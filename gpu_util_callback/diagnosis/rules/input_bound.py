@@ -1,6 +1,5 @@
 """Input-bound: the GPU idles because the next batch is not ready yet."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +8,10 @@ from gpu_util_callback.diagnosis.advice import callbacks, tf_data
 from gpu_util_callback.diagnosis.advice import input as input_advice
 from gpu_util_callback.diagnosis.advice import long_fetches as long_fetch_advice
 from gpu_util_callback.diagnosis.advice import table as advice_table
-from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, InputWait
+from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, NO_STAGE, InputWait, measure_input, slowest_of
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
-from gpu_util_callback.diagnosis.evidence.pipeline import Stage, fill_ms
+from gpu_util_callback.diagnosis.evidence.pipeline import fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in
@@ -91,7 +90,7 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     run, stage = wait.run, wait.stage
     shuffles = any(stage.shuffles for stage in wait.stages) or run.fit.get("input_shuffles") is True
     # The elements that fill a buffer may be all of a shuffle's own work.
-    in_time = stage is None or stage.shuffles or stage.ms_per_batch < wait.needed_ms
+    in_time = stage.shuffles or stage.ms_per_batch < wait.needed_ms or stage is NO_STAGE
     part = filling.count * filling.each_ms * 1e6 / max(1, run.present_in(wait.where))
     # Repeating gained 1.5 times from a fifth of the time on, nothing below.
     if not (shuffles and in_time) or part < A_FIFTH:
@@ -100,7 +99,7 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     quicker = tf_data.advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
     if quicker is not None:
         return replace(quicker, text=f"{observation} {quicker.text}", name="refill")
-    kept = advice_table.choose(tf_data.KEPT, replace(wait, stage=_to_blame(wait.stages, wait.later_passes)))
+    kept = advice_table.choose(tf_data.KEPT, replace(wait, stage=slowest_of(wait.stages, wait.passes)))
     if kept is not None:
         return replace(kept, text=f"{observation} {kept.text}", name="refill, kept")
     remade = _remade(wait)
@@ -110,13 +109,13 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
             "epoch, without random numbers, and does all of it fit into memory? If so, keep it: the first pass stays "
             "slow, the others do not wait.",
             f"ds = ds.cache()  # behind {remade[-1]}, before shuffle and repeat",
-            wait.later_passes * filling.share,
+            wait.passes.later * filling.share,
             question=True,
             name="refill, kept",
             frees_cores=True,
             proof="blind/second/shuffle_refill",
         )
-    saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms))
+    saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms()))
     if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:
         return Advice(
             f"{observation} Repeat "
@@ -147,7 +146,7 @@ def _remade(wait: InputWait) -> list[str]:
     made = [function for function in maps if function.get("shuffled") and function["which"] == "train"]
     names = list(dict.fromkeys(function["name"] for function in made))
     was_read = any(stage.name in names and stage.work_ms_per_batch > 0 for stage in wait.stages)
-    if was_read or wait.later_passes <= 0 or any(function["random"] for function in made):
+    if was_read or wait.passes.later <= 0 or any(function["random"] for function in made):
         return []
     return names
 
@@ -312,7 +311,7 @@ class InputBound(Rule):
         if run.steps.total_rows < limits["min_steps"]:
             return
         where = Range(run.first_step, run.end_step, *run.steps.extent_ns)
-        wait = InputWait(run, where, NO_MS, spent_ns / where.steps / 1e6, stages=run.pipeline.stages(*where.extent_ns))
+        wait = measure_input(run, where, NO_MS, spent_ns / where.steps / 1e6)
         cores, queued, input_cpus = wait.cores, wait.cores.queued, wait.input_cpus
         if queued is None or not input_cpus or 100 * queued < limits["core_wait_pct"]:
             return
@@ -322,7 +321,7 @@ class InputBound(Rule):
         explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
         lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
         lost_ms = lost / where.steps / 1e6
-        stage = _to_blame(wait.stages, wait.later_passes)
+        stage = slowest_of(wait.stages, wait.passes)
         priced = replace(wait, lost_ms=max(NO_MS, lost_ms), needed_ms=wait.needed_ms - lost_ms, stage=stage)
         yield self.finding(
             title="The input takes the cores from the steps",
@@ -571,27 +570,13 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting, rare: LongFetches |
     Args:
         rare: long fetches that are to be told from the others.
     """
-    where, rows = waiting.where, waiting.rows
-    stages: Sequence[Stage] = run.pipeline.stages(*where.extent_ns)
+    rows = waiting.rows
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
-    lost_ms = waiting.lost_ns / rows / 1e6
-    wait = InputWait(
-        run,
-        where,
-        lost_ms,
-        waiting.needed_ms,
-        stages=stages,
-        read_elsewhere=run.pipeline.reads_elsewhere(rows, *where.extent_ns),
-    )
-    outside = bool(stages) and wait.work_ms < explained_ms
-    if rare is not None:
-        stages, rare = _usual_stages(wait, rare)
-        rare_ms = rare.share * lost_ms
-        wait = replace(wait, lost_ms=max(NO_MS, lost_ms - rare_ms), stages=stages, rare=rare, rare_ms=rare_ms)
-    if outside or wait.keeps_up:
+    wait = measure_input(run, waiting.where, waiting.lost_ns / rows / 1e6, waiting.needed_ms, rare, explained_ms)
+    if wait.not_the_bottleneck or wait.keeps_up:
         return replace(wait, not_the_bottleneck=True)
-    slowest = _to_blame(stages, wait.later_passes)
-    if slowest is None or slowest.work_ms_per_batch <= 0:
+    slowest = slowest_of(wait.stages, wait.passes)
+    if slowest.work_ms_per_batch <= 0:
         return wait
     # Its calls ran in parallel, or waited for one another, if it worked longer for a batch than the step that took it.
     overlaps = slowest.work_ms_per_batch * 1e6 > waiting.duration_ns / rows
@@ -612,21 +597,6 @@ def _limit(wait: InputWait, advice: Advice) -> str:
     """Return what limits the input, for a headline without a promise: what its advice is about."""
     rare, least = wait.rare, FOUR_FIFTHS if advice.saves else MOSTLY
     return long_fetch_advice.which(wait, rare) if rare is not None and rare.share >= least else wait.limit
-
-
-def _usual_stages(wait: InputWait, rare: LongFetches) -> tuple[Sequence[Stage], LongFetches]:
-    """Return the stages without the time of the long fetches, which is the slowest one's, and these with its name."""
-    slowest = _to_blame(wait.stages, wait.later_passes)
-    long_ms = rare.count * rare.each_ms / rare.rows
-    if slowest is None or slowest.work_ms_per_batch < MOSTLY * long_ms:
-        return wait.stages, rare
-    usual = max(0.0, 1 - long_ms / slowest.work_ms_per_batch)
-    quicker = replace(
-        slowest, work_ms_per_batch=usual * slowest.work_ms_per_batch, ms_per_batch=usual * slowest.ms_per_batch
-    )
-    stages = [quicker if stage is slowest else stage for stage in wait.stages]
-    named = replace(rare, stage=slowest.name) if wait.kind == "tf.data" else rare
-    return sorted(stages, key=lambda stage: -stage.ms_per_batch), named
 
 
 def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
@@ -660,7 +630,7 @@ def _stage_evidence(wait: InputWait) -> Evidence:
     if wait.not_the_bottleneck:
         return {"all_stages_ms_per_batch": round(wait.work_ms, 3)}
     stage = wait.stage
-    if stage is None:
+    if stage is NO_STAGE:
         return {}
     evidence: Evidence = {"slowest_stage": stage.name}
     work_ms = round(stage.work_ms_per_batch, 3)
@@ -708,16 +678,5 @@ def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: f
             "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
             question=True,
         )
-    of_kind = input_advice.advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
+    of_kind = input_advice.advise_kind(measure_input(run, run.whole, lost_ms, needed_ms)) if run.framework else None
     return of_kind or Advice("Make the input pipeline faster, or let it work ahead of the training.")
-
-
-def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
-    """Return the slowest stage; of stages behind a full cache only those that still work count.
-
-    Args:
-        later: share of the steps after the first epoch.
-    """
-    making = [stage for stage in stages if not stage.passing]
-    at_work = [stage for stage in making if not stage.cached and stage.work_ms_per_batch > 0]
-    return next(iter(at_work if at_work and later > MOSTLY else making), None)
