@@ -27,7 +27,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     SMALL_US,
     Count,
 )
-from gpu_util_callback.recording.manifest_facts import Dispatch, SourceFacts
+from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import capitalized, duration, gpu_names, listed, percent, times, times_between, what_to_do
 
 FEW_SAMPLES = Count(8, "on a CPU the layers of a small model take eight samples in about the time of one")
@@ -589,8 +589,8 @@ def _unchecked(run: Run) -> str:
     why = "GPU utilization was not measured" if run.used_gpus else "No GPU"
     waits = "" if run.steps.total("wait_known") else "waits for input and "
     unchecked = f"{why}, so {waits}{UNCHECKED} {'were' if waits else 'was'} not checked."
-    calls, aside = run.fit.get("python_in_steps") or {}, _beside_training(run)
-    parts = sorted((aside | (calls.get("parts") or {})).items(), key=lambda item: -item[1])
+    calls = run.fit.get("python_in_steps") or {}
+    parts = sorted((calls.get("parts") or {}).items(), key=lambda item: -item[1])
     # On a CPU the thread computes or waits for what does; where most of a step is in no known part, they say little.
     is_known = (calls.get("samples") or 0) >= MIN_SAMPLES.default and sum(share for _, share in parts) >= MOSTLY
     if is_known and not waits and not run.used_gpus and run.framework_facts.get("device") == "cpu":
@@ -598,7 +598,6 @@ def _unchecked(run: Run) -> str:
         unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
         if sum(share for part, share in parts if part.startswith(("optimizer", "zero_grad"))) >= MOSTLY:
             unchecked += _ALL_WEIGHTS
-        unchecked += "".join(_asked_of(run, function) for function in aside)
     stack_samples, small_us = stack_samples_of(run), SMALL_US.default
     if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
         unchecked += (
@@ -606,28 +605,6 @@ def _unchecked(run: Run) -> str:
             f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster."
         )
     return unchecked + _short_steps(run) + _unrolled(run)
-
-
-def _beside_training(run: Run) -> dict[str, float]:
-    """Return the program's function, with its line, that most of a step passes in beside its training: its share (0-1).
-
-    {} without one. What belongs to a part of the training as well is none.
-    """
-    seen: Dispatch = run.fit.get("dispatch") or {}
-    called, line = seen.get("called") or "", seen.get("own_at") or ""
-    share = (seen.get("in_called") or 0) / max(1, seen.get("samples") or 0)
-    others = sum(((run.fit.get("python_in_steps") or {}).get("parts") or {}).values())
-    # Of JAX's compiled step no frame shows: a function that calls it would look the same.
-    is_apart = MOSTLY <= share <= 1 + A_TENTH - others and (others > 0 or seen.get("function") == called)
-    return {line if line.startswith(f"{called} (") else called: share} if is_apart else {}
-
-
-def _asked_of(run: Run, function: str) -> str:
-    """Return what to ask of a function, with its line, that most of a step passes in."""
-    asked = f" Does each step need all that {function.partition(' (')[0]} does?"
-    if run.framework == "torch" and int(run.manifest.get("world_size", 1)) > 1:
-        asked += " If it exchanges gradients: DistributedDataParallel sends many at a time, while backward still runs."
-    return asked
 
 
 def _short_steps(run: Run) -> str:

@@ -145,7 +145,8 @@ class Dispatch(TypedDict, total=False):
     at_place: Count  # ... in the line `own_at`
     own_at: str
     function: str
-    operations: Count
+    operations: Count  # of a usual step
+    exchanges: Count  # between ranks, of a usual step
     between: Count  # samples between the steps
     between_predict: Count
     between_predict_set_up: Count

@@ -53,8 +53,7 @@ def mfu_of(rate: float | None, full_rate: float | None) -> float | None:
     """Return a rate as a percentage of the full one; None where that is implausible."""
     if not rate or not full_rate:
         return None
-    pct = 100 * rate / full_rate
-    return pct if pct <= MOST_PCT else None
+    return pct if (pct := 100 * rate / full_rate) <= MOST_PCT else None
 
 
 def peak_text(peak: Mapping[str, Any]) -> str:

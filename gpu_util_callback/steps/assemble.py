@@ -400,17 +400,11 @@ class Assembler:
         """Return rows of `phases`, each (phase, its step), in ns since the epoch; None without any."""
         if not phases:
             return None
-        rows = [p for p, _ in phases]
-        return {
-            "kind": np.array([p.kind for p in rows], object),
-            "name": np.array([p.name for p in rows], object),
-            "start_ns": np.array([p.start for p in rows], np.int64) + self.offset_ns,
-            "end_ns": np.array([p.end for p in rows], np.int64) + self.offset_ns,
-            "step": np.array([step for _, step in phases], np.int64),
-            "account": np.array([p.account for p in rows], object),
-            "self_ns": np.array([p.self_ns for p in rows], np.int64),
-            "count": np.array([p.count for p in rows], np.int64),
-        }
+        types = dict.fromkeys(("kind", "name", "account"), object)
+        types |= dict.fromkeys(("start", "end", "self_ns", "count"), np.int64)
+        columns = {name: np.array([getattr(phase, name) for phase, _ in phases], of) for name, of in types.items()}
+        columns |= {f"{name}_ns": columns.pop(name) + self.offset_ns for name in ("start", "end")}
+        return columns | {"step": np.array([step for _, step in phases], np.int64)}
 
     # ---- training ------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dis
 import functools
 import inspect
@@ -311,7 +312,8 @@ class DispatchWatch:
         self._functions: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
         self._weight = 0.0  # of all samples but those of compiling
-        self._parts = defaultdict[str, float](float)  # of PyTorch's step -> weight
+        # (function that the loop has called, part of PyTorch's step) -> weight
+        self._parts = defaultdict[tuple[CodeType | None, str], float](float)
         # Function of another thread that computed while somebody kept Python's lock -> samples, in fetches as well.
         self._beside: Counter[CodeType] = Counter()
         self._looks = 0  # samples in steps, and in the fetches of batches between them
@@ -372,14 +374,14 @@ class DispatchWatch:
         if not is_working or any(fetches(code) for _, code, _ in inside):
             return  # it went on meanwhile; a loop's step lasts until its batches' iterator is asked for the next
         if in_loop and own:
-            self._note_called(own[-1][1], inside, kind, meanings)
+            self._note_called(own[-1][1], stack, kind, meanings)
         self._samples += 1
         self._kinds[kind] += 1
         if len(self._in_steps) < _MOST_KNOWN:
             self._in_steps.update(code for _, code, _ in own)
         if kind != COMPILING:
             self._weight += weight
-            self._note_part(weight, stack)
+            self._note_part(weight, stack, own[-1:] * in_loop)
             if self._note_called_back(weight, [stack, *stacks.values()]):
                 return
         if kind in ("", EAGER, COMPILED, LOGGING):
@@ -394,11 +396,16 @@ class DispatchWatch:
         """Return a stack up to the loop's frame, where it has one."""
         return stack[: next((at for at, (_, code, _) in enumerate(stack, 1) if code is self._loop), None)]
 
-    def _note_part(self, weight: float, stack: Stack) -> None:
-        """Count a sample for the innermost part of a step; a forward that the backward repeats is the backward's."""
+    def _note_part(self, weight: float, stack: Stack, called: Stack) -> None:
+        """Count a sample for the innermost part of a step; a forward that the backward repeats is the backward's.
+
+        Args:
+            called: the frame of the program's function that the loop has called, if there is one.
+        """
         parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []
         if parts:
-            self._parts["backward" if parts[0] == "forward" and "backward" in parts else parts[0]] += weight
+            part = "backward" if parts[0] == "forward" and "backward" in parts else parts[0]
+            self._parts[next((code for _, code, _ in called), None), part] += weight
 
     def _note_called_back(self, weight: float, stacks: Iterable[Stack]) -> bool:
         """Count a sample for Python that the compiled step waits for; return whether there is any."""
@@ -440,9 +447,10 @@ class DispatchWatch:
         return had_s - before[1], max(0.0, now_s - before[0] - (waited_s - before[2]))
 
     def _note_called(self, function: CodeType, stack: Stack, kind: str, meanings: Sequence[str]) -> None:
-        """Count a sample for the function that the loop has called, and note whether that trains."""
+        """Count a sample for the function that the loop has called, and note whether that, or its value, trains."""
         self._called[function] += kind != COMPILING
         learns = any(code.co_name in _LEARNS and package_of(code) in _FRAMEWORKS for _, code, _ in stack)
+        learns = learns or goes_to(*stack[-1][1:]) == _LEARNED
         if learns or (kind == COMPILED and PREDICT not in meanings):
             self._training.add(function)
 
@@ -463,7 +471,8 @@ class DispatchWatch:
         # Whatever runs in it: JAX has a callback in each collection.
         call = log or call_on(code.co_filename, line, self._reads) or called_in(stack[: place + 1], instruction)
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
-        if next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "") == _LEARNED:
+        goes = next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "")
+        if goes == _LEARNED or exchanges_gradients(code, call):
             samples.learned.add(place_of(code, line))
         if call:
             samples.aside[place_of(code, line), call] += weight
@@ -510,16 +519,18 @@ class DispatchWatch:
     def _of(self, code: CodeType) -> str:
         """Return what it means that a stack holds this code: "user" for the program's own, "" for a library's."""
         name = path_of(code)
-        if code.co_name in _TRACING:
-            return COMPILING
-        if code.co_name == "predict" and "keras/src/" in name:
-            return PREDICT
-        if sets_up(code):
-            return SET_UP
-        if logs_to(code):
-            return LOGGING
+        is_predict = code.co_name == "predict" and "keras/src/" in name
+        kinds = (
+            (code.co_name in _TRACING, COMPILING),
+            (is_predict, PREDICT),
+            (sets_up(code), SET_UP),
+            (logs_to(code), LOGGING),
+        )
         unlisted = "" if is_library(name) else "user"
-        return next((meaning for meaning, *parts in self._meaning if any(part in name for part in parts)), unlisted)
+        kind = next((kind for is_so, kind in kinds if is_so), None)
+        return kind or next(
+            (meaning for meaning, *parts in self._meaning if any(part in name for part in parts)), unlisted
+        )
 
     def _weights_aside(self) -> dict[tuple[str, str, bool], float]:
         """Return (line, what it calls, whether a step learns from it) -> weight of samples in what does not train."""
@@ -562,6 +573,11 @@ class DispatchWatch:
         (place, call, learned), most = max(weights.items(), key=lambda item: item[1], default=(("", "", False), 0.0))
         aside = sum(weights.values())
         how = (self._how_called_back(code) for at, code in self._called_back if (at, name_of(code)) == (place, call))
+        # A forward within a function that does not train is a validation's.
+        parts = defaultdict[str, float](float)
+        for (function, part), weight in self._parts.items():
+            if function is None or function in self._training:
+                parts[part] += weight
         beside = [round(min(1.0, self._beside[code] / self._looks), 4) for code in holders]
         return next((called._asdict() for called in how if called is not None), {}) | {
             **({"beside": beside[0]} if beside else {}),
@@ -571,7 +587,7 @@ class DispatchWatch:
             "calls": call,
             "learned": learned,
             "at_line": round(most / aside, 4) if aside else 0.0,
-            "parts": {part: round(weight / self._weight, 4) for part, weight in self._parts.items()},
+            "parts": {part: round(weight / self._weight, 4) for part, weight in parts.items()},
         }
 
     def facts(self) -> dict[str, str | float | None]:
@@ -582,8 +598,8 @@ class DispatchWatch:
             makes for each call), and `own`, in Python of
             the program's own and what that calls but for the framework, `at_place` of them
             `own_at`; `function`, what the loop calls for a step in which operations were seen;
-            `operations` of a usual step, None where unknown; `between`, samples between the steps,
-            of them in `model.predict`, in what that makes for each call, in the iterator of a
+            `operations` of a usual step, and its `exchanges` between ranks, None where unknown; `between`, samples
+            between the steps, of them in `model.predict`, in what that makes for each call, in the iterator of a
             dataset, and `between_in_function`, in the program's function `between_function`.
         """
         if not self._samples and not self._between[""]:
@@ -603,7 +619,7 @@ class DispatchWatch:
             "own_at": place[0][0] if place else None,
             "at_place": place[0][1] if place else 0,
             "function": name if usual else None,
-            "operations": self._operations.per_step if self._operations is not None else None,
+            **(self._operations.facts() if self._operations is not None else {}),
             **{f"between{part}": self._between[part] for part in ("", "_predict", "_predict_set_up", "_input")},
             "between_function": name_of(between[0][0]) if between else None,
             "between_in_function": between[0][1] if between else 0,
@@ -613,7 +629,7 @@ class DispatchWatch:
 
 
 def exchange_in(stack: Stack) -> str:
-    """Return the exchange between ranks that the outermost frame calls, not of gradients; "" without one."""
+    """Return the exchange between ranks that the outermost frame calls; "" without one, and for a framework's own."""
     paths = [path_of(code) for _, code, _ in stack]
     calls = [at for at, path in enumerate(paths) if path.endswith(tuple(EXCHANGES))]
     above = paths[calls[-1] + 1 : -1] if calls else []
@@ -621,8 +637,13 @@ def exchange_in(stack: Stack) -> str:
         return ""
     call = stack[calls[-1]][1].co_name
     module = next(name for path, name in EXCHANGES.items() if paths[calls[-1]].endswith(path))
-    names = {*stack[-1][1].co_names, *stack[-1][1].co_varnames}
-    return "" if _GRADIENTS & names and "object" not in call else f"{module}.{call}"
+    return f"{module}.{call}"
+
+
+def exchanges_gradients(code: CodeType, call: str) -> bool:
+    """Return whether an exchange that a function of the program calls is probably of gradients."""
+    exchanges = call.startswith(tuple(EXCHANGES.values())) and "object" not in call
+    return exchanges and bool(_GRADIENTS & {*code.co_names, *code.co_varnames})
 
 
 # Functions around the one that the program calls, in libraries.
@@ -730,44 +751,41 @@ def delivers(code: CodeType) -> bool:
 
 
 class OperationCount:
-    """Number of operations a step starts from Python, read from counters of the framework.
+    """Number of operations, and of exchanges between ranks, that a step starts from Python.
 
-    TensorFlow numbers its eager tensors, the batch's among them; PyTorch the operations it will
-    differentiate. Both are only read; nothing that advances them is called.
+    Read from counters of the framework: TensorFlow numbers its eager tensors, the batch's among them; PyTorch the
+    operations it will differentiate, and the exchanges of its ranks. They are only read; nothing that advances them
+    is called.
     """
 
     _MOST = 200  # steps
 
     def __init__(self, framework: str):
-        self._read: Callable[[object], int | None] | None = _NUMBERS.get(framework)
-        self._before: int | None = None
-        self._counted: list[int] = []
+        self._readers: Mapping[str, Callable[[object], int | None]] = _NUMBERS.get(framework, {})
+        self._before: dict[str, int | None] = {}
+        self._counted: dict[str, list[int]] = {name: [] for name in self._readers}
 
     def begin(self) -> None:
         """Begin a new pass over a dataset: operations since the last step belong to no step."""
-        self._before = None
+        self._before = {}
 
-    def step(self, batch: object) -> None:
-        """Begin a step with this batch; on the training thread."""
-        if self._read is None:  # not known for this framework
-            return
-        now = self._read(batch)
-        if now is not None and self._before is not None and now >= self._before:
-            self._counted.append(now - self._before)
-        self._before = now
-        if len(self._counted) >= self._MOST:
-            self._read = None
+    def step(self, batch: object) -> bool:
+        """Begin a step with this batch, and return whether more are to be counted; on the training thread."""
+        for name, read in self._readers.items():
+            now, before = None, self._before.get(name)
+            with contextlib.suppress(Exception):  # a version that counts elsewhere, or a process without ranks
+                now = read(batch)
+            if now is not None and before is not None and now >= before:
+                self._counted[name].append(now - before)
+            self._before[name] = now
+        if any(len(counted) >= self._MOST for counted in self._counted.values()):
+            self._readers = {}
+        return bool(self._readers)
 
-    @property
-    def done(self) -> bool:
-        """Return whether no step needs to be counted any more."""
-        return self._read is None
-
-    @property
-    def per_step(self) -> int | None:
-        """Return the operations of a usual step; None where unknown."""
-        counted = sorted(self._counted)
-        return counted[len(counted) // 2] if len(counted) > 2 else None
+    def facts(self) -> dict[str, int | None]:
+        """Return the `operations` and `exchanges` of a usual step; None where unknown."""
+        counts = {name: sorted(counted) for name, counted in self._counted.items() if len(counted) > 2}
+        return {"operations": None} | {name: counted[len(counted) // 2] for name, counted in counts.items()}
 
 
 def _eager_tensor(batch: object) -> int | None:
@@ -777,11 +795,15 @@ def _eager_tensor(batch: object) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _autograd_sequence(batch: object) -> int | None:
-    try:
-        return int(sys.modules["torch"]._C._autograd._get_sequence_nr())
-    except (KeyError, AttributeError):  # a version that counts elsewhere
-        return None
+def _autograd_sequence(batch: object) -> int:
+    return int(sys.modules["torch"]._C._autograd._get_sequence_nr())
 
 
-_NUMBERS = {"tensorflow": _eager_tensor, "torch": _autograd_sequence}
+def _collectives(batch: object) -> int:
+    return int(sys.modules["torch.distributed"].distributed_c10d.GroupMember.WORLD._get_sequence_number_for_group())
+
+
+_NUMBERS: dict[str, Mapping[str, Callable[[object], int | None]]] = {
+    "tensorflow": {"operations": _eager_tensor},
+    "torch": {"operations": _autograd_sequence, "exchanges": _collectives},
+}

@@ -134,9 +134,7 @@ class Loop:
     def count_operations(self, batch: object = None) -> None:
         """Count operations of a step that begins with this batch."""
         if self.operations is not None and not self.validating:
-            self.operations.step(batch)
-            if self.operations.done:
-                self.operations = None
+            self.operations = self.operations if self.operations.step(batch) else None
 
     def step_end(self) -> None:
         """End the step's work."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,14 +42,8 @@ class InputRows:
 
     def __getitem__(self, part: slice | np.ndarray) -> InputRows:
         """Return some of the rows; `ended_ns`, of all delivered batches, stays whole."""
-        busy = self.busy_until_ns
-        return InputRows(
-            self.requested_ns[part],
-            self.delivered_ns[part],
-            self.signature[part],
-            None if busy is None else busy[part],
-            self.ended_ns,
-        )
+        columns = {name: of for name, of in vars(self).items() if name != "ended_ns" and of is not None}
+        return replace(self, **{name: of[part] for name, of in columns.items()})
 
     def followed_by(self, more: InputRows) -> InputRows:
         """Return these rows and later ones of the same function's graph."""

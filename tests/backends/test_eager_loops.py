@@ -269,16 +269,16 @@ def test_operations_are_counted_by_the_numbers_of_the_batches():
         return ({"image": tensor}, 0)
 
     count = OperationCount("tensorflow")
-    assert count.per_step is None
+    assert count.facts() == {"operations": None}
     for number in (10, 73, 136, 137 + 62, 199 + 900):  # the last holds a validation
         count.step(batch(number))
-    assert count.per_step == 63
+    assert count.facts() == {"operations": 63}
     count.begin()
     count.step(batch(99_999))
-    assert count.per_step == 63
+    assert count.facts() == {"operations": 63}
     count.step([1.0])  # not TensorFlow's: unknown
-    assert count.per_step == 63
-    assert OperationCount("jax").per_step is None
+    assert count.facts() == {"operations": 63}
+    assert not OperationCount("jax").step([1.0])
 
 
 def test_the_parts_of_a_step_of_pytorch_are_told_apart():

@@ -23,6 +23,7 @@ from gpu_util_callback.steps.dispatch import (
     FunctionSamples,
     call_on,
     exchange_in,
+    exchanges_gradients,
     goes_to,
 )
 
@@ -436,6 +437,7 @@ GATHER = [
     frame(f"{TORCH}/distributed/c10d_logger.py", "wrapper"),
 ]
 REDUCE = frame(f"{TORCH}/distributed/distributed_c10d.py", "all_reduce")
+GRADIENTS = "torch.distributed.all_reduce\n"  # of gradients
 
 
 @pytest.mark.parametrize(
@@ -452,14 +454,15 @@ REDUCE = frame(f"{TORCH}/distributed/distributed_c10d.py", "all_reduce")
             [frame("/env/jax/experimental/multihost_utils.py", "process_allgather"), frame("train.py", "train")],
             "multihost_utils.process_allgather",
         ),
-        ([REDUCE, frame("train.py", "average", "for p in model.parameters(): print(p.grad)")], ""),
+        ([REDUCE, frame("train.py", "average", "for p in model.parameters(): print(p.grad)")], GRADIENTS),
         ([REDUCE, frame(f"{TORCH}/distributed/fsdp/shard.py", "unshard"), frame("train.py", "train")], ""),
         ([REDUCE, frame(f"{TORCH}/nn/modules/module.py", "_call_impl"), frame("train.py", "train")], ""),
         ([frame(f"{TORCH}/functional.py", "einsum"), frame("train.py", "train")], ""),
     ],
 )
-def test_an_exchange_between_ranks_is_named_unless_it_is_of_gradients(stack, call):
-    assert exchange_in(stack) == call
+def test_an_exchange_between_ranks_is_named_unless_a_framework_makes_it(stack, call):
+    assert exchange_in(stack) == call.removesuffix(GRADIENTS[-1:])
+    assert exchanges_gradients(stack[-1][1], exchange_in(stack)) == (call == GRADIENTS)
 
 
 def test_an_exchange_in_each_step_is_asked_about():
@@ -467,6 +470,70 @@ def test_an_exchange_in_each_step_is_asked_about():
     assert "torch.distributed.all_gather_object, in train (train.py, line 17)" in span["advice"]["text"]
     assert "Do they come there at the same time, and" in span["advice"]["text"], "else the wait would move elsewhere"
     assert span["advice"]["question"] and span["saves_s"] == 0
+
+
+@pytest.mark.parametrize("exchanges, count", [(160, 1), (8, 1), (2, 0), (None, 0)])
+def test_gradients_that_are_exchanged_one_by_one_are_a_finding(exchanges, count):
+    """Seen: silent, or a sentence within an all-clear, where 160 of them took three quarters of each step."""
+    run = looped(0.75, "torch.distributed.all_reduce", learned=True)
+    run.facts["fit"]["dispatch"] = {"samples": 100, "exchanges": exchanges}
+    spans = run.findings("host_stall")
+    assert len(spans) == count
+    for span in spans:
+        assert f"exchanges gradients in {exchanges} calls" in span["advice"]["text"]
+        assert "DistributedDataParallel(model)" in span["advice"]["code"]
+        assert span["advice"]["question"] and span["saves_range_s"][0] > 0
+        assert span["threshold"]["exchanges_per_update"] <= span["evidence"]["exchanges_per_update"] == exchanges
+
+
+def apart(framework: str = "torch", share: float = 0.9, gpus=(), **facts) -> Generated:
+    """A run that so large a share of 100 stack samples saw in a function of the program's."""
+    samples = {"samples": 100, "called": "norms", "in_called": round(100 * share), "own_at": "norms (a.py, line 9)"}
+    run = Generated(seed=3, gpus=list(gpus), framework={"name": framework, "backend": framework, "device": "cpu"})
+    run.facts["fit"] = {"loop": "custom", "dispatch": samples | facts}
+    run.facts["fit"]["python_in_steps"] = {"samples": 100, "parts": {"backward": 0.08} if framework == "torch" else {}}
+    run.steps(300, step_ms=20)
+    return run
+
+
+def of_two_ranks(run: Generated) -> Generated:
+    run.facts["world_size"] = 2
+    return run
+
+
+EAGER = {"function": "norms", "eager": 14}
+
+
+@pytest.mark.parametrize(
+    "run, lost_s",
+    [
+        (apart(), 5.4),
+        (apart(share=0.55), 3.3),
+        (apart("tensorflow", **EAGER), 5.4),
+        (apart("jax", **EAGER), None),  # it may wait there for the compiled step
+    ],
+)
+def test_a_function_that_most_of_a_step_passes_in_is_asked_about(run, lost_s):
+    """Seen: statistics of all weights in each step, of which a clause of an all-clear spoke, or nothing."""
+    [span] = run.findings("host_stall")
+    assert run.diagnose()["verdict"].startswith("norms in each step stalls training")
+    assert span["lost_s"] == (lost_s and pytest.approx(lost_s, rel=0.02))
+    assert "in norms (a.py, line 9)" in span["advice"]["text"] and span["advice"]["question"]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        apart(share=0.4),
+        apart("jax"),  # of the compiled step no frame shows: the function may call it
+        apart("jax", function="norms", eager=2),  # one operation before it reads the loss, and waits
+        apart("jax", function="step", eager=50),
+        apart(gpus=[GPU]),
+        of_two_ranks(apart()),  # it may wait there for the other
+    ],
+)
+def test_other_functions_are_not(run):
+    assert run.findings("host_stall") == []
 
 
 # ---- Python's lock -----------------------------------------------------------------------

@@ -78,26 +78,6 @@ def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: fl
     return run
 
 
-def beside(function: str, count: int, line: str, operations_in: str | None = None, **parts: float) -> Generated:
-    """A run that so many of 100 stack samples saw in a function of the program's, mostly at a line."""
-    run = in_parts(100, **parts)
-    run.facts["fit"]["dispatch"] = {
-        "samples": 100,
-        "called": function,
-        "in_called": count,
-        "own": count,
-        "own_at": line,
-        "function": operations_in,
-    }
-    return run
-
-
-def of_two_ranks(run: Generated) -> Generated:
-    run.facts["world_size"] = 2
-    run.facts["framework"] |= {"name": "torch", "backend": "torch"}
-    return run
-
-
 @pytest.mark.parametrize(
     "run, begins, there",
     [
@@ -125,28 +105,6 @@ def of_two_ranks(run: Generated) -> Generated:
             NOT_HELD_UP,
             "forward 60 %, backward 30 %, zero_grad 10 %.",
         ),
-        (
-            beside("averages", 95, "averages (train.py, line 38)", backward=0.04),
-            NOT_HELD_UP,
-            ": averages (train.py, line 38) 95 %, backward 4 %. Does each step need all that averages does?",
-        ),
-        (
-            of_two_ranks(beside("averages", 95, "averages (train.py, line 38)", backward=0.04)),
-            NOT_HELD_UP,
-            "DistributedDataParallel",
-        ),
-        (
-            beside("norms", 77, "wait (a.py, line 9)", operations_in="norms"),
-            NOT_HELD_UP,
-            "of steps: norms 77 %. Does each step need all that",
-        ),
-        (beside("train_on", 98, "train_on (a.py, line 9)"), NOT_HELD_UP, "the inside of steps was not checked."),
-        (
-            beside("Net.forward", 60, "Net.forward (a.py, line 3)", forward=0.6, backward=0.3),
-            "",
-            "forward 60 %, backward",
-        ),
-        (beside("norms", 40, "norms (a.py, line 9)"), NOT_HELD_UP, "the inside of steps was not checked."),
         (in_parts(19, optimizer=0.88), NOT_HELD_UP, "the inside of steps was not checked."),
         (in_parts(device=None, optimizer=0.88), NOT_HELD_UP, "the inside of steps was not checked."),
         (in_parts(forward=0.3, backward=0.1), NOT_HELD_UP, "the inside of steps was not checked."),  # most is elsewhere

@@ -169,17 +169,6 @@ class EpochWork(Work):
         """The class's argument for its interval; None = it has none."""
         return _argument(self, "epoch", 1.0, min(self.every_epochs, self.total))
 
-    @property
-    def weights_alone(self) -> str:
-        """The remedy of saving no optimizer state, as a further sentence; "" where that saves little."""
-        adam = "adam" in str(self.run.fit.get("optimizer")).lower()
-        if self.who != "ModelCheckpoint" or not adam:
-            return ""
-        return (
-            ". Weights without Adam's state are a third of the size (save_weights_only=True, a "
-            "path that ends in .weights.h5)"
-        )
-
 
 @dataclass(frozen=True)
 class StepWork(Work):
@@ -328,7 +317,7 @@ EPOCH_WORK = (
     Entry(
         "save less often",
         when=lambda w: w.saver,
-        remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch{w.weights_alone}",
+        remedy=lambda w: f"Save every {ordinal(w.every_epochs)} epoch",
         code=lambda w: _save_every(w) + (_SAVE_AFTER if w.total % w.every_epochs else ""),
         saves=lambda w: 1 - (w.times // w.every_epochs) / w.times,
         proof="saves_less_often",
@@ -512,8 +501,13 @@ _SPARED = {
 }
 
 
-def call_seldom(calls: PythonInSteps) -> Advice:
-    """Return advice for calls within the steps that do not train."""
+def is_exchange(calls: PythonInSteps) -> bool:
+    """Return whether calls within the steps are exchanges between ranks."""
+    return calls["calls"].startswith(tuple(EXCHANGES.values()))
+
+
+def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
+    """Return advice for calls within the steps that do not train; `exchanges`: between ranks in a step, 0 = unknown."""
     call, place, share, at_line = calls["calls"], calls["at"], calls["aside"], calls["at_line"]
     part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
     function = place.partition(" ")[0]
@@ -530,7 +524,13 @@ def call_seldom(calls: PythonInSteps) -> Advice:
         saves = at_line * (1 - 1 / EVERY_BATCH)
         text = f"{says} {remedy}. This changes {changes}."
         return Advice(text, code, saves, changes=changes, leaves_out=True, proof="logs_in_steps")
-    if call.startswith(tuple(EXCHANGES.values())):
+    if is_exchange(calls) and calls["learned"]:
+        sends = f"A step exchanges gradients in {exchanges:,} calls, and in each waits for all ranks."
+        text = f"{says} {sends} Are most of them small? If so, let DistributedDataParallel send many at a time, while "
+        code = "model = torch.nn.parallel.DistributedDataParallel(model)  # in place of the exchanges"
+        saves, proof = at_line * FOUR_FIFTHS, "blind/sixth/tutorial_averages"
+        return Advice(f"{text}backward runs.", code, saves, question=True, proof=proof)
+    if is_exchange(calls):
         text = f"{says} Each rank waits there for all others, and pickles objects: two numbers in a tensor cost less."
         often = f"does training go on the same where they exchange in every {ordinal(SELDOM)} step"
         asks, code = f"Do they come there at the same time, and {often}?", f"if step % {SELDOM} == 0: ...  # {call}"

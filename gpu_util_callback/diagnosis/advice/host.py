@@ -460,9 +460,8 @@ def host_activity(name: str) -> Advice:
         )
     if _RUNTIME.match(name):
         return Advice(
-            f"Most of that time the host is in {name}: the framework itself prepares and starts "
-            "the work of a step. Give each call more to do: a larger batch, or several steps in "
-            "one call."
+            f"Most of that time the host is in {name}: the framework itself prepares and starts the work of a step. "
+            "Give each call more to do: a larger batch, or several steps in one call."
         )
     if name:
         return Advice(f"Most of that time the host is in {name}: move it out of the step or make it faster.")

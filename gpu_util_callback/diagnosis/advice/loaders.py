@@ -176,9 +176,8 @@ def _hands_over(wait: InputWait) -> bool:
 def _handing_over(wait: InputWait) -> str:
     """Return how many batches were finished in time, and how long handing one over takes, as sentences."""
     return (
-        f"{wait.run.fit.get('input_ready_pct') or 0:.0f} % of the batches were finished when the "
-        "loop asked for them: more workers do not help. Taking one over from its worker process "
-        f"takes {brief(_handing_ms(wait) or 0)}."
+        f"{wait.run.fit.get('input_ready_pct') or 0:.0f} % of the batches were finished when the loop asked for them: "
+        f"more workers do not help. Taking one over from its worker process takes {brief(_handing_ms(wait) or 0)}."
     )
 
 

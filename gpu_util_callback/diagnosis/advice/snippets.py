@@ -170,16 +170,10 @@ def images_as_floats(run: Run) -> bool:
     if len(arrays) > 2:  # more inputs than one, which the line would not name
         return False
     image: Mapping = arrays[0] if arrays else {}
-    low, high = image.get("min"), image.get("max")
-    return (
-        str(image.get("dtype", "")).startswith("float")
-        and int(image.get("rank") or 0) >= 4
-        and bool(image.get("integers"))
-        and low is not None
-        and high is not None
-        and low >= 0
-        and 1 < high <= 255
-    )
+    is_image = str(image.get("dtype", "")).startswith("float") and int(image.get("rank") or 0) >= 4
+    least, most = image.get("min"), image.get("max") or 0
+    are_bytes = least is not None and least >= 0 and 1 < most <= 255
+    return is_image and are_bytes and bool(image.get("integers"))
 
 
 def accumulation(run: Run, parts: int) -> str:

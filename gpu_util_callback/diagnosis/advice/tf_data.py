@@ -728,8 +728,7 @@ LIMITS = (
         "outside",
         when=lambda wait: wait.not_the_bottleneck and not wait.cores.full,
         says="{paces}, although no stage of the pipeline takes long and cores are free: a stage "
-        "waits for something outside, a file system or a network. Move the data closer, or read "
-        "more of it at a time.",
+        "waits for something outside, a file system or a network. Move the data closer, or read more of it at a time.",
     ),
     Entry(
         "busy",

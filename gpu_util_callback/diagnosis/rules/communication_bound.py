@@ -99,10 +99,9 @@ def _in_trace_advice(run: Run, source: SourceFacts) -> Advice:
     """Return advice by the kind of communication that a trace shows."""
     if source["collectives"] == "all_to_all":
         return Advice(
-            "Each GPU sends every other one its part of the batch (all-to-all, of sharded "
-            "embeddings or experts), and each step needs it. Compute what does not need it "
-            "meanwhile, send 16 bits instead of 32, and let each GPU own an equal share of the "
-            "rows."
+            "Each GPU sends every other one its part of the batch (all-to-all, of sharded embeddings or experts), and "
+            "each step needs it. Compute what does not need it meanwhile, send 16 bits instead of 32, and let each GPU "
+            "own an equal share of the rows."
         )
     if not source["trains"]:
         return Advice(

@@ -100,9 +100,8 @@ class CpuFallback(Rule):
                 held_in: round(most_bytes / 2**20, 3),
             },
             advice=Advice(
-                f"{capitalized(called(run.framework))} sees the {names[0]}, but the steps run on the CPU: its "
-                "memory holds no model, and it was idle throughout. Put the model and every batch "
-                "on the GPU.",
+                f"{capitalized(called(run.framework))} sees the {names[0]}, but the steps run on the CPU: its memory "
+                "holds no model, and it was idle throughout. Put the model and every batch on the GPU.",
                 idioms(run).on_gpu,
                 proof="forgotten_cpu",
             ),

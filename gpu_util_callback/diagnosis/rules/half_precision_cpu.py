@@ -25,11 +25,8 @@ class HalfPrecisionCpu(Rule):
     unknown = "the model's precision, its device or the CPU's features are not known"
 
     def missing(self, run: Run) -> bool:
-        return (
-            not isinstance(run.fit.get("mixed_precision"), str)
-            or run.framework_facts.get("device") is None
-            or run.machine.get("cpu_float16") is None
-        )
+        seen = run.framework_facts.get("device"), run.machine.get("cpu_float16")
+        return None in seen or not isinstance(run.fit.get("mixed_precision"), str)
 
     def find(self, run: Run, limits: Limits) -> Findings:
         policy = run.fit.get("mixed_precision")

@@ -183,10 +183,9 @@ class Imbalance(Rule):
                 continue
             low, high = gpus[least], gpus[busiest]
             text = (
-                f"{_with_replica(run, high)} is active {spread.max():.0f} % of the time, "
-                f"{_with_replica(run, low)} {spread.min():.0f} %, and every step waits for the "
-                "busiest. Give each the same share of the batch, and keep other work off "
-                "the busiest."
+                f"{_with_replica(run, high)} is active {spread.max():.0f} % of the time, {_with_replica(run, low)} "
+                f"{spread.min():.0f} %, and every step waits for the busiest. Give each the same share of the batch, "
+                "and keep other work off the busiest."
             )
             code = _equal_shares(run, len(gpus))
             yield self.finding(

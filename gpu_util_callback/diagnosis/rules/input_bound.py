@@ -118,9 +118,8 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms()))
     if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:
         return Advice(
-            f"{observation} Repeat "
-            "before you shuffle, and the buffer stays full from one epoch into the next. This changes "
-            "which samples share an epoch, and so the weights.",
+            f"{observation} Repeat before you shuffle, and the buffer stays full from one epoch into the next. This "
+            "changes which samples share an epoch, and so the weights.",
             "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
             f"model.fit(ds, ..., steps_per_epoch={batches_an_epoch(run)})",
             saves,
@@ -258,9 +257,8 @@ class InputBound(Rule):
     thresholds = {
         "wait_pct": Threshold(
             7.5,
-            "XProf and torch-tb-profiler speak of 5 %; a healthy 3 % with slowly drifting noise "
-            "reaches that in one run of a hundred, 7.5 % in one of a thousand, and below it "
-            "fixing it gains less than 1.08 times",
+            "XProf and torch-tb-profiler speak of 5 %; a healthy 3 % with slowly drifting noise reaches that in one "
+            "run of a hundred, 7.5 % in one of a thousand, and below it fixing it gains less than 1.08 times",
         ),
         "min_steps": MIN_STEPS,
         "warmup_steps": WARM_UP,

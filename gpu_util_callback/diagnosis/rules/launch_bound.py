@@ -253,21 +253,15 @@ def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
 
 
 def _undo(by: str) -> Advice:
-    if by == "jax_disable_jit":
-        return Advice(
-            "jax.jit is switched off, so that Python starts every operation by itself. Leave out "
-            "jax.disable_jit() and JAX_DISABLE_JIT.",
-            'jax.config.update("jax_disable_jit", False)',
-            saves=1.0,
-            compiles=True,
-            proof="jit_disabled",
-        )
+    is_jax = by == "jax_disable_jit"
+    also = ", and jax.disable_jit() and JAX_DISABLE_JIT" * is_jax
     return Advice(
-        f"{by} makes every tf.function run as Python, operation by operation. It is meant for debugging: leave it out.",
-        "tf.config.run_functions_eagerly(False)",
+        f"{by} makes Python start every operation of a compiled function by itself. It is meant for debugging: leave it"
+        f"{also} out.",
+        'jax.config.update("jax_disable_jit", False)' if is_jax else "tf.config.run_functions_eagerly(False)",
         saves=1.0,
         compiles=True,
-        proof="functions_eagerly",
+        proof="jit_disabled" if is_jax else "functions_eagerly",
     )
 
 

@@ -114,9 +114,8 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
         )
     if run.other_program:
         return Advice(
-            "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them "
-            "several times as fast in 16 bits, or in TF32 from compute capability 8.0 on. Try "
-            "whether the results are exact enough."
+            "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several times as fast in "
+            "16 bits, or in TF32 from compute capability 8.0 on. Try whether the results are exact enough."
         )
     kind = half_precision(able)
     code, scaled = idioms(run).half.format(kind=kind), idioms(run).scaler

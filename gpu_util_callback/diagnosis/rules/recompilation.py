@@ -46,10 +46,9 @@ def _advise_shapes(run: Run, times: int) -> Advice:
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
         again = run.framework == "jax" and run.custom_loop
         return Advice(
-            f"{times} steps had to be compiled first, although the shape of their input stayed the "
-            f"same: {'the loop calls jax.jit again, or ' if again else ''}something else that the step gets "
-            "changes, a Python number or the size of a slice. "
-            f"{'Call jax.jit once, before the loop; pass' if again else 'Pass'} "
+            f"{times} steps had to be compiled first, although the shape of their input stayed the same: "
+            f"{'the loop calls jax.jit again, or ' if again else ''}something else that the step gets changes, a "
+            f"Python number or the size of a slice. {'Call jax.jit once, before the loop; pass' if again else 'Pass'} "
             "the number as a tensor or an array, and slice equal parts."
         )
     text = (

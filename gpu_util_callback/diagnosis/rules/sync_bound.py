@@ -89,9 +89,7 @@ class SyncBound(Rule):
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return
-        if _steps_a_call(run) > 1:
-            return
-        if run.fit.get("strategy") or len(run.used_gpus) > 1:
+        if _steps_a_call(run) > 1 or run.fit.get("strategy") or len(run.used_gpus) > 1:
             return  # with several, the GPUs wait for each other as well
         clean = run.clean_steps()
         if clean is None or clean.each_ns > limits["step_ms"] * 1e6:

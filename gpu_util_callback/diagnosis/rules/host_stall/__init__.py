@@ -65,6 +65,9 @@ class HostStall(Rule):
         "callback_pct": MATTERS_PCT,
         "own_python_pct": UNNAMED_PCT,
         "own_op_us": OP_US,
+        "exchanges_per_update": Threshold(
+            8, "DistributedDataParallel joins gradients to pieces of 25 MB; a model of 200 MB in float32 has eight"
+        ),
         "unmarked_pct": UNNAMED_PCT,
         "long_steps_pct": UNNAMED_PCT,
         "ms_per_step": Threshold(
@@ -82,11 +85,8 @@ class HostStall(Rule):
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def part_of(self, detail: str) -> str:
-        if detail in (self.unnamed, "function"):
-            return "other"
-        if detail == LONG:
-            return "step"
-        return detail if detail == "validation" else self.part
+        parts = {self.unnamed: "other", "function": "other", LONG: "step", "validation": "validation"}
+        return parts.get(detail, self.part)
 
     def missing(self, run: Run) -> bool:
         if not len(run.steps):
@@ -100,8 +100,9 @@ class HostStall(Rule):
     def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
-        findings = chain.from_iterable(detect(run, limits) for detect in DETECTORS)
-        return significant(findings, run.present_ns, limits)
+        findings = list(chain.from_iterable(detect(run, limits) for detect in DETECTORS))
+        of_unknown_cost = [finding for finding in findings if finding.lost_ns is None]
+        return [*significant(findings, run.present_ns, limits), *of_unknown_cost]
 
     # -- a trace ---------------------------------------------------------------------------------
 

@@ -1,12 +1,17 @@
 """Python within the steps that does not train, while no GPU works."""
 
+from dataclasses import replace
+
 from gpu_util_callback.diagnosis.advice import callbacks, loops
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, usual_body_ns
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rules.host_stall.stall import CAUSE
-from gpu_util_callback.diagnosis.thresholds import MOSTLY, Limits, chosen
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, Limits, chosen
+from gpu_util_callback.recording.manifest_facts import Dispatch
+
+Samples = tuple[int, float, tuple[str, float]]  # number, share (0-1) in a kind of Python, its line and that's share
 
 
 def find_python(run: Run, limits: Limits) -> list[Finding]:
@@ -15,33 +20,52 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     Where there is none and a GPU waits, the one about all Python of the program's own.
     """
     calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
-    if calls.get("aside"):
+    exchanges = (run.fit.get("dispatch") or {}).get("exchanges") or 0
+    gradients = bool(calls.get("learned")) and callbacks.is_exchange(calls)
+    if calls.get("aside") and (not gradients or exchanges >= limits["exchanges_per_update"]):
         where = "on another thread" if calls.get("beside") else "in each step"
         title, line = f"{calls['calls']} {where} stalls training", (calls["at"], calls["at_line"])
-        samples = calls["samples"], calls["aside"], line
-        if findings := _finding(run, limits, samples, {}, title, "aside", callbacks.call_seldom(calls)):
+        samples: Samples = calls["samples"], calls["aside"], line
+        fired: Evidence = {"exchanges_per_update": exchanges} if gradients else {}
+        advice = callbacks.call_seldom(calls, exchanges)
+        if findings := _finding(run, limits, samples, fired, title, "aside", advice):
             return findings
+    if beside := _function_beside_training(run):
+        (function, share, at), of_jax = beside, run.framework == "jax"
+        samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"{function} in each step stalls training"
+        findings = _finding(run, limits, samples, {}, title, "aside", loops.in_each_step(at, share, of_jax))
+        return [replace(finding, lost_ns=None if of_jax else finding.lost_ns) for finding in findings]
     # The samples do not show an operation that the loop starts without any Python of the framework.
     if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:
         return []
     samples = of_loop.count, of_loop.own, of_loop.own_at
-    fired: Evidence = {"own_op_us": round(of_loop.op_us or 0)}
+    fired = {"own_op_us": round(of_loop.op_us or 0)}
     return _finding(run, limits, samples, fired, loops.OWN_PYTHON, "python", loops.own_python(of_loop))
 
 
+def _function_beside_training(run: Run) -> tuple[str, float, str] | None:
+    """Return the program's function that most of a step on a CPU passes in beside its training; None without one.
+
+    With its share (0-1), and its line where that is known. What belongs to a part of the training as well is none.
+    JAX's thread may wait in it for the compiled step: it must start a good part of the operations there.
+    """
+    seen: Dispatch = run.fit.get("dispatch") or {}
+    samples, called, line = seen.get("samples") or 0, seen.get("called") or "", seen.get("own_at") or ""
+    share = (seen.get("in_called") or 0) / max(1, samples)
+    others = sum(((run.fit.get("python_in_steps") or {}).get("parts") or {}).values())
+    is_apart = others > 0 or (seen.get("function") == called and (seen.get("eager") or 0) >= A_TENTH * samples)
+    alone = int(run.manifest.get("world_size", 1)) < 2  # other ranks may be waited for in it
+    if run.used_gpus or not alone or not is_apart or not MOSTLY <= share <= 1 + A_TENTH - others:
+        return None
+    return called, share, line if line.startswith(f"{called} (") else called
+
+
 def _finding(
-    run: Run,
-    limits: Limits,
-    samples: tuple[int, float, tuple[str, float]],
-    fired: Evidence,
-    title: str,
-    detail: str,
-    advice: Advice,
+    run: Run, limits: Limits, samples: Samples, fired: Evidence, title: str, detail: str, advice: Advice
 ) -> list[Finding]:
     """Return the finding about Python within the steps, if it takes much of them while no GPU works; else [].
 
     Args:
-        samples: their count, the share (0-1) of them in it, and its line with the share of that.
         fired: evidence that is limited as well.
     """
     count, share, (place, at_line) = samples
