@@ -140,9 +140,7 @@ class Work:
     @property
     def as_now(self) -> str:
         """The line that stands in the program now, in place of which `_at_every` gives another."""
-        if self.from_library:
-            return f"callbacks = [{self.who}(...)]"
-        return f"...  # in {self.name or 'the callback'}"
+        return f"callbacks = [{self.who}(...)]" if self.from_library else f"...  # in {self.name or 'the callback'}"
 
 
 @dataclass(frozen=True)

@@ -350,12 +350,12 @@ class SetUp:
     def arrays(self) -> list[str]:
         """Names of the arrays that `fit` gets, which are that often in memory then; [] = not to be repeated.
 
-        They are too large, or not known; `fit` splits them, and would validate on copies of what it trains on.
+        They are too large, or not known, or `fit` splits others than x and y, and would validate on copies.
         """
         names, limit = ["x", *self.run.fit.get("input_beside", ())], self.run.host_limit
         sizes = [array.get("bytes") or math.inf for array in self.run.fit.get("input_first", ())]
-        split = self.run.fit.get("validation_split")
-        if limit is None or len(sizes) != len(names) or "sample_weight" in names or split:
+        is_cut = bool(self.run.fit.get("validation_split")) and names != ["x", "y"]
+        if limit is None or len(sizes) != len(names) or "sample_weight" in names or is_cut:
             return []
         return names if self.passes * sum(sizes) <= A_TENTH * limit[0] else []
 
@@ -384,13 +384,18 @@ def _several_passes(epoch: SetUp) -> str:
     """Return lines of `fit` whose epochs make several passes over the data, as many in all."""
     if epoch.kind == "tf.data":
         return f"ds = ds.repeat({epoch.passes})\nmodel.fit(ds, ..., epochs={epoch.epochs})"
-    arrays = ", ".join(epoch.arrays)
+    names, split = ", ".join(epoch.arrays) + "," * (len(epoch.arrays) == 1), epoch.run.fit.get("validation_split")
+    if not split:
+        repeated = f"arrays = [np.concatenate([array] * {epoch.passes}) for array in ({names})]"
+        return f"{repeated}\nmodel.fit(*arrays, ..., epochs={epoch.epochs})"
     return (
-        f"arrays = [np.concatenate([array] * {epoch.passes}) for array in ({arrays}{',' * (len(epoch.arrays) == 1)})]\n"
-        f"model.fit(*arrays, ..., epochs={epoch.epochs})"
+        f"n = int(len(x) * (1 - {split}))\n"
+        f"arrays = [np.concatenate([array[:n]] * {epoch.passes}) for array in (x, y)]\n"
+        f"model.fit(*arrays, ..., validation_data=(x[n:], y[n:]), epochs={epoch.epochs})  # without validation_split"
     )
 
 
+SEVERAL_PASSES = "several passes an epoch"
 CHEAPER = "Elements that cost less shorten that, as does a smaller buffer, which shuffles less well."
 
 SET_UP = (
@@ -430,7 +435,7 @@ SET_UP = (
         says=f"{{fact}} A shuffle fills its buffer then, before the first batch. {CHEAPER}",
     ),
     Entry(
-        "several passes an epoch",
+        SEVERAL_PASSES,
         when=lambda epoch: (
             epoch.share >= MOSTLY
             and epoch.passes >= AGAIN

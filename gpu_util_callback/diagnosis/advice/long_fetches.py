@@ -176,9 +176,7 @@ def _usual_ms(wait: InputWait) -> float:
         return call["calls"] * call["wall_ms"] / wait.run.steps.total_rows
     if wait.stages:
         return max(chain_ms(wait.stages))
-    if wait.workers:  # between nothing and what just keeps up
-        return MOSTLY * wait.workers * wait.arrives_ms
-    return wait.lost_ms
+    return MOSTLY * wait.workers * wait.arrives_ms if wait.workers else wait.lost_ms  # between nothing and keeping up
 
 
 def _batches_in_memory(wait: InputWait) -> float:

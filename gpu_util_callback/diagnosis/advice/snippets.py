@@ -93,9 +93,7 @@ def batch_code(run: Run, size: int) -> str:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
     if kind == "tf.data":
         return f"ds = ds.batch({size})"
-    if kind == "numpy" and has_keras_fit(run):
-        return f"model.fit(..., batch_size={size})"
-    return f"batch_size = {size}"
+    return f"model.fit(..., batch_size={size})" if kind == "numpy" and has_keras_fit(run) else f"batch_size = {size}"
 
 
 def batches_an_epoch(run: Run) -> str:
@@ -142,9 +140,7 @@ def mixed_precision(run: Run, gpu: int) -> str | None:
     """Return Keras' line for it; None if it is on, the GPU is too old or Keras does not train."""
     able = capability(run, gpu) or 0
     on = str(run.fit.get("mixed_precision", "")).startswith("mixed")
-    if on or able < 7 or not has_keras_fit(run):
-        return None
-    return keras_policy(half_precision(able))
+    return None if on or able < 7 or not has_keras_fit(run) else keras_policy(half_precision(able))
 
 
 def half_precision(able: float) -> str:

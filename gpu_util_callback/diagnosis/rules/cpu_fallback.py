@@ -41,9 +41,7 @@ class CpuFallback(Rule):
         return not run.gpus
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        if not len(run.steps):
-            return
-        if run.framework_facts.get("guessed"):
+        if not len(run.steps) or run.framework_facts.get("guessed"):
             return  # another framework may be at work, on the GPU
         if run.used_gpus:
             yield from self._left_alone(run, limits)

@@ -29,10 +29,8 @@ class HalfPrecisionCpu(Rule):
         return None in seen or not isinstance(run.fit.get("mixed_precision"), str)
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        policy = run.fit.get("mixed_precision")
-        if policy not in POLICIES or not len(run.steps) or run.gpus:
-            return
-        if run.framework_facts.get("device") != "cpu" or run.machine.get("cpu_float16"):
+        policy, on_cpu = run.fit.get("mixed_precision"), run.framework_facts.get("device") == "cpu" and not run.gpus
+        if policy not in POLICIES or not len(run.steps) or not on_cpu or run.machine.get("cpu_float16"):
             return
         yield self.finding(
             evidence={"precision": policy, "cpu": run.machine.get("cpu")},

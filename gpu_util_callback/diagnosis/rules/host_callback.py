@@ -42,10 +42,8 @@ class HostCallback(Rule):
 
 
 def _advice(run: Run, name: str) -> Advice:
-    if run.framework == "jax":
-        calls = "jax.debug.print, pure_callback and io_callback"
-    else:
-        calls = "tf.print, tf.py_function and tf.numpy_function"
+    of_jax, others = "jax.debug.print, pure_callback and io_callback", "tf.print, tf.py_function and tf.numpy_function"
+    calls = of_jax if run.framework == "jax" else others
     return Advice(
         f"The compiled step waits for code on the host ({name}). Remove what is left from "
         f"debugging ({calls}), or return the value from the step and print it every hundredth time."

@@ -222,9 +222,7 @@ def _equal_shares(run: Run, gpus: int) -> str:
         return ""
     if size is None:
         return f"batch_size += -batch_size % {gpus}  # to the next multiple of {gpus}"
-    if size % gpus == 0:
-        return ""
-    return batch_code(run, -(-size // gpus) * gpus)
+    return batch_code(run, -(-size // gpus) * gpus) if size % gpus else ""
 
 
 def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:

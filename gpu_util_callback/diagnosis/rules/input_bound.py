@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice import input as input_advice
 from gpu_util_callback.diagnosis.advice import long_fetches as long_fetch_advice
 from gpu_util_callback.diagnosis.advice import table as advice_table
 from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, NO_STAGE, InputWait, measure_input, slowest_of
-from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
@@ -145,9 +145,7 @@ def _remade(wait: InputWait) -> list[str]:
     made = [function for function in maps if function.get("shuffled") and function["which"] == "train"]
     names = list(dict.fromkeys(function["name"] for function in made))
     was_read = any(stage.name in names and stage.work_ms_per_batch > 0 for stage in wait.stages)
-    if was_read or wait.passes.later <= 0 or any(function["random"] for function in made):
-        return []
-    return names
+    return [] if was_read or wait.passes.later <= 0 or any(function["random"] for function in made) else names
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
@@ -157,11 +155,29 @@ UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 def input_setup(run: Run, limits: Limits) -> list[Finding]:
     """Return the cost of setting up the input for each epoch: workers start, buffers fill."""
-    set_ups = run.phases.of("input_setup", account="input_wait").values()
-    return [finding for occurrences in set_ups if (finding := _each_time(run, limits, occurrences)) is not None]
+    if (ends := ends_of_short_epochs(run)) is not None:
+        steps = steps_an_epoch(run) or 0
+        kinds = [(ends, f" of {steps} step{'s' * (steps > 1)}")]
+    else:
+        kinds = [(each, "") for each in run.phases.of("input_setup", account="input_wait").values()]
+    return [finding for each, epoch in kinds if (finding := _each_time(run, limits, each, epoch)) is not None]
 
 
-def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | None:
+def ends_of_short_epochs(run: Run) -> Occurrences | None:
+    """Return the set-ups and validations of epochs of a step or two; None where longer epochs are no remedy."""
+    kinds = (("input_setup", "input_wait"), ("validation", "validation"))
+    set_ups, validations = ([*run.phases.of(kind, account=account).values()] for kind, account in kinds)
+    if not set_ups or not validations or (steps_an_epoch(run) or A_FEW) > AGAIN:
+        return None
+    columns = ([each[name].tolist() for name in Occurrences.COLUMNS] for each in (*set_ups, *validations))
+    ends = Occurrences(sorted(row for each in columns for row in zip(*each, strict=True)))
+    set_up = input_advice.SetUp(run, "", ends.self_ns / max(1, run.present_ns), 1.0)
+    advice = advice_table.first_holding(input_advice.SET_UP, set_up)
+    return ends if advice.name == input_advice.SEVERAL_PASSES else None
+
+
+def _each_time(run: Run, limits: Limits, occurrences: Occurrences, short: str) -> Finding | None:
+    """Return the finding about what begins each epoch; `short`: about validations, too, where epochs are that short."""
     epochs = _epochs_ns(run, occurrences)
     if len(epochs) + 1 < A_FEW:
         return None
@@ -177,7 +193,8 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     each = f"takes {duration(each_s)} each time"
     if most_s > UNEVEN * each_s:
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
-    observation = f"Setting the input up again {each}, and training waits."
+    does = f"Setting up the input and validating for each epoch{short}" if short else "Setting the input up again"
+    observation = f"{does} {each}, and training waits."
     share = occurrences.self_ns / span_ns
     fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
     set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
@@ -185,7 +202,9 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
     if not (advice.code or fills or set_up.busy_function) and share < MOSTLY and each_s < USUAL_S:
         return None
     return InputBound.finding(
-        title=f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
+        title=f"Each epoch{short} sets up its input and validates"
+        if short
+        else f"Input-bound: each {'fit' if set_up.each_fit else 'epoch'} sets up its input again",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
@@ -206,9 +225,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences) -> Finding | 
 def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
     """Return the time between the set-ups of one epoch and those of the next."""
     apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
-    if occurrences.joined:
-        return apart
-    return apart[np.diff(_epoch_of(run, occurrences)) > 0]
+    return apart if occurrences.joined else apart[np.diff(_epoch_of(run, occurrences)) > 0]
 
 
 def _each_s(run: Run, occurrences: Occurrences) -> np.ndarray:

@@ -165,9 +165,7 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
 
 def _in_validation(run: Run) -> bool:
     """Return whether the last steps were those of a validation."""
-    if not len(run.validation):
-        return False
-    return int(run.validation["start_ns"][-1]) >= int(run.steps["end_ns"].max())
+    return len(run.validation) > 0 and int(run.validation["start_ns"][-1]) >= int(run.steps["end_ns"].max())
 
 
 def _killed(run: Run, limits: Limits) -> Findings:

@@ -104,9 +104,8 @@ class SyncBound(Rule):
         explained = int(steps.explained_ns.sum())
         outside = max(0, end - start - spent)
         lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
-        if lost < (1 - limits["gpu_active_pct"] / 100) * spent:
-            return
-        if lost > limits["idle_ms_per_step"] * 1e6 * steps.total_rows:
+        least, most = (1 - limits["gpu_active_pct"] / 100) * spent, limits["idle_ms_per_step"] * 1e6 * steps.total_rows
+        if not least <= lost <= most:
             return
         yield self.finding(
             lost_ns=lost,

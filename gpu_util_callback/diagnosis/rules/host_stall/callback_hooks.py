@@ -32,8 +32,7 @@ def find_epoch_hooks(run: Run, limits: Limits) -> Findings:
         evidence |= {"lost_pct": round(100 * lost / span_ns, 1), "gpu_active_meanwhile_pct": active}
         if name.endswith("batch_end"):
             epochs, steps = _epochs_in(run, where), where.steps
-            work = callbacks.StepWork(run, name, often, took, span_ns, epochs, steps, pooled=True)
-            advice = callbacks.in_steps(work)
+            advice = callbacks.in_steps(callbacks.StepWork(run, name, often, took, span_ns, epochs, steps, pooled=True))
         else:
             advice = callbacks.at_epochs(callbacks.EpochWork(run, name, often, took, span_ns, often))
         fired = chosen(limits, "callback_pct", "lost_pct") | {"times": limits["min_occurrences"]}
@@ -83,9 +82,8 @@ def _epochs_in(run: Run, where: Range) -> int:
     """Return how many epochs a range touches, 1 if unknown."""
     per_epoch = run.fit.get("steps_per_epoch")
     if not per_epoch:
-        ends = [rows["step"] for rows in run.phases.of("epoch").values()]
-        inside = [(steps > where.start_step) & (steps < where.end_step) for steps in ends]
-        return 1 + sum(int(mask.sum()) for mask in inside)
+        ends = (rows["step"] for rows in run.phases.of("epoch").values())
+        return 1 + sum(int(((steps > where.start_step) & (steps < where.end_step)).sum()) for steps in ends)
     first, last = where.start_step // int(per_epoch), (where.end_step - 1) // int(per_epoch)
     return max(1, last - first + 1)
 

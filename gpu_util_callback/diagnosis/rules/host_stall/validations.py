@@ -11,12 +11,15 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.stalls import lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.rule import Findings
 from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
+from gpu_util_callback.diagnosis.rules.input_bound import ends_of_short_epochs
 from gpu_util_callback.diagnosis.thresholds import Limits, chosen
 
 
 def find_validations(run: Run, limits: Limits) -> Findings:
     """Yield the findings about validations: large ones, and shorter ones in which the GPU mostly idles."""
     kind = "validation"
+    if ends_of_short_epochs(run) is not None:
+        return  # longer epochs spare their set-up as well
     for validations in run.phases.of(kind, account=kind).values():
         if validations.count < 2 and not run.ended:
             continue  # the first one traces and fills; wait for another
@@ -32,12 +35,9 @@ def find_validations(run: Run, limits: Limits) -> Findings:
             if active is None:
                 continue  # unknown how much of it was validation
             again, took = round(lost * again / max(1, took)), lost
-        if 100 * again >= limits["validation_pct"] * span_ns:
-            fired: tuple[str, ...] = ("validation_pct", "lost_pct")
-            idle = lost
-        else:
-            fired = ("validation_idle_pct",)
-            idle = 0 if active is None else round(lost * again / max(1, took))
+        is_long, idle_again = 100 * again >= limits["validation_pct"] * span_ns, round(lost * again / max(1, took))
+        fired = ("validation_pct", "lost_pct") if is_long else ("validation_idle_pct",)
+        idle = lost if is_long else 0 if active is None else idle_again
         if 100 * idle < limits[fired[-1]] * span_ns:
             continue  # the GPU was at work most of the time, or was not sampled
         measure = host.Validations(run, validations.count, took, run.validation.total("wait_ns"), span_ns)
