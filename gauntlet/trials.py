@@ -28,7 +28,6 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.screen import grouped
 from gpu_util_callback.trying.changes import Change, change_for, parse
 from gpu_util_callback.trying.children import Children, python
-from gpu_util_callback.trying.estimate import estimate
 from gpu_util_callback.trying.trial import Trial, measure, sides_of
 
 HERE = Path(__file__).parent
@@ -102,15 +101,14 @@ def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
         change, promised = planned(name, command)
         if isinstance(change, str):
             return {"change": None, "why": change}
-        trial, whole = Trial(change.words, change.line), Trial(change.words)
+        trial, whole = (Trial(change.words, change.line, between) for between in (bool(change.epochs), True))
         sides = sides_of(change, python(command))
         with Children(STEPS, SECONDS, change.epochs) as children:
             measure(trial, sides, children.run, (4, options.most))
         row = {**promised, **trial.to_json(), "try_s": round(time.monotonic() - began)}
-        with Children(WHOLE, WHOLE, WHOLE if change.epochs else 0) as children:
+        with Children(WHOLE, WHOLE, WHOLE) as children:
             measure(whole, sides, children.run, (options.pairs, options.pairs))
-        whole_ratio = estimate([s.ms for s in whole.first], [s.ms for s in whole.second])
-        return row | {"whole": round(whole_ratio.ratio, 3), "whole_s": round(whole.took_s)}
+        return row | {"whole": round(whole.estimate.ratio, 3), "whole_s": round(whole.took_s)}
     except (UnusableInput, OSError, ValueError, TypeError) as error:
         return {"change": None, "failed": f"{error} {getattr(error, 'output', '')}"[-600:]}
 

@@ -12,7 +12,7 @@ from gpu_util_callback.trying.children import Children, Side
 from gpu_util_callback.trying.trial import Trial, measure
 from gpu_util_callback.words import between
 
-MAX_SLOWDOWN_PCT = 5.0
+EPOCHS = 12  # a multiple of how seldom something may come: in each 2nd, 3rd, 4th or 6th epoch
 SLOWER, NOT_COMPARABLE = 1, 3  # exit codes
 
 
@@ -20,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("first", metavar="COMMAND", help='the one before: "python before.py --epochs 3"')
     parser.add_argument("second", metavar="COMMAND", help='the one after: "python after.py --epochs 3"')
-    parser.add_argument(
-        "--max-slowdown", type=options.length, default=MAX_SLOWDOWN_PCT, metavar="PCT", help="default: 5"
-    )
+    parser.add_argument("--max-slowdown", type=options.length, default=5.0, metavar="PCT", help="default: 5")
     parser.add_argument(
         "--unresolved",
         choices=("pass", "fail"),
@@ -48,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
     def differences(trial: Trial) -> list[str]:
         return [] if args.allow_different else trial.set_up_differences()
 
-    announce(args, [args.first, args.second])
-    trial, sides = Trial(""), (Side(commands[0]), Side(commands[1]))
-    with Children(args.steps, args.seconds) as children:
+    announce(args, [args.first, args.second], epochs=EPOCHS)
+    trial, sides = Trial("", between=True), (Side(commands[0]), Side(commands[1]))
+    with Children(args.steps, args.seconds, EPOCHS) as children:
         measure(trial, sides, children.run, args.pairs, progress, lambda trial: bool(differences(trial)))
     outcome, sentence = judged(trial, args.max_slowdown, differences(trial))
     if outcome == "skipped" and args.unresolved == "fail":

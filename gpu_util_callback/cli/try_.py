@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     if args.patch:
         sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()))
     announce(args, [" ".join(["python", *program])], change.words, change.epochs)
-    trial = Trial(change.words, change.line)
+    trial = Trial(change.words, change.line, bool(change.epochs))
     with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
         measure(trial, sides, children.run, args.pairs, progress)
     if args.json:
@@ -110,7 +110,7 @@ def announce(args: argparse.Namespace, commands: Sequence[str], words: str = "",
     runs = between(*(str(2 * pair_count) for pair_count in args.pairs))
     unit = f"{counted(args.steps, 'step')} after {WARM_STEPS} to warm up"
     if epochs:
-        unit = f"{counted(epochs, 'epoch')} after the first"
+        unit = f"{counted(epochs, 'epoch')} after the first, or {unit} where none ends in time"
     ask(
         args,
         f"will run {' and '.join(f'`{command}`' for command in commands)} {runs} times in turns"

@@ -94,8 +94,8 @@ class Timed:
     """Measurement of one child.
 
     Attributes:
-        seconds, steps, epochs: the time without warm-up, and what was done in it.
-        whole_epochs: whole ones were timed, where several are within the steps asked for.
+        seconds, between_s: without warm-up: of steps, and between epochs, validation included.
+        steps, epochs: done in it; 0 epochs = none was timed as a whole.
         losses: of the first steps, by their number.
         host_bytes, gpu_bytes: the most memory used; None = not known.
         set_up: what it computed with, by name.
@@ -103,9 +103,9 @@ class Timed:
     """
 
     seconds: float
+    between_s: float
     steps: int
     epochs: int
-    whole_epochs: bool
     losses: dict[int, float]
     host_bytes: int | None
     gpu_bytes: int | None
@@ -118,10 +118,9 @@ class Timed:
         losses = {int(step): loss for step, loss in result["losses"].items()}
         return cls(**{**result, "losses": losses, "wall_s": time.monotonic() - began_s})
 
-    @property
-    def ms(self) -> float:
-        """Milliseconds a step."""
-        return 1e3 * self.seconds / self.steps
+    def ms(self, between: bool = False) -> float:
+        """Return milliseconds a step, with its part of what passes between epochs if `between`."""
+        return 1e3 * (self.seconds + between * self.between_s) / self.steps
 
 
 class Children:
@@ -146,7 +145,7 @@ class Children:
 
     def __enter__(self) -> "Children":
         with contextlib.suppress(ValueError):  # another thread, which no signal reaches
-            self._terminate = signal.signal(signal.SIGTERM, _interrupt)
+            self._terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,6 +162,8 @@ class Children:
         finally:
             self._end()
         timed = Timed.of(result, began)
+        if not timed.epochs:  # nor would the others' end in time
+            self._plan["epochs"] = 0
         self.hang_s = min(self.hang_s, 60 + 5 * timed.wall_s)
         return timed
 
@@ -238,12 +239,10 @@ class Children:
             if time.monotonic() > until:
                 raise ChildFailed(f"it did no more steps, and was ended after {self.hang_s:.0f} s", tail(output))
             time.sleep(_POLL_S)
-        if result.exists():
-            answer = json.loads(result.read_text())
-            if "problem" in answer:
-                raise ChildFailed(answer["problem"], "", self._process.poll())
-            return answer
-        raise self._failed(output)
+        answer = json.loads(result.read_text()) if result.exists() else {}
+        if "steps" not in answer:
+            raise self._failed(output)
+        return answer
 
     def _end(self) -> None:
         """End the child with all that it started, and remove what it left."""
@@ -257,22 +256,14 @@ class Children:
                 self._folder = None
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Defer Ctrl+C until all is removed."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread, which alone gets it
-        yield
-        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment(folder: Path, site: Path, more: Mapping[str, str]) -> dict[str, str]:

@@ -86,8 +86,7 @@ class Hooks:
                 f"{_OURS}.callback": lambda module: self._recorded(module.GpuUtilCallback, plan["record"]),
                 f"{_OURS}.monitor": lambda module: self._recorded(module.GpuUtilMonitor, plan["record"]),
             }
-        for name, module in _CLASSES.items():
-            self.waiting[module] = functools.partial(self._on_class, name)
+        self.waiting |= {module: functools.partial(self._on_class, name) for name, module in _CLASSES.items()}
         self._loaders: Counter[int] = Counter()  # id of the dataset of a loader -> its batches
         self._loader: Any = None  # whose batches train
         self._drawn: Any = None  # the loader that gave the last batch
@@ -208,7 +207,7 @@ class Hooks:
                 return original(model, *args, **kwargs)
             finally:
                 self._in_fit -= 1
-                self.meter.ends()
+                self.meter.pauses()
 
     def fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         data = bound.arguments.get("x")
@@ -422,7 +421,7 @@ class MonitorStandIn:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._meter.ends()
+        self._meter.pauses()
 
     def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches; each is the beginning of a step."""

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     import resource
@@ -24,12 +24,33 @@ LATE = 3  # times the seconds: the end of an epoch is not waited for any longer
 LEAST_S = 1.5  # shorter times scatter more than the start of a process is worth
 
 
+class Mark(NamedTuple):
+    """A moment of a training, or what lies between two.
+
+    Attributes:
+        seconds: of steps.
+        between_s: seconds from the last step of an epoch to the next one's beginning.
+        steps, epochs: done.
+    """
+
+    seconds: float
+    between_s: float
+    steps: int
+    epochs: int
+
+    def since(self, then: "Mark") -> "Mark":
+        """Return what lies between."""
+        differences = [now - before for now, before in zip(self, then, strict=True)]
+        return Mark(*differences)  # type: ignore[arg-type]
+
+
 class Meter:
     """The clock of one child's training.
 
     Args:
-        plan: `steps` to time, or `epochs` (0 = by steps); `seconds`, after which less is enough; `result`, the
-            file to write; `claim`, the file that the first training process makes.
+        plan: `steps` to time; or `epochs`, of which so many or a multiple of them (0 = by steps), where one ends in
+            time; `seconds`, after which less is enough; `result`, the file to write; `claim`, the file that the first
+            training process makes.
     """
 
     def __init__(self, plan: dict[str, Any]):
@@ -41,15 +62,14 @@ class Meter:
         self.by_monitor = False  # our monitor's loop marks the steps
         self._claimed: bool | None = None
         self.steps = 0  # so far
-        self._epochs = 0
+        self._epochs = 0  # that ended; from then on whole ones are timed
         self._epoch_steps = 0  # at the beginning of the epoch
-        self._whole = bool(plan["epochs"])  # whole epochs are timed: there are several within the steps asked for
-        self._paused_s = 0.0
+        self._between_s = 0.0
         self._pause_began: float | None = None
         self._first: float | None = None
-        self._start: tuple[float, int, int] | None = None  # active seconds, steps, epochs
-        self._last = 0.0, 0, 0  # the same, now
-        self._ticks: list[tuple[float, int]] = []
+        self._start: Mark | None = None
+        self._last = Mark(0.0, 0.0, 0, 0)
+        self._ticks: list[Mark] = []
 
     # -- what hooks report -------------------------------------------------------------------------
 
@@ -59,14 +79,14 @@ class Meter:
             self._claimed = self._claim()
 
     def epoch_begins(self) -> None:
-        """An epoch begins; by steps, the time since the one before does not count."""
+        """An epoch begins; the time since the one before is no step's."""
         self._resume()
         self._epoch_steps = self.steps
-        if self._whole:
-            if self._start is None and (self._epochs if self.plan["epochs"] else self._warm()):
-                self._begin_timing()
-            elif self._start is not None and self._enough():
+        if self._start is not None:
+            if self._enough():
                 self.finish()
+        elif self._epochs and (self.plan["epochs"] or self._warm()):
+            self._begin_timing()
 
     def tick(self, steps: int) -> None:
         """So many steps were done since the training's beginning, and the next one is asked for."""
@@ -76,34 +96,26 @@ class Meter:
         self.steps = max(self.steps, steps)
         self._note()
         if len(self._ticks) < KEPT_TICKS:
-            self._ticks.append(self._last[:2])
+            self._ticks.append(self._last)
         if self._start is None:
-            if not self._whole and self._warm():
+            if not self._epochs and self._warm():
                 self._begin_timing()
-        elif self._enough(times_as_long=LATE if self._whole else 1):
+        elif self._enough(times_as_long=LATE if self._epochs or self.plan["epochs"] else 1):
             self.finish()
 
     def epoch_ends(self, steps: int) -> None:
         """The last step of an epoch is done."""
-        self.steps = max(self.steps, steps)
-        length = self.steps - self._epoch_steps
-        self._epochs += 1
-        self._note()
-        if not self._whole and 0 < length <= self.plan["steps"]:
-            self._whole = True
-            if self._start is not None and self._start[1] != self._epoch_steps:
+        if steps > self._epoch_steps:
+            self._epochs += 1
+            if self._epochs == 1 and self._start is not None and self._start.steps != self._epoch_steps:
                 self._start = None
         self.pauses(steps)
 
-    def pauses(self, steps: int) -> None:
+    def pauses(self, steps: int = 0) -> None:
         """So many steps are done, and what follows until the next one is no step: validation, work between epochs."""
-        if not self.plan["epochs"] and self._pause_began is None:
-            self.steps = max(self.steps, steps)
+        self.steps = max(self.steps, steps)
+        if self._pause_began is None:
             self._pause_began = time.perf_counter()
-            self._note()
-
-    def ends(self) -> None:
-        """A training ends, what follows its last epoch included."""
         self._note()
 
     def loss(self, value: Callable[[], Any], steps: int | None = None) -> None:
@@ -119,20 +131,18 @@ class Meter:
 
     def _resume(self) -> None:
         if self._pause_began is not None:
-            self._paused_s += time.perf_counter() - self._pause_began
+            self._between_s += time.perf_counter() - self._pause_began
             self._pause_began = None
 
-    def _active(self) -> float:
-        """Return the seconds without pauses."""
-        now = time.perf_counter() if self._pause_began is None else self._pause_began
-        return now - self._paused_s
-
     def _note(self) -> None:
-        self._last = self._active(), self.steps, self._epochs
+        now = time.perf_counter()
+        between_s = self._between_s + (now - self._pause_began if self._pause_began is not None else 0.0)
+        self._last = Mark(now - between_s, between_s, self.steps, self._epochs)
 
     def _begin_timing(self) -> None:
         self.drain()
-        self._start = self._active(), self.steps, self._epochs
+        self._note()
+        self._start = self._last
 
     def _warm(self) -> bool:
         enough_s = min(WARM_S, self.plan["seconds"])
@@ -140,12 +150,12 @@ class Meter:
 
     def _enough(self, times_as_long: int = 1) -> bool:
         assert self._start is not None
-        since_s, steps, epochs = (now - then for now, then in zip(self._last, self._start, strict=True))
-        wanted = self.plan["epochs"]
-        many_steps = steps >= self.plan["steps"] and since_s >= min(LEAST_S, self.plan["seconds"])
-        if times_as_long == 1 and (epochs >= wanted if wanted else many_steps):
+        done, wanted = self._last.since(self._start), self.plan["epochs"]
+        took_s = done.seconds + (done.between_s if wanted else 0.0)
+        many = done.epochs > 0 == done.epochs % wanted if wanted else done.steps >= self.plan["steps"]
+        if times_as_long == 1 and many and took_s >= min(LEAST_S, self.plan["seconds"]):
             return True
-        return since_s >= times_as_long * self.plan["seconds"] and (epochs >= 1 or steps >= FEWEST)
+        return took_s >= times_as_long * self.plan["seconds"] and (done.epochs >= 1 or done.steps >= FEWEST)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -153,7 +163,8 @@ class Meter:
         """Write the result and end the training."""
         self.drain()
         assert self._start is not None
-        self._write(self._active() - self._start[0], self.steps - self._start[1], self._epochs - self._start[2])
+        self._note()
+        self._write(self._last.since(self._start))
         self.leave()
 
     def leave(self) -> None:
@@ -164,12 +175,11 @@ class Meter:
         """Use what there is of a program that ends, by no error, before there was enough."""
         if not self._claimed:
             return
-        later = [tick for tick in self._ticks if tick[1] >= self.steps // 4]
-        if self._start is not None and self._last[1] - self._start[1] >= FEWEST:
-            (began_s, before, epoch), (ended_s, steps, epochs) = self._start, self._last
-            self._write(ended_s - began_s, steps - before, epochs - epoch)
-        elif later and later[-1][1] - later[0][1] >= FEWEST:
-            self._write(later[-1][0] - later[0][0], later[-1][1] - later[0][1], 0)
+        later = [tick for tick in self._ticks if tick.steps >= self.steps // 4]
+        if self._start is not None and self._last.steps - self._start.steps >= FEWEST:
+            self._write(self._last.since(self._start))
+        elif later and later[-1].steps - later[0].steps >= FEWEST:
+            self._write(later[-1].since(later[0])._replace(epochs=0))
         else:
             self.fail(f"it ended after {self.steps} steps, too few to take a pace from")
 
@@ -188,17 +198,14 @@ class Meter:
             return False
         return True
 
-    def _write(self, seconds: float, steps: int, epochs: int) -> None:
+    def _write(self, measured: Mark) -> None:
         if not self.was_applied():
             self.fail("the program never makes the call that the change is about")
             return
         batch = {} if self.batch_size is None else {"batch size": str(self.batch_size)}
         self._save(
             {
-                "seconds": seconds,
-                "steps": steps,
-                "epochs": epochs,
-                "whole_epochs": self._whole,
+                **measured._asdict(),
                 "losses": self.losses,
                 "host_bytes": host_bytes(),
                 "gpu_bytes": gpu_bytes(),

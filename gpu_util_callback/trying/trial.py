@@ -16,6 +16,7 @@ from gpu_util_callback.words import counted, duration
 TOLD_SHARE = 0.03  # a change that further pairs are to resolve
 ALIKE = 1e-5  # relative difference of losses that is rounding
 MORE_MEMORY = 1.1
+UNTIMED = "No epoch ended in time: later passes, validation and what else follows an epoch do not count (--seconds)."
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Trial:
     Attributes:
         words: what is changed; "" for two commands.
         line: to paste; "" for two commands.
+        between: what passes between epochs counts too, validation included, where all children timed whole ones.
         first, second: what the children of each side measured, in the order of the pairs.
         took_s: of all.
         look_count: how often the growing data may be looked at.
@@ -32,6 +34,7 @@ class Trial:
 
     words: str
     line: str = ""
+    between: bool = False
     first: list[Timed] = field(default_factory=list)
     second: list[Timed] = field(default_factory=list)
     took_s: float = 0.0
@@ -40,19 +43,28 @@ class Trial:
     @property
     def estimate(self) -> Estimate:
         """The ratio of seconds a step."""
-        return estimate([side.ms for side in self.first], [side.ms for side in self.second], self.look_count)
+        return estimate(self.ms(self.first), self.ms(self.second), self.look_count)
+
+    @property
+    def counts_between(self) -> bool:
+        """True if what passes between epochs counts."""
+        return self.between and all(side.epochs for side in (*self.first, *self.second))
+
+    def ms(self, sides: Sequence[Timed]) -> list[float]:
+        """Return milliseconds a step of each child."""
+        return [side.ms(self.counts_between) for side in sides]
 
     @property
     def unit(self) -> str:
         """Length of a measurement: "200 steps", "3 epochs"."""
         side = self.first[0]
-        return counted(side.epochs, "epoch") if side.epochs and side.whole_epochs else counted(side.steps, "step")
+        return counted(side.epochs, "epoch") if side.epochs else counted(side.steps, "step")
 
     def sentence(self) -> str:
         """Return the outcome in a line."""
         ratio = self.estimate
         factor = factor_text(ratio.ratio, ratio.low, ratio.high)
-        before, after = (fmean(side.ms for side in sides) for sides in (self.first, self.second))
+        before, after = (fmean(self.ms(sides)) for sides in (self.first, self.second))
         name = f"{self.words}: " if self.words else ""
         pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
         if not ratio.resolved:
@@ -68,8 +80,10 @@ class Trial:
         return [f"{n}: {after[n]}, before {before[n]}" for n in after if n in before and after[n] != before[n]]
 
     def differences(self) -> str:
-        """Return what else differs between the sides: losses, memory."""
+        """Return what else differs between the sides, losses and memory, and what does not count."""
         sentences = [_losses(self.first, self.second)]
+        if self.between and not self.counts_between:
+            sentences.append(UNTIMED)
         for name, attribute in (("Memory", "host_bytes"), ("GPU memory", "gpu_bytes")):
             before, after = (
                 max((getattr(side, attribute) or 0 for side in sides), default=0) for sides in (self.first, self.second)
@@ -87,8 +101,8 @@ class Trial:
             **{name: round(getattr(ratio, name), 4) for name in ("ratio", "low", "high")},
             "resolved": ratio.resolved,
             "pairs": ratio.pairs,
-            "before_ms": round(fmean(side.ms for side in self.first), 4),
-            "after_ms": round(fmean(side.ms for side in self.second), 4),
+            "before_ms": round(fmean(self.ms(self.first)), 4),
+            "after_ms": round(fmean(self.ms(self.second)), 4),
             "unit": self.unit,
             "took_s": round(self.took_s, 1),
             "differences": self.differences(),
@@ -120,7 +134,7 @@ def measure(
         for side in order:
             (trial.first, trial.second)[side].append(run(sides[side]))
         trial.took_s = time.monotonic() - began
-        say(f"pair {pair + 1}: {_ms(trial.first[-1].ms)} and {_ms(trial.second[-1].ms)} a step")
+        say(f"pair {pair + 1}: {_ms(trial.ms(trial.first)[-1])} and {_ms(trial.ms(trial.second)[-1])} a step")
         if is_void(trial) or (pair + 1 in stops and trial.estimate.resolved):
             break
     return trial
