@@ -49,7 +49,7 @@ _CALLS = {
 }
 _KERAS = ("/keras/src/", "/tf_keras/src/")
 OTHER = "other code"
-WAITING = "waiting for the user"  # a notebook between two cells, a prompt
+WAITING = "waiting for the user"  # a notebook between two cells, a prompt; or for what we show and try in a notebook
 LEAVING = "leaving a call"
 SET_UP = "set-up of predict"  # part of it
 
@@ -211,14 +211,12 @@ def activity(stack: list[CodeType]) -> tuple[str, bool]:
     for depth in range(len(stack) - 1, -1, -1):
         code = stack[depth]
         path = code.co_filename.replace("\\", "/")
-        if not any(part in path for part in _KERAS):
-            continue
-        if path.endswith("traceback_utils.py"):  # around most of its functions
-            name = LEAVING
-            continue
-        name = _CALLS.get(code.co_name, OTHER)
-        set_up = code.co_name == "predict" and any(map(sets_up, stack[:depth]))
-        return name, set_up
+        if path.endswith("gpu_util_callback/report/notebook.py"):
+            return WAITING, False
+        if any(part in path for part in _KERAS):
+            if not path.endswith("traceback_utils.py"):
+                return _CALLS.get(code.co_name, OTHER), code.co_name == "predict" and any(map(sets_up, stack[:depth]))
+            name = LEAVING  # it is around most of Keras' functions
     return name, False
 
 

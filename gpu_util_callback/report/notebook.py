@@ -164,11 +164,11 @@ def try_fix(
         return
     turns = between(*(str(2 * count) for count in pairs))
     _say(f"{finding['title']}: {finding['advice']['text']} Tries it on copies of model and input, {turns} turns.")
-    trial = Trial(change.words, change.line)
+    trial = Trial(change.words, change.line, bool(change.epochs))
     try:
         with same_random_numbers():
             copies = Copies(model, x, fit, change, plan | {"epochs": change.epochs})
-            measure(trial, sides_of(change, ()), copies.run, pairs)
+            measure(trial, sides_of(change, ()), copies.run, pairs, _say)
     except Exception as error:
         why = str(error.args[0]) if isinstance(error, UnusableInput) else error_text(error)
         _say(f"{change.words} cannot be tried here: {why}{_elsewhere(place, program)}")

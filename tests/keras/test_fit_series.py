@@ -25,8 +25,9 @@ from gpu_util_callback.diagnosis.run_summary import read_summary
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.recorder import messages, recorder
 from gpu_util_callback.recorder.outputs import FLUSH_S
-from gpu_util_callback.recorder.process_time import ProcessTime
+from gpu_util_callback.recorder.process_time import WAITING, ProcessTime, activity
 from gpu_util_callback.recording.schema import SUMMARY_FILE
+from gpu_util_callback.report import notebook
 from gpu_util_callback.report.screen import two_lines
 
 pytestmark = pytest.mark.real_clock("what counts as one series hangs on the time between fits")
@@ -373,6 +374,19 @@ def test_other_code_is_named_by_its_function_with_all_its_lines():
     process._at.update(lines | {"prepare_all (a.py, line 5)": 1})
     facts = process.facts(0)
     assert (facts["other_at"], facts["other_at_s"]) == ("prepare (a.py, line 3)", 6.5)
+
+
+def test_what_is_tried_or_shown_in_a_notebook_is_no_time_of_the_program():
+    """Seen in a kernel: "30 s in fit outside its callbacks", which were those of `try_fix`."""
+
+    def code(name: str, path: str):
+        return activity.__code__.replace(co_name=name, co_filename=path)
+
+    cell, ours = code("<module>", "/tmp/ipykernel_1/2.py"), code("try_fix", notebook.__file__)
+    keras_fit = code("fit", "/env/keras/src/backend/jax/trainer.py")
+    assert activity([keras_fit, cell]) == ("fit outside its callbacks", False)
+    assert activity([code("sleep", "/env/x.py"), keras_fit, ours, cell]) == (WAITING, False)
+    assert activity([ours, cell]) == (WAITING, False)
 
 
 @pytest.mark.timed
