@@ -1,13 +1,14 @@
 """An agent without a language model follows `gpu-util skill` by the letter: `python -m gauntlet.agent --json FILE`.
 
 Each program is copied, recorded, read; a loop of its own gets the monitor's two lines first. The finding to fix first
-is tried, and where the trial proves it, its line is pasted by rule (`pasting.py`) and proven by `ab`: at most three
-rounds, one change in each. A question is answered by the trial alone. Programs: `new_trials/*.py`, whose first line
-says the change that is known to help, and scripts of your own. What that change gains by `try` is what is reachable, of
-a program of a blind set (`blind/first/NAME.py`) what its set's table has; what the agent reached is the product of its
-`ab`s.
+is tried, then the next one where it cannot be tried or shows no gain; where the trial proves it, its line is pasted by
+rule (`pasting.py`) and proven by `ab`: at most three rounds, one change in each. A question is answered by the trial
+alone. Programs: `new_trials/*.py`, whose first line says the change that is known to help, those of the gauntlet itself
+by name, and scripts of your own. Reachable is what that change gains by `try`; of a program of the gauntlet the most
+that a declared cure gains by `ab`; of a blind set (`blind/first/NAME.py`) what its set's table has. What the agent
+reached is the product of its `ab`s.
 
-    python -m gauntlet.agent --json gauntlet/agent.json --table gauntlet/agent.md [--only NAME…] [SCRIPT…]
+    python -m gauntlet.agent --json gauntlet/agent.json --table gauntlet/agent.md [--only NAME…] [SCRIPT or NAME…]
 
 Runs many trainings of a few seconds, one at a time, five to ten minutes a program; leave the machine alone meanwhile.
 """
@@ -24,14 +25,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from gauntlet.pasting import monitored, pasted
+from gauntlet.registry import load
 
 HERE = Path(__file__).parent
 ROUNDS = 3
+TRIES = 3  # findings that are tried in a round
 RECORD_S = 60.0
 ENGINE = ["--yes", "--steps", "100", "--seconds", "6", "--pairs", "4-6"]
 LEAST_SHARE = 0.05  # of the run, that the headline must save
@@ -42,16 +46,15 @@ class Agent:
     """At work on one program.
 
     Args:
-        script: the program, which stays as it is.
-        folder: where its copy and its recordings go.
+        text: of the program.
+        folder: where its copies and its recordings go.
     """
 
-    def __init__(self, script: Path, folder: Path) -> None:
+    def __init__(self, text: str, folder: Path) -> None:
         self.folder = folder
         self.original, self.program = folder / "original.py", folder / "train.py"
         for copy in (self.original, self.program):
-            shutil.copy(script, copy)
-        text = script.read_text()
+            copy.write_text(text)
         chosen = re.search(r'BACKEND[^=]*= "(\w+)"', text)
         backend = chosen[1] if chosen else "torch" if "import torch" in text else "tensorflow"
         self.environ = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -106,13 +109,25 @@ class Agent:
         most = (first["saves_range_s"] or [None, None])[1]
         if most is not None and most < LEAST_SHARE * (run["wall_s"] or 0):
             return {**found, "stop": "it saves less than a twentieth"}
-        return found | self.tried(logs)
+        outcomes: list[dict[str, Any]] = []
+        for place in range(1, TRIES + 1):
+            outcome = self.tried(logs, place)
+            outcomes += [outcome] if outcome else []
+            if outcome is None or "status" in outcome:
+                break
+        pasted_one = next((one for one in outcomes if "status" in one), outcomes[0])
+        others = [one for one in outcomes if one is not pasted_one]
+        return {**found, **pasted_one, **({"others": others} if others else {})}
 
-    def tried(self, logs: str) -> dict[str, Any]:
-        """Try the finding, and where that proves it paste it and hold both versions against one another."""
-        done = self.gpu_util("try", *ENGINE, "--json", "--log-dir", logs, "train.py")
+    def tried(self, logs: str, place: int) -> dict[str, Any] | None:
+        """Try a finding, and where that proves it paste it and hold both versions against one another.
+
+        None where the report has fewer findings.
+        """
+        done = self.gpu_util("try", *ENGINE, "--json", "--log-dir", logs, "--fix", str(place), "train.py")
         if done.returncode:
-            return {"stop": f"try: {(done.stderr or done.stdout).strip().splitlines()[-1][:200]}"}
+            said = (done.stderr or done.stdout).strip().splitlines()[-1]
+            return None if "the report has" in said else {"stop": f"try: {said[:200]}"}
         trial = json.loads(done.stdout[done.stdout.index("{") :])
         found = {"try": [trial["ratio"], trial["low"], trial["high"]], "tried": trial["change"]}
         if not trial["resolved"] or trial["low"] <= 1:
@@ -140,6 +155,34 @@ class Agent:
             return None
         trial = json.loads(done.stdout[done.stdout.index("{") :])
         return [trial["ratio"], trial["low"], trial["high"]]
+
+    def declared(self, variants: Iterable[str]) -> list[float] | None:
+        """What the best declared variant of a program of the gauntlet gains, by `ab`: ratio, low, high."""
+        gains = []
+        for variant in variants:
+            script = f"{sys.executable} original.py"
+            done = self.gpu_util("ab", *ENGINE, "--allow-different", script, f"{script} {variant}")
+            factor = FACTOR.search(done.stdout)
+            gains += [[float(text) for text in factor.groups()]] if factor else []
+        return max(gains, default=None)
+
+
+def standalone(name: str) -> str:
+    """A program of the gauntlet as a script that trains it, or the declared variant that is its argument."""
+    one = load()[name]
+    text = (HERE / f"{one.train.__module__.rpartition('.')[2]}.py").read_text()
+    future = "from __future__ import annotations\n"
+    begin = f'import os\n\nos.environ["KERAS_BACKEND"] = "{one.backend}"\n'
+    end = [
+        "",
+        'if __name__ == "__main__":',
+        "    import sys",
+        "    from gauntlet.child import Run",
+        "    keras.utils.set_random_seed(7)" if re.search(r"import .*\bkeras\b", text) else "",
+        f"    {name}(Run(*sys.argv[1:2], log_dir='logs'))",
+        "",
+    ]
+    return future + begin + text.replace(future, "") + "\n".join(end)
 
 
 def share(row: dict[str, Any]) -> float | None:
@@ -176,24 +219,29 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gauntlet.agent", description=__doc__.splitlines()[0])
-    parser.add_argument("scripts", nargs="*", type=Path, metavar="SCRIPT", help="instead of new_trials/*.py")
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="or name of a program; instead of new_trials/*.py")
     parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="programs in it are left out")
     parser.add_argument("--table", type=Path, metavar="FILE")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these (regular expressions)")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, and by all that is started
     rows = json.loads(options.json.read_text()) if options.json.exists() else []
-    for script in options.scripts or sorted((HERE / "new_trials").glob("*.py")):
-        name = script.stem
+    programs = load()
+    for given in options.scripts or sorted((HERE / "new_trials").glob("*.py")):
+        script, name = Path(given), Path(given).stem
         if any(row["program"] == name for row in rows):
             continue
         if options.only and not any(re.fullmatch(pattern, name) for pattern in options.only):
             continue
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="agent-") as folder:
-            agent = Agent(script, Path(folder))
+            text = standalone(name) if name in programs else script.read_text()
+            agent = Agent(text, Path(folder))
             row = {"program": name, **agent.work()}
-            known, table_of = re.match(r"# try: (.+)", script.read_text()), script.parent.with_suffix(".json")
-            if known:
+            known, table_of = re.match(r"# try: (.+)", text), script.parent.with_suffix(".json")
+            if name in programs:
+                row["reachable"] = agent.declared(programs[name].cures)
+            elif known:
                 row["reachable"] = agent.reachable(known[1])
             elif table_of.exists():
                 ratios = json.loads(table_of.read_text()).get(name, {}).get("pairs", [[]])[0]
