@@ -85,8 +85,9 @@ class HostStall(Rule):
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def part_of(self, detail: str) -> str:
-        parts = {self.unnamed: "other", "function": "other", LONG: "step", "validation": "validation"}
-        return parts.get(detail, self.part)
+        if detail in (self.unnamed, "function"):
+            return "other"
+        return "step" if detail == LONG else detail if detail == "validation" else self.part
 
     def missing(self, run: Run) -> bool:
         if not len(run.steps):

@@ -38,8 +38,7 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     # The samples do not show an operation that the loop starts without any Python of the framework.
     if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:
         return []
-    samples = of_loop.count, of_loop.own, of_loop.own_at
-    fired = {"own_op_us": round(of_loop.op_us or 0)}
+    samples, fired = (of_loop.count, of_loop.own, of_loop.own_at), {"own_op_us": round(of_loop.op_us or 0)}
     return _finding(run, limits, samples, fired, loops.OWN_PYTHON, "python", loops.own_python(of_loop))
 
 
