@@ -786,7 +786,7 @@ def advise_traced_stage(name: str) -> Advice:
     if name.startswith(READERS):
         return Advice(
             f"{says}Are there several files? If so, read several at a time.",
-            "ds = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)"
+            "ds = files.interleave(tf.data.TFRecordDataset, cycle_length=8, num_parallel_calls=8)"
             if name.startswith("TFRecord")
             else "",
             question=True,
