@@ -73,3 +73,22 @@ def test_by_itself_nothing_is_compiled_by_xla_on_a_cpu():
 def test_the_binding_has_no_newer_names_for_two_reasons_of_low_clocks():
     names = [name for name in vars(pynvml) if re.match(r"nvmlClocksEventReason[A-Z]", name)]
     assert set(REASON_COLUMNS) - {getattr(pynvml, name) for name in names} == {0x200, 0x400}
+
+
+def test_shuffle_with_repeat_right_behind_it_fills_its_buffer_once_and_keeps_epochs_apart():
+    """What the remedy for a buffer that fills in each epoch promises."""
+    read, before, bursts, taken = [], 0, [], []
+
+    def elements():
+        for number in range(60):
+            read.append(number)
+            yield number
+
+    data = tf.data.Dataset.from_generator(elements, output_signature=tf.TensorSpec((), tf.int64))
+    for value in data.shuffle(40).repeat(3):
+        if len(read) - before > 20:
+            bursts.append(len(taken))
+        before = len(read)
+        taken.append(int(value))
+    assert bursts == [0]
+    assert [sorted(taken[epoch : epoch + 60]) for epoch in (0, 60, 120)] == [list(range(60))] * 3

@@ -118,12 +118,12 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms()))
     if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:
         return Advice(
-            f"{observation} Repeat before you shuffle, and the buffer stays full from one epoch into the next. This "
-            "changes which samples share an epoch, and so the weights.",
-            "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
+            f"{observation} Repeat right behind it: the two fill the buffer once for all epochs, and mix none of "
+            "them. This changes a smaller last batch, which the next epoch's samples fill up.",
+            "ds = ds.shuffle(buffer_size).repeat()  # where it is shuffled now\n"
             f"model.fit(ds, ..., steps_per_epoch={batches_an_epoch(run)})",
             saves,
-            changes="which samples share an epoch, and so the weights",
+            changes="a smaller last batch, which the next epoch's samples fill up",
             name="refill",
             proof="tabular_columns",
         )
