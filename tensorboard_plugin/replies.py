@@ -342,7 +342,6 @@ def _without_gpu(report: TotalSums) -> NoGpuHours | None:
 
 
 def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
-    since = run["since"]
     if not run["gpus"]:
         unit = "hours"  # its own: it held none, and lost none of a GPU's
     spent = run[unit]
@@ -358,7 +357,6 @@ def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
         "saves": cast(dict, run)[f"saves_{unit}"] if is_known else None,
         "causes": [*(loss["cause"] for loss in run["lost"]), *run["unknown_cost"]],
         "top": run["top"] and run["top"]["cause"],
-        "since": since and (since["run"], since["speed"]),
     }
     return cast(TrainingRow, row)
 

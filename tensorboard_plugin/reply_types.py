@@ -116,7 +116,6 @@ class TrainingRow(TypedDict):
     saves: float | None
     causes: list[str]  # the costliest first, then those at no known cost
     top: str | None  # the cause that is worth fixing first
-    since: tuple[str, float] | None  # the run before it of the same job, and how many times faster this one is
 
 
 class HoursShare(TypedDict):

@@ -481,14 +481,6 @@ class TopCause(TypedDict):
     advice: AdviceFacts | None
 
 
-class Faster(TypedDict):
-    """The run of the same job before, and how many times as fast this one is."""
-
-    id: str
-    run: str
-    speed: float
-
-
 class TrainingReport(Spent):
     """One training: its ranks and restarts together."""
 
@@ -515,7 +507,6 @@ class TrainingReport(Spent):
     saves_gpu_hours: float
     saves_hours: float
     top: TopCause | None
-    since: Faster | None
 
 
 class WithoutGpu(TypedDict):

@@ -5,7 +5,6 @@ Recordings of one training are put together first: the ranks of a job, its resta
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ import numpy as np
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
 from gpu_util_callback.diagnosis.report_types import (
     CauseCost,
-    Faster,
     Hours,
     Part,
     Restarts,
@@ -165,12 +163,11 @@ def total(survey: Survey) -> TotalSums:
     """
     rows = _Fleet(survey.rows)
     unit: Unit = "gpu_hours" if rows.with_gpus else "hours"
-    everything, speeds = _Everything(), _Speeds()
+    everything = _Everything()
     restarts: Restarts = {"trainings": 0, "restarts": 0, "steps_done_again": 0, "unknown": 0}
     runs, saves = Stored(), array("d")
     for training in rows.trainings():
         run = _run(training, everything.add(training), unit)
-        run["since"] = speeds.since(run, training.starts[-1].first, runs)
         _add_restarts(restarts, training)
         saves.append(run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"])
         runs.append(run)
@@ -361,7 +358,6 @@ def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
         "saves_gpu_hours": sums.saved_hours("gpu_hours"),
         "saves_hours": sums.saved_hours("hours"),
         "top": _top_cause(rows, causes, sums.lost[unit]),
-        "since": None,
     }
 
 
@@ -384,53 +380,6 @@ def _add_restarts(restarts: Restarts, training: Training) -> None:
         restarts["restarts"] += len(training.starts) - 1
         restarts["steps_done_again"] += sum(start.again or 0 for start in training.starts)
         restarts["unknown"] += training.steps is None
-
-
-class _Speeds:
-    """The pace of the newest training of each job, by which a later one is compared."""
-
-    def __init__(self) -> None:
-        self._latest: dict[int, int] = {}  # hash of a job's key -> number of its newest training
-        self._start_ns, self._pace_s = array("q"), array("d")  # of each training; NaN = not known
-
-    def since(self, run: TrainingReport, row: Row, earlier: Sequence[TrainingReport]) -> Faster | None:
-        """Return the speed of the next training against the newest earlier one of the same job; oldest first.
-
-        Args:
-            row: of its last start; `earlier`: all before it.
-        """
-        pace = _seconds_per_sample(row) if row["parameters"] is not None else None
-        self._start_ns.append(run["start_ns"])
-        self._pace_s.append(math.nan if pace is None else pace)
-        if pace is None:
-            return None
-        job = row["job"] if row["job_source"] == "argument" else None
-        script = hashed_script(row["script"])
-        key = (
-            script,
-            row["fit_index"] or 0,  # the next fit of a script is its next seed or learning rate, no changed version
-            row["parameters"],
-            row["backend"],
-            row["world_size"],
-            job,
-            bool(row["batch_size"]),
-            tuple(run["gpu_models"]),
-        )
-        arguments = script and row["arguments"]
-        keys = [hash((*key, run["run"])), *([hash((*key, None, arguments))] if arguments else ())]
-        alike = [self._latest[key] for key in keys if key in self._latest]
-        self._latest |= dict.fromkeys(keys, len(self._pace_s) - 1)
-        if not alike:
-            return None
-        number = max(alike, key=self._start_ns.__getitem__)
-        before = earlier[number]
-        return {"id": before["id"], "run": before["run"], "speed": round(self._pace_s[number] / pace, 3)}
-
-
-def _seconds_per_sample(row: Row) -> float | None:
-    """Return the whole time without compilation per sample, or per step."""
-    wall = (row["wall_s"] or 0.0) - (row["time_s"].get("compile") or 0.0)
-    return wall / row["steps"] / (row["batch_size"] or 1) if row["steps"] and wall > 0 else None
 
 
 def _hours(seconds: float) -> float:

@@ -910,7 +910,6 @@ class RunSummary(TypedDict, total=False):
     process: Required[list[Signed | None]]  # its id, and when it started
     scheduler: Scheduler
     script: str
-    arguments: str
     trial: str
     trial_of: str
     parameters: Count

@@ -447,19 +447,3 @@ def test_the_page_lists_all_runs_and_no_name_leaves_its_cell(mixed, tmp_path, ca
     assert {"slow", "<i>evil"} <= {row["run"] for row in rows}
     code, _, said = command(capsys, mixed, "--html", tmp_path / "no" / "x.html")
     assert code == 2 and "cannot write" in said
-
-
-@pytest.mark.parametrize(
-    "arguments, same", [(("a", "a"), True), (("a", "b"), False), ((None, None), False), ((None, "a"), False)]
-)
-def test_a_run_is_measured_against_the_one_before_it_with_its_arguments(tmp_path, arguments, same):
-    """With others it may be a neighbour in a sweep."""
-    for place, wait in enumerate((10, 0)):
-        one = run_of(20, at_s=1000 * place, wait_ms=wait, pid=place, arguments=arguments[place])
-        write(one, tmp_path / f"run{place}")
-    runs = {run["run"]: run for run in total_of(tmp_path)["runs"]}
-    assert runs["run0"]["since"] is None
-    since = runs["run1"]["since"]
-    assert (since is not None) == same
-    if same:
-        assert since["run"] == "run0" and since["speed"] == pytest.approx(2.0, rel=0.05)

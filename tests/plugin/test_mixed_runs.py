@@ -46,7 +46,7 @@ def test_hours_of_gpus_and_of_runs_without_one_are_two_sums(total):
 def test_what_is_not_known_is_not_nothing(total):
     run = {
         "id": "a", "recordings": ["a"], "restarts": [], "ranks": 1, "script": None, "user": None, "status": "ended",
-        "start_ns": 1, "wall_s": 9.0, "gpus": 1, "lost": [], "unknown_cost": [], "top": None, "since": None,
+        "start_ns": 1, "wall_s": 9.0, "gpus": 1, "lost": [], "unknown_cost": [], "top": None,
         "saves_gpu_hours": 0.0, "saves_hours": 0.0,
         "gpu_hours": {"total": 2.0, "productive": 2.0, "lost": 0.0, "other": 0.0, "not_judged": 0.0},
     }  # fmt: skip

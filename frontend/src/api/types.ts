@@ -121,8 +121,6 @@ export interface TrainingRow {
   causes: string[];
   /** the cause that is worth fixing first */
   top: string | null;
-  /** the run before it of the same job, and how many times faster this one is */
-  since: [string, number] | null;
 }
 
 /** The sums of all runs. */

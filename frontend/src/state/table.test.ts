@@ -9,7 +9,7 @@ const one = (run: string, start_ns: number, more: Partial<RecordingSummary> = {}
 });
 const runs = (recordings: RecordingSummary[]): RunsReply => ({ version: 1, logdir: '', tensorboard_runs: [], looked_for: '', recordings, problems: [] });
 const training = (id: string, more: Partial<TrainingRow> = {}): TrainingRow => ({
-  id, recordings: [], restarts: 0, ranks: 1, script: null, user: null, status: 'ended', start_ns: 1, wall_s: 1, gpus: 1, hours: 1, lost: 0, saves: 0, causes: [], top: null, since: null, ...more,
+  id, recordings: [], restarts: 0, ranks: 1, script: null, user: null, status: 'ended', start_ns: 1, wall_s: 1, gpus: 1, hours: 1, lost: 0, saves: 0, causes: [], top: null, ...more,
 });
 const total = (rows: TrainingRow[]): TotalReply => ({ unit: 'gpu_hours', headline: '', notes: [], hours: 0, without_gpu: null, shares: [], causes: [], fixes: {}, runs: rows });
 
@@ -40,7 +40,7 @@ test('rows are in the order of a column, numbers in names by their value, what i
   assert.deepEqual(shown(ordered(LIST, 'lost')), ['lr-10', 'lr-9', 'lr-2']);
   assert.deepEqual(shown(ordered(LIST, 'name')), ['lr-2', 'lr-9', 'lr-10']);
   assert.deepEqual(shown(ordered(LIST, '-name')), ['lr-10', 'lr-9', 'lr-2']);
-  for (const sort of ['cause', '-cause', '-speed', '-hours']) assert.equal(ordered(LIST, sort).length, 3);
+  for (const sort of ['cause', '-cause', '-hours']) assert.equal(ordered(LIST, sort).length, 3);
   assert.equal(shown(ordered(LIST, '-cause'))[2], 'lr-2');
   assert.equal(shown(ordered(LIST, 'cause'))[2], 'lr-2');
 });

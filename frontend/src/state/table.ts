@@ -21,17 +21,16 @@ export interface Row {
   saves: number | null;
   /** The one to fix first comes first. */
   causes: string[];
-  speed: number | null;
 }
 
-export type Column = 'name' | 'start' | 'status' | 'wall' | 'hours' | 'lost' | 'saves' | 'cause' | 'speed';
+export type Column = 'name' | 'start' | 'status' | 'wall' | 'hours' | 'lost' | 'saves' | 'cause';
 
 const wallOf = ({ start_ns: start, end_ns: end }: RecordingSummary): number | null =>
   typeof start === 'number' && typeof end === 'number' ? (end - start) / 1e9 : null;
 
 const alone = (item: RecordingSummary): Row => ({
   item, parts: [], training: null, status: item.status, start: item.start_ns ?? 0, wall: wallOf(item), hours: null, noGpu: false, lost: item.lost_s ?? null, saves: null,
-  causes: item.causes ?? [], speed: null,
+  causes: item.causes ?? [],
 });
 
 function ofTraining(training: TrainingRow, items: RecordingSummary[]): Row {
@@ -49,7 +48,6 @@ function ofTraining(training: TrainingRow, items: RecordingSummary[]): Row {
     lost: training.lost,
     saves: training.saves,
     causes: top ? [top, ...causes.filter((cause) => cause !== top)] : causes,
-    speed: training.since?.[1] ?? null,
   };
 }
 
@@ -78,7 +76,6 @@ const VALUES: Record<Exclude<Column, 'name' | 'cause'>, (row: Row) => number | n
   hours: (row) => row.hours,
   lost: (row) => row.lost,
   saves: (row) => row.saves,
-  speed: (row) => row.speed,
 };
 
 export const isColumn = (name: string): name is Column => name === 'name' || name === 'cause' || Object.hasOwn(VALUES, name);

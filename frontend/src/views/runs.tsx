@@ -26,7 +26,6 @@ const columns = (unit: TotalReply['unit'] | undefined): [Column, string][] => [
   ['lost', 'Lost'],
   ['saves', 'Saves up to'],
   ['cause', 'Top cause'],
-  ['speed', 'Speed'],
 ];
 /** The order in which a column is first sorted: names and causes from A to Z, of numbers the largest first. */
 const firstOrder = (column: Column): string => (column === 'name' || column === 'cause' || column === 'status' ? column : `-${column}`);
@@ -390,18 +389,6 @@ function RunRow({ line: { row, parent }, place, active, current, shown, expanded
       </span>
       <span role="gridcell" class="run-cause">
         {row.causes[0] ? <Cause cause={row.causes[0]} others={row.causes.slice(1)} /> : <span class="dim">–</span>}
-      </span>
-      <span role="gridcell" class="run-speed" title={training?.since ? `${count(training.since[1])} times as fast as ${runName(training.since[0], 300)}, the run of this job before it` : undefined}>
-        {row.speed === null ? (
-          <span class="dim">–</span>
-        ) : (
-          <>
-            <span class={row.speed >= 1.05 ? 'faster' : row.speed <= 0.95 ? 'slower' : ''}>{row.speed.toFixed(2)}×</span>
-            <small class="dim clip">
-              <bdi>{runName(training?.since?.[0], 60)}</bdi>
-            </small>
-          </>
-        )}
       </span>
       <span role="gridcell" class="run-compare">
         {!shown && !isTable && (
