@@ -12,7 +12,7 @@ from gpu_util_callback.cli import run as run_command
 from gpu_util_callback.cli.options import count, length
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import hashed_script
-from gpu_util_callback.trying.changes import Change, change_for, parse, table
+from gpu_util_callback.trying.changes import Change, change_for, parse
 from gpu_util_callback.trying.children import Children, Side, python
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS
 from gpu_util_callback.trying.meter import WARM_STEPS
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--fix", type=count, metavar="N", help="the Nth finding of the report (default: the first one)")
     what.add_argument("--change", metavar="LINE", help='what to change: "workers=8", or a line as the report prints it')
     what.add_argument("--patch", metavar="FILE", help="a Python file that is run before the changed program")
-    what.add_argument("--list", action="store_true", help="list what can be changed")
     parser.add_argument("--log-dir", default="logs", help="where recordings of the program are (default: logs)")
     add_engine(parser)
     parser.add_argument("--copy", action="store_true", help="run in copies of the working directory")
@@ -53,9 +52,6 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     """Measure the change; return 0, 1 where nothing can be tried, 2 where the program cannot be timed."""
-    if args.list:
-        print("\n".join(table()))
-        return 0
     problem = unusable(program)
     if problem:
         raise UnusableInput(problem)

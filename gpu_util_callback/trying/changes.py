@@ -24,22 +24,17 @@ class Target:
     """A kind of call that can be made otherwise.
 
     Attributes:
-        does: what a child changes, for people.
         arguments: that it takes; () = any.
         epochs: whole epochs are timed: it works at their ends, or over whole passes.
     """
 
-    does: str
     arguments: tuple[str, ...] = ()
     epochs: bool = False
 
 
 TARGETS: Mapping[str, Target] = {
-    "PyDataset": Target(
-        "attributes of the PyDataset given to fit", ("workers", "use_multiprocessing", "max_queue_size")
-    ),
-    "DataLoader": Target(
-        "arguments of every DataLoader",
+    "PyDataset": Target(("workers", "use_multiprocessing", "max_queue_size")),  # attributes of the one given to fit
+    "DataLoader": Target(  # every one
         (
             "num_workers",
             "prefetch_factor",
@@ -47,27 +42,25 @@ TARGETS: Mapping[str, Target] = {
             "pin_memory",
             "multiprocessing_context",
             "whole_batches",
-        ),
+        )
     ),
-    "compile": Target("settings of compile", ("run_eagerly", "jit_compile", "steps_per_execution")),
-    "fit": Target(
-        "arguments of fit", ("validation_freq", "validation_steps", "validation_batch_size", "verbose"), True
-    ),
-    "class": Target("arguments of a class of callbacks or settings", (), True),
-    "without": Target("fit without callbacks of a class", (), True),
-    "every": Target("a callback's hook at every nth call", ("every",)),
-    "map": Target("arguments of Dataset.map of a named function", ("num_parallel_calls", "options")),
-    "interleave": Target("the same of interleave", ("cycle_length", "num_parallel_calls", "options")),
-    "cache": Target("Dataset.cache behind a stage, or as the last; of validation too", ("shuffle",), True),
-    "prefetch": Target("Dataset.prefetch as the last stage of what fit gets", ("buffer_size",)),
-    "repeat": Target("several passes an epoch of what fit gets", ("count", "epochs"), True),
-    "options": Target("options of the dataset that fit gets", ("options",)),
-    "reader": Target("arguments of a TFRecordDataset or another reader", ("num_parallel_reads",)),
-    "policy": Target("Keras' dtype policy", ("name",)),
-    "tf32": Target("TF32 in PyTorch", ("on",)),
-    "torch.compile": Target("torch.compile of the first module called", ("mode", "dynamic")),
-    "eager": Target("functions are not run eagerly", ("on",)),
-    "environment": Target("environment variables", ()),
+    "compile": Target(("run_eagerly", "jit_compile", "steps_per_execution")),
+    "fit": Target(("validation_freq", "validation_steps", "validation_batch_size", "verbose"), epochs=True),
+    "class": Target(epochs=True),  # of callbacks or settings
+    "without": Target(epochs=True),  # callbacks of a class
+    "every": Target(("every",)),  # nth call of a callback's hook
+    "map": Target(("num_parallel_calls", "options")),  # of a named function
+    "interleave": Target(("cycle_length", "num_parallel_calls", "options")),
+    "cache": Target(("shuffle",), epochs=True),  # behind a stage, or as the last; of validation too
+    "prefetch": Target(("buffer_size",)),  # as the last stage of what fit gets
+    "repeat": Target(("count", "epochs"), epochs=True),  # several passes an epoch of what fit gets
+    "options": Target(("options",)),  # of the dataset that fit gets
+    "reader": Target(("num_parallel_reads",)),  # of a TFRecordDataset or another
+    "policy": Target(("name",)),  # Keras' dtype policy
+    "tf32": Target(("on",)),  # in PyTorch
+    "torch.compile": Target(("mode", "dynamic")),  # of the first module called
+    "eager": Target(("on",)),  # functions are not run eagerly
+    "environment": Target(),
 }
 # An argument alone -> the target it belongs to.
 _SHORT = {
@@ -139,11 +132,6 @@ def change_of(code: str) -> Change | str:
 def change_for(advice: Mapping[str, Any]) -> Change | str:
     """Return the change that a finding's advice asks for, or the reason why it cannot be tried."""
     return advice.get("untried") or change_of(advice["code"])
-
-
-def table() -> list[str]:
-    """Return a line for each kind of change, for people."""
-    return [f"{target.does}: {', '.join(target.arguments) or 'any argument'}" for target in TARGETS.values()]
 
 
 def parse(words: str) -> Change:
