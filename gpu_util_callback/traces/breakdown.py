@@ -149,25 +149,6 @@ def _idle(
     }
 
 
-# `copy_h2d`: the next copy was made ready; `other`: nothing says why.
-_GAP_CAUSES = (*IDLE_CATEGORIES, "copy_h2d", "other")
-
-
-_LONGEST_GAPS = 20
-
-
-def longest_gaps(result: DeviceAccount) -> list[tuple[int, int, str]]:
-    """Return the longest idle gaps between a GPU's first and last event, longest first: start and end in ps, cause."""
-    busy = result.device.busy()
-    start, end = busy.end[:-1], busy.start[1:]
-    rows = np.argsort(start - end, kind="stable")[:_LONGEST_GAPS]
-    start, end = start[rows], end[rows]
-    parts = np.stack([result.sets[c].measure(start, end) for c in _GAP_CAUSES[:-1]])
-    unnamed = (end - start) - parts.sum(axis=0)
-    best = np.argmax(np.vstack((parts, unnamed)), axis=0)
-    return list(zip(start.tolist(), end.tolist(), (_GAP_CAUSES[cause] for cause in best), strict=True))
-
-
 def blocking_rows(calls: HostEvents) -> np.ndarray:
     """Return the rows of the driver's and runtime's calls that hold the host for over `DISPATCH_GAP_PS`."""
     return np.flatnonzero(calls.of(HostKind.LAUNCH, HostKind.CALL) & (calls.duration_ps > DISPATCH_GAP_PS))

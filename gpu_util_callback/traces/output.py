@@ -9,7 +9,6 @@ import numpy as np
 
 from gpu_util_callback.recording.schema import CATEGORIES
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
-from gpu_util_callback.traces.breakdown import longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US, DeviceKind
 from gpu_util_callback.traces.trace_types import (
     CopyBusy,
@@ -53,7 +52,6 @@ def trace_json(analysis: Analysis) -> TraceReport:
         "kernels": of_devices(_kernels),
         "copies": of_devices(_copies),
         "launches": list(map(_launches, analysis.devices)),
-        "gaps": of_devices(_gaps),
         "counters": of_processes(_counters),
         "host_ops": of_processes(_host_ops),
         "pipeline": of_processes(_pipeline),
@@ -204,13 +202,6 @@ def _host_ops(p: ProcessAnalysis) -> list[Row]:
             "max_us": o.max_ps / PS_PER_US,
         }
         for o in p.host_ops
-    ]
-
-
-def _gaps(d: DeviceAnalysis) -> list[Row]:
-    return [
-        {"gpu": d.index, "start_ms": _ms(start_ps), "duration_ms": _ms(end_ps - start_ps), "cause": cause}
-        for start_ps, end_ps, cause in longest_gaps(d.account)
     ]
 
 

@@ -226,13 +226,6 @@ REFERENCES = {
                 {"span_ms": 299.848812, "any_busy_ms": 273.817787, "kernel_busy_ms": 270.863484},
                 {"span_ms": 298.661551, "any_busy_ms": 267.275916},
             ],
-            "gaps": (
-                {"gpu": 0, "start_ms": 60401.707567, "duration_ms": 4.492845},
-                {"gpu": 0, "start_ms": 60362.815885, "duration_ms": 2.433526},
-                {"gpu": 1, "start_ms": 60362.302826, "duration_ms": 1.099069},
-                {"gpu": 1, "start_ms": 60386.439208, "duration_ms": 1.033821},
-                {"gpu": 1, "start_ms": 60402.184413, "duration_ms": 1.030877},
-            ),
             "processes": [{"pid": 144}, {"pid": 145}],
         },
     ),

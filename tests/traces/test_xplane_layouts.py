@@ -120,8 +120,6 @@ def test_idle_time_belongs_to_what_the_gpu_waits_for(explain, name):
     parts, length_us, expected, found = STEPS[name]
     result = explain(repeated(20, length_us, *parts))
     assert causes(result) == found
-    part, (least, _) = max(expected.items(), key=lambda one: one[1])
-    assert not least or result["gaps"][0]["cause"] == part
     for gpu in result["devices"]:
         held = shares(result, gpu["index"])
         assert not {part: held[part] for part, (low, high) in expected.items() if not low <= held[part] <= high}
