@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from gpu_util_callback.recording.fold import FAR
-from gpu_util_callback.recording.manifest_facts import Gpu, MemoryGrowthFacts
+from gpu_util_callback.recording.manifest_facts import Gpu
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.top import PIPELINE, STAGE
 from gpu_util_callback.recording.work import peak_text
@@ -218,39 +218,6 @@ def _add_limits(lanes: list[LaneInfo], recording: Recording) -> None:
                     lane["max"] = max(value, lane["max"] or 0)
         elif lane["title"] == "VRAM" and lane["max"]:
             lane["limit"] = {"value": lane["max"], "title": "the GPU's memory"}
-
-
-def add_trends(lanes: list[LaneInfo], growth: Iterable[MemoryGrowthFacts]) -> list[LaneInfo]:
-    """Add to the lanes of growing memory the trend, and when memory would be full.
-
-    Args:
-        growth: as of the report's `memory`.
-    """
-    for trend in growth:
-        group, _, part = str(trend["group"]).partition("/")
-        name = "/".join(filter(None, (part, trend["column"])))
-        for lane in lanes:
-            mine = lane["id"].startswith((f"{group}:", f"{trend['group']}:"))
-            if not mine or not any(each["name"] in (name, trend["column"]) for each in lane["series"]):
-                continue
-            full, limit, full_in_s = trend.get("full_at_step"), trend.get("limit_bytes"), trend.get("full_in_s")
-            if full is not None and limit is not None and full_in_s is not None:
-                end_ns, value, step = trend["until_ns"] + round(1e9 * full_in_s), limit, full
-            else:
-                end_ns, value, grown = trend["until_ns"], trend["to_bytes"], trend["to_bytes"] - trend["from_bytes"]
-                step = trend["since_step"] + round(grown / trend["bytes_per_step"])
-            lane["trend"] = {
-                "start_ns": trend["since_ns"],
-                "end_ns": end_ns,
-                "start_step": trend["since_step"],
-                "end_step": step,
-                "start_value": trend["from_bytes"],
-                "end_value": value,
-                "title": f"full at step {full:,}" if full is not None else "grows",
-            }
-            if limit is not None:
-                lane["max"] = max(limit, lane["max"] or 0)
-    return lanes
 
 
 def _finest(lanes: list[LaneInfo]) -> list[LaneInfo]:

@@ -41,7 +41,7 @@ from gpu_util_callback.words import (
     same_fix,
 )
 from tensorboard_plugin.gpu_time import PART_OF, PARTS, part_of, savers_of
-from tensorboard_plugin.lanes import add_trends, lanes_of
+from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.reply_types import (
     CauseWords,
     FindingRow,
@@ -73,7 +73,6 @@ FIXES = 3
 def recording_reply(recording: Recording, revision: str, report: RunReport) -> RecordingReply:
     """Return one recording: report, extent, lanes, windows, and the phases between its steps."""
     first, last = recording.top.step_range
-    memory = report["memory"]
     summed = report["headline"]["ids"] if report["headline"] else []
     savers, sums_of_time = savers_of(recording), budgets(recording)
     numbered = enumerate((group.first for group in grouped(all_findings(report))), 1)
@@ -97,7 +96,7 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
             "au": accelerator_in_words(report),
         },
         "extent": {"start_ns": recording.start_ns, "end_ns": recording.end_ns, "first_step": first, "last_step": last},
-        "lanes": add_trends(lanes_of(recording), memory["growth"] if memory else ()),
+        "lanes": lanes_of(recording),
         "budgets": sums_of_time,
         "phases": _phases(recording),
         "windows": windows_of(recording),

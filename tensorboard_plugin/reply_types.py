@@ -218,18 +218,6 @@ class SeriesInfo(TypedDict):
     title: str
 
 
-class Trend(TypedDict):
-    """Growth of a lane's values, and where it meets their limit if it goes on: an estimate."""
-
-    start_ns: int
-    end_ns: int
-    start_step: int
-    end_step: int
-    start_value: float
-    end_value: float
-    title: str
-
-
 class LaneLimit(TypedDict):
     """The limit of a lane's values."""
 
@@ -249,7 +237,6 @@ class LaneInfo(TypedDict):
     max: NotRequired[float | None]  # the end of its scale; null for that of its values
     note: NotRequired[str | None]
     minor: NotRequired[bool]  # nothing ever happened in it: it stands among a GPU's, or the host's, lesser lanes
-    trend: NotRequired[Trend | None]
     limit: NotRequired[LaneLimit | None]
 
 

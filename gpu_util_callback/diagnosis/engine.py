@@ -88,7 +88,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
         "thresholds_set": thresholds_set(limits),
         "verdict": sentence(run, objects),
         "gpu_active_pct": _active_pct(run),
-        "memory": memory_use(run, limits),
+        "memory": memory_use(run),
         "energy": energy(run),
         "au": run.accelerator.result(run.phases) if run.source is None else None,
         "traced": run.traced.facts(run.steps.total_rows),

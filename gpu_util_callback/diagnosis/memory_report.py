@@ -1,26 +1,19 @@
-"""The memory of a run, for the report: peaks, limits, what grows, and the room for a batch."""
+"""The memory of a run, for the report: peaks, limits and the room for a batch."""
 
 from collections.abc import Mapping
 
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator, batch_memory
-from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, MemoryGrowth, forecasts
-from gpu_util_callback.diagnosis.thresholds import Limits
-from gpu_util_callback.recording.manifest_facts import GpuMemory, HostMemory, MemoryGrowthFacts, MemoryUse
+from gpu_util_callback.recording.manifest_facts import GpuMemory, HostMemory, MemoryUse
 
 
-def memory_use(run: Run, limits: Mapping[str, Limits]) -> MemoryUse | None:
-    """Return the report's `memory`, None where no memory was sampled.
-
-    Args:
-        limits: the thresholds of all rules.
-    """
+def memory_use(run: Run) -> MemoryUse | None:
+    """Return the report's `memory`, None where no memory was sampled."""
     host = _host(run)
     gpus = [gpu_memory for gpu in run.used_gpus if (gpu_memory := _gpu(run, gpu)) is not None]
     if host is None and not gpus:
         return None
-    growing = forecasts(run, limits[MemoryGrowth.cause]) if len(run.steps) else []
-    return {"host": host, "gpus": gpus, "growth": [_growth(forecast) for forecast in growing]}
+    return {"host": host, "gpus": gpus}
 
 
 def _host(run: Run) -> HostMemory | None:
@@ -55,23 +48,6 @@ def _gpu(run: Run, gpu: int) -> GpuMemory | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
-
-
-def _growth(forecast: Forecast) -> MemoryGrowthFacts:
-    growth = forecast.growth
-    return {
-        "group": forecast.group,
-        "column": forecast.column,
-        "bytes_per_step": round(growth.per_step, 1),
-        "since_step": round(growth.onset),
-        "since_ns": forecast.since_ns,
-        "until_ns": forecast.until_ns,
-        "from_bytes": int(growth.level - growth.grown),
-        "to_bytes": int(growth.level),
-        "limit_bytes": None if forecast.limit is None else int(forecast.limit),
-        "full_at_step": forecast.full_step,
-        "full_in_s": None if forecast.full_s is None else round(forecast.full_s, 1),
-    }
 
 
 def memory_sentence(run: Mapping) -> str:

@@ -676,28 +676,11 @@ class GpuMemory(TypedDict, total=False):
     room_for_batch: Required[Count | None]  # the largest batch that fits
 
 
-class MemoryGrowthFacts(TypedDict, total=False):
-    """Memory that grows and is not given back; the last two are projections."""
-
-    group: Required[str]
-    column: Required[str]
-    bytes_per_step: Required[Number]
-    since_step: Required[Count]
-    since_ns: Required[Time]
-    until_ns: Required[Time]
-    from_bytes: Required[Number]
-    to_bytes: Required[Number]
-    limit_bytes: Required[Number | None]
-    full_at_step: Required[Count | None]
-    full_in_s: Required[Number | None]
-
-
 class MemoryUse(TypedDict, total=False):
     """The memory of a run."""
 
     host: Required[HostMemory | None]
     gpus: Required[list[GpuMemory]]
-    growth: Required[list[MemoryGrowthFacts]]
 
 
 class TracedSums(TypedDict):

@@ -1,4 +1,4 @@
-"""A run's memory in the report: peaks, limits, growth, and the room for a batch."""
+"""A run's memory in the report: peaks, limits, and the room for a batch."""
 
 import pytest
 from generated_runs import GPU, Generated, reported
@@ -35,7 +35,7 @@ def test_room_for_a_batch_by_a_line_through_the_sizes_that_ran(sizes):
     [gpu] = memory["gpus"]
     assert gpu["bytes_per_sample"] == pytest.approx(0.05 * GIB, rel=0.02)
     assert gpu["room_for_batch"] == pytest.approx((0.95 * 40 - 6) / 0.05, rel=0.02)
-    assert gpu["limit_bytes"] == 40 * GIB and memory["growth"] == []
+    assert gpu["limit_bytes"] == 40 * GIB
 
 
 def test_no_room_is_named_where_it_was_not_measured():
@@ -60,7 +60,6 @@ def test_the_report_and_the_terminal_show_it(tmp_path):
             "limited_by": "container",
         },
         "gpus": [],
-        "growth": [],
     }
     assert memory_sentence(report) == "Peak memory: host 3.2 of 16 GiB."
     assert "Peak memory: host 3.2 of 16 GiB." in render({"runs": [report], "sessions": []}, width=100)

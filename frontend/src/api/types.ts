@@ -476,17 +476,6 @@ export interface SeriesInfo {
   title: string;
 }
 
-/** Growth of a lane's values, and where it meets their limit if it goes on: an estimate. */
-export interface Trend {
-  start_ns: number;
-  end_ns: number;
-  start_step: number;
-  end_step: number;
-  start_value: number;
-  end_value: number;
-  title: string;
-}
-
 /** The limit of a lane's values. */
 export interface LaneLimit {
   value: number;
@@ -507,7 +496,6 @@ export interface LaneInfo {
   note?: string | null;
   /** nothing ever happened in it: it stands among a GPU's, or the host's, lesser lanes */
   minor?: boolean;
-  trend?: Trend | null;
   limit?: LaneLimit | null;
 }
 

@@ -5,7 +5,7 @@ import { colourOf } from '../lanes/colours.ts';
 import { isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { place, spanPieces } from '../lanes/spans.ts';
-import { drawLimit, drawTrend, trendLine } from '../lanes/trend.ts';
+import { drawLimit } from '../lanes/limit.ts';
 import { shift, span, toPixel } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
@@ -26,9 +26,6 @@ interface Prepared {
   row: LaneRow;
   /** Not the row's own run: another worker of the job, whose means are thin lines. */
   behind: boolean;
-  /** When the recording began, and how far its axis is shifted against the view's. */
-  origin: number;
-  shift: number;
   /** One per series of a band; one for all series of a stack. */
   points: Points[];
   /** Of each of the points: the longest time to the next one that is no gap, in nanoseconds. */
@@ -161,7 +158,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
   const { lane } = row;
   const behind = source.id !== row.source;
   const key = behind ? `${source.id} ${row.key}` : row.key;
-  const of = { row, behind, origin: source.recording.extent.start_ns ?? 0, shift: source.shift };
+  const of = { row, behind };
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
   if (lane.kind === 'stack') {
     const points = pointsFor(key, 1).slice(0, 1);
@@ -204,6 +201,4 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
     drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
   });
   drawLimit(context, lane, rect, top, palette);
-  const line = trendLine(lane, axis, prepared.origin, shift(view, -prepared.shift), rect, top);
-  if (line && lane.trend) drawTrend(context, line, lane.trend.title, rect, palette);
 }

@@ -44,7 +44,7 @@ class Forecast:
         limited_by: "the container's limit", "the machine's memory", ...
         full_step: at which it is full, None = unknown.
         full_s: seconds from the last reading until then.
-        since_ns, until_ns: when it began, and the last reading.
+        since_ns: when it began.
         ends_step: the planned end of the training, if it comes clearly before; else None.
     """
 
@@ -56,7 +56,6 @@ class Forecast:
     full_step: int | None
     full_s: float | None
     since_ns: int
-    until_ns: int
     ends_step: int | None = None
 
 
@@ -162,7 +161,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
             ends_step = planned
     limit = None if room_bytes is None else growth.level + room_bytes
     by = "" if room is None else room.by
-    return Forecast(group, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step)
+    return Forecast(group, column, growth, limit, by, full_step, full_s, since_ns, ends_step)
 
 
 def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
