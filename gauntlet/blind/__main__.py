@@ -168,7 +168,7 @@ def table(paths: list[Path], results: dict) -> str:
 def main() -> None:
     """Measure what the command line names, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m gauntlet.blind")
-    parser.add_argument("set", choices=("first", "second", "third", "fourth", "fifth", "sixth"))
+    parser.add_argument("set", choices=("first", "second", "third", "fourth", "fifth", "sixth", "seventh"))
     parser.add_argument("--establish", type=int, default=0, metavar="N", help="run the pairs that are missing, of N")
     parser.add_argument("--record", type=Path, metavar="DIR", help="record the programs that have no recording there")
     parser.add_argument("--only", nargs="+", metavar="NAME")
