@@ -15,6 +15,7 @@ from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, framework
 from gpu_util_callback.backends.functions import Batches, FirstCall, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
+from gpu_util_callback.backends.inputs import leaves
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.frames import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.loop import Loop
@@ -71,7 +72,6 @@ class KerasAdapter(WatchingAdapter):
     def facts(self) -> dict[str, Any]:
         model = self._model
         optimizer = getattr(model, "optimizer", None)
-        policy = getattr(model, "dtype_policy", None)
         built = bool(getattr(model, "built", False))
         layers: list[object] = list(getattr(model, "_flatten_layers", list)())
         return {
@@ -80,6 +80,7 @@ class KerasAdapter(WatchingAdapter):
                 "name": getattr(model, "name", None),
                 "parameters": int(model.count_params()) if built else None,
                 "trainable_variables": len(model.trainable_variables) if built else None,
+                "thresholds": _thresholds(model),
                 "unrolled": sorted({type(layer).__name__ for layer in layers if getattr(layer, "unroll", False)}),
             },
             "fit": {
@@ -87,7 +88,7 @@ class KerasAdapter(WatchingAdapter):
                 "jit_compile": bool(getattr(model, "jit_compile", False)),
                 "run_eagerly": bool(getattr(model, "run_eagerly", False)),
                 "timing": self.timing,
-                "mixed_precision": getattr(policy, "name", None),
+                "mixed_precision": getattr(getattr(model, "dtype_policy", None), "name", None),
                 "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
                 "optimizer": type(optimizer).__name__ if optimizer is not None else None,
                 "step_threads": self.runtime.step_threads(),
@@ -160,6 +161,13 @@ class PythonAdapter(KerasAdapter):
             self._pipelines.note_dataset(phase, dataset)
             watched = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
             self._calls.replace_attribute(data_adapter, "_dataset", watched)
+
+
+def _thresholds(model: object) -> dict[str, int]:
+    """Return compiled metric -> thresholds with which it compares each value one by one: not evenly from 0 to 1."""
+    given = leaves(getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None))
+    uneven = [metric for metric in given if getattr(metric, "_thresholds_distributed_evenly", True) is False]
+    return {type(metric).__name__: len(metric.thresholds) for metric in uneven}
 
 
 def _keras_of(model: object) -> str:

@@ -50,7 +50,7 @@ class WatchingAdapter(Adapter):
 
     def input_facts(self) -> dict[str, object]:
         looks = dict(self._looks_by_switch)
-        entries_by_name = {
+        facts = {
             "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
@@ -59,11 +59,7 @@ class WatchingAdapter(Adapter):
             **self._pipelines.facts(),
         }
         # Of no entries, `input_maps` says that no stage calls a function.
-        return {
-            name: entries
-            for name, entries in entries_by_name.items()
-            if entries or entries is False or name == "input_maps"
-        }
+        return {name: value for name, value in facts.items() if value or value is False or name == "input_maps"}
 
     def pipeline(self) -> list[dict[str, object]]:
         return self._pipelines.read()

@@ -280,9 +280,8 @@ def _sharing(source: object, worker_init: object) -> str | None:
         reached += [cell.cell_contents for cell in function.__closure__ or ()]
         more = [value for value in reached if isinstance(value, FunctionType) and value not in functions]
         functions += more[: max(0, _MOST_FUNCTIONS - len(functions))]
-    if "get_worker_info" not in names:
-        return None if names & _RANDOM else "none"
-    return "strided" if strides else None
+    shared = "strided" if strides else None
+    return shared if "get_worker_info" in names else None if names & _RANDOM else "none"
 
 
 def _files(owner: object) -> dict[str, object]:

@@ -393,9 +393,7 @@ def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
 
 def _alike(worst: Mapping, run: Mapping) -> bool:
     """Return whether a worker has the causes of a worse one, at about the same cost."""
-    if _causes(worst) != _causes(run):
-        return False
-    if is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
+    if _causes(worst) != _causes(run) or is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
         return False
     more = _lost(worst) - _lost(run)
     return _lost(worst) <= DOUBLE * _lost(run) or more <= A_TWENTIETH * (worst["wall_s"] or 0)

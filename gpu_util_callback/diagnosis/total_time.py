@@ -425,10 +425,8 @@ class Start:
     def begins(self) -> int | None:
         begins = self.first["begins"]
         epoch, iteration = begins["epoch"], begins["iteration"]
-        if epoch and begins["steps_per_epoch"]:
-            return epoch * begins["steps_per_epoch"]
         # A restored optimizer knows its steps, whatever the epochs are called.
-        return iteration
+        return epoch * begins["steps_per_epoch"] if epoch and begins["steps_per_epoch"] else iteration
 
     @property
     def resumed(self) -> bool:
@@ -594,9 +592,7 @@ def _evidence(before: Start, after: Start) -> str:
         return f"{new['trial_of']} ran {new['trial']} again"
     if same_home and after.resumed:
         return "it resumes in the same log directory"
-    if same_home and cut_short and new["script"]:
-        return "the same script ran again in the same log directory"
-    return ""
+    return "the same script ran again in the same log directory" if same_home and cut_short and new["script"] else ""
 
 
 def _goes_on_within(before: Start, after: Start) -> bool:

@@ -31,6 +31,7 @@ from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import capitalized, duration, gpu_names, listed, percent, times, times_between, what_to_do
 
 FEW_SAMPLES = Count(8, "on a CPU the layers of a small model take eight samples in about the time of one")
+MANY_THRESHOLDS = Count(20, "of 65,536 values each take 1.1 ms, 199 took 16, one 0.2, a small convolution 1.6")
 SHORT_STEP_NS = Count(2_000_000, "starting a step takes a framework 0.2-1 ms of a CPU, whatever its batch")
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
@@ -363,9 +364,8 @@ def factors_text(least: float, most: float | None) -> str:
     """Format a gain between two factors as `gain_text` does."""
     if most is None:
         return f"at least {times(least)}" if least >= LEAST_GAIN else ""
-    if most < LEAST_GAIN:
-        return ""
-    return times_between(least, most) if least >= LEAST_GAIN else f"up to {times(most)}"
+    range_text = times_between(least, most) if least >= LEAST_GAIN else f"up to {times(most)}"
+    return range_text if most >= LEAST_GAIN else ""
 
 
 def promise(
@@ -443,9 +443,10 @@ def _nothing_in(runs: Sequence[Run]) -> str:
     """Return the verdict on a trace without findings: the share of its time in which kernels ran."""
     pct = _kernel_pct(runs)
     if pct is None:
-        tpu = any(run.source is not None and run.source["tpu"] for run in runs)
-        did = "the TPU did is not read from its trace" if tpu else "a GPU did is not in this trace"
-        return f"{NOT_TRACED}: what {did}."
+        of_tpu = any(run.source is not None and run.source["tpu"] for run in runs)
+        return (
+            f"{NOT_TRACED}: what {'the TPU did is not read from its' if of_tpu else 'a GPU did is not in this'} trace."
+        )
     of = f"of {_traced_time(runs)}"
     if not all(source["idle_judged"] for source in _sources(runs)):
         return f"{TOO_LITTLE}, kernels ran {percent(pct)} {of}."
@@ -527,8 +528,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         if times.get("compile", 0.0) > A_TENTH * wall:
             otherwise_pct = _active_but_for_compiling(run, idle)
             if otherwise_pct >= BUSY_PCT.default:
-                compiled = _largest({"compile": times["compile"]}, wall)
-                return f"{nothing} {COMPILING}: {went}{compiled}, {gpu} active {active}."
+                went += _largest({"compile": times["compile"]}, wall)
+                return f"{nothing} {COMPILING}: {went}, {gpu} active {active}."
             otherwise = f", {percent(otherwise_pct)} without compiling"
         if took:
             return f"{took}, training steps {share}; {gpu} active {active}{otherwise}."
@@ -598,13 +599,24 @@ def _unchecked(run: Run) -> str:
         unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
         if sum(share for part, share in parts if part.startswith(("optimizer", "zero_grad"))) >= MOSTLY:
             unchecked += _ALL_WEIGHTS
-    stack_samples, small_us = stack_samples_of(run), SMALL_US.default
-    if run.framework == "torch" and stack_samples is not None and (stack_samples.op_us or small_us) < small_us:
-        unchecked += (
-            f" Python starts some {stack_samples.operations:,} operations in each, one every "
-            f"{stack_samples.op_us:.0f} µs: try whether torch.compile or a larger batch is faster."
-        )
-    return unchecked + _short_steps(run) + _unrolled(run)
+    return unchecked + "".join(asks(run) for asks in (_operations, _short_steps, _unrolled, _thresholds))
+
+
+def _operations(run: Run) -> str:
+    """Return a sentence on steps of PyTorch that are mostly the start of operations; "" for others."""
+    samples, small_us = stack_samples_of(run), SMALL_US.default
+    if run.framework != "torch" or samples is None or (samples.op_us or small_us) >= small_us:
+        return ""
+    starts = f" Python starts some {samples.operations:,} operations in each, one every {samples.op_us:.0f} µs"
+    return f"{starts}: try whether torch.compile or a larger batch is faster."
+
+
+def _thresholds(run: Run) -> str:
+    """Return a sentence on metrics that compare each value with many thresholds, one by one; "" without any."""
+    many = {name: count for name, count in (run.model.get("thresholds") or {}).items() if count >= MANY_THRESHOLDS}
+    with_each = f"{max(many.values(), default=0)} thresholds, one by one: try equal steps from 0 to 1"
+    said = f" {listed([*many] or ['-'])} compare{'s' * (len(many) == 1)} each value of a batch with {with_each}"
+    return f"{said} (np.linspace(0, 1, 201)), which take one pass, or fewer." if many else ""
 
 
 def _short_steps(run: Run) -> str:
@@ -642,7 +654,7 @@ def _unrolled(run: Run) -> str:
 
 def _others_pct(run: Run, idle: Idle) -> float:
     """Return how much more active the GPUs were over the run than they were for this training."""
-    means = [run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus]
+    means = (run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus)
     measured = [mean.value for mean in means if mean is not None]
     return sum(measured) / len(measured) - idle.active_pct if measured else 0.0
 

@@ -107,6 +107,7 @@ class Model(TypedDict, total=False):
     name: str
     parameters: Count
     trainable_variables: Count
+    thresholds: dict[str, Count]  # class of a compiled metric -> those it compares each value with, one by one
     unrolled: list[str]  # classes of recurrent layers whose time steps are unrolled into the graph
 
 

@@ -170,9 +170,8 @@ class RecordingFiles:
         self._cache.pop("segments", None)
         for other in self.segments:
             if other.first <= info.first and info.last <= other.last and other != info:
-                if other.first == info.first:  # the first of those that were sealed
-                    return self.open_segment(other)
-                return None
+                # Of those that were sealed it is the first.
+                return self.open_segment(other) if other.first == info.first else None
         if self.path not in self._problems:
             self._missing(info)
         return None

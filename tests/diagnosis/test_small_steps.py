@@ -1,8 +1,11 @@
-"""What limits a run on a CPU whose batches are tiny, or whose recurrent layers are unrolled."""
+"""What limits a run on a CPU whose batches are tiny, whose metrics compare much, or whose layers are unrolled."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from generated_runs import GPU, Generated
+from packages import need
 
 
 def steps_of(batch: int | None, step_ms: float = 0.6, steps: int = 5000, gpus=(), **fit) -> Generated:
@@ -56,3 +59,34 @@ def test_unrolled_layers_are_named_where_compiling_takes_most_of_the_run(layers)
 @pytest.mark.parametrize("run", [unrolled([]), unrolled(["GRU"], compile_ms=900)])
 def test_other_compilations_are_as_before(run):
     assert "unroll" not in run.diagnose()["verdict"]
+
+
+def compares(**thresholds: int) -> str:
+    run = steps_of(64, step_ms=20, steps=300)
+    run.facts["model"] = {"thresholds": thresholds}
+    return str(run.diagnose()["verdict"])
+
+
+@pytest.mark.parametrize("metrics", [["Precision"], ["Precision", "Recall"], ["AUC"]])
+def test_metrics_of_many_thresholds_are_named_with_what_costs_less(metrics):
+    """Seen: two metrics at 199 thresholds took half of each step, and "nothing held up training"."""
+    verdict = compares(**dict.fromkeys(metrics, 199), F1=1)
+    compare = f"{' and '.join(metrics)} compare{'s' * (len(metrics) == 1)}"
+    assert f"{compare} each value of a batch with 199 thresholds" in verdict and "np.linspace(0, 1, 201)" in verdict
+
+
+@pytest.mark.parametrize("thresholds", [{}, {"Precision": 1}, {"Precision": 5}])
+def test_metrics_of_few_thresholds_are_not(thresholds):
+    assert "thresholds" not in compares(**thresholds)
+
+
+def test_thresholds_that_keras_counts_one_by_one_are_told_from_even_ones():
+    need("keras")
+    from keras import metrics
+
+    from gpu_util_callback.backends.adapters import _thresholds
+
+    uneven, even = metrics.Precision([i / 200 for i in range(1, 200)]), metrics.Recall(np.linspace(0, 1, 201).tolist())
+    given = [["mae", uneven], {"area": metrics.AUC(), "recall": even}, None]
+    model = SimpleNamespace(_compile_metrics=SimpleNamespace(_user_metrics=given))
+    assert _thresholds(model) == {"Precision": 199} and _thresholds(object()) == {}
