@@ -19,7 +19,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from decimal import Decimal
-from functools import lru_cache
+from itertools import islice
+from struct import Struct
+from types import NoneType
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
@@ -56,11 +58,12 @@ from gpu_util_callback.traces.naming import (
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
 _LIMIT = 1 << 63
+_BLOCK = 64  # events whose times are read together
+_BLOCK_BYTES = 1 << 16  # of rows that are put into columns together
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
 _LAUNCH = "registers per thread", "shared memory", "est. achieved occupancy %"
 
 
-@lru_cache(maxsize=65536)
 def _kind_and_memory(category: str, name: str) -> tuple[DeviceKind, MemoryKind]:
     """Return the kind of an event of a GPU, and that of the host's memory which a copy touches."""
     if "memset" in category:
@@ -81,19 +84,23 @@ class _Rows:
     codes: ClassVar[dict[str, str]]
 
     def __init__(self) -> None:
-        self.columns = {name: array(code) for name, code in self.codes.items()}
-        self._appends = [column.append for column in self.columns.values()]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        self._columns = {name: array(code) for name, code in self.codes.items()}
+        self._newest = bytearray()  # rows that are not in the columns yet
+        self._pack = Struct("=" + "".join(self.codes.values())).pack
 
     def add(self, *row: int) -> None:
         """Append a row, in the columns' order."""
-        for append, value in zip(self._appends, row, strict=True):
-            append(value)
+        self._newest += self._pack(*row)
+        if len(self._newest) >= _BLOCK_BYTES:
+            self.arrays()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: np.frombuffer(column, column.typecode) for name, column in self.columns.items()}
+        """Return all rows by column; no row can be added while these arrays are in use."""
+        rows = np.frombuffer(self._newest, list(self.codes.items()))
+        for name, column in self._columns.items():
+            column.frombytes(rows[name].tobytes())
+        self._newest = bytearray()
+        return {name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()}
 
 
 class HostRows(_Rows):
@@ -104,17 +111,22 @@ class HostRows(_Rows):
         **{"correlation": "q", "value": "q", "external": "q", "root": "b"},
     }
 
-    def finish(self, window_end: int | None) -> tuple[HostEvents, np.ndarray]:
-        """Return the events and their external ids; calls after the recording's end are dropped."""
+    def finish(self, window_end: int | None) -> tuple[HostEvents, tuple[np.ndarray, np.ndarray]]:
+        """Return the events, but for calls after the recording's end, and the ops' external ids and names.
+
+        The ids, int64[n], ascend; of those that are equal, the last one belongs to the op that began last.
+        """
         columns = self.arrays()
+        self._columns = {}  # sorted a column at a time, none is in memory twice
         external = columns.pop("external")
-        events = HostEvents.build(**columns)
-        rows = np.lexsort((-events.end_ps, events.start_ps))
+        events = HostEvents.build(**{name: columns.pop(name) for name in [*columns]})
+        rows = np.flatnonzero((external >= 0) & events.of(HostKind.OP, HostKind.COLLECTIVE))
+        rows = rows[np.lexsort((-events.end_ps[rows], events.start_ps[rows], external[rows]))]
+        external, names = external[rows], events.name[rows]
         if window_end is not None:
-            calls = np.isin(events.kind, (HostKind.LAUNCH, HostKind.CALL, HostKind.SYNC))
-            late = calls & (events.start_ps > window_end)
-            rows = rows[~late[rows]]
-        return events.take(rows), external[rows]
+            late = events.of(HostKind.LAUNCH, HostKind.CALL, HostKind.SYNC) & (events.start_ps > window_end)
+            events = events.take(~late)
+        return events.in_order(), (external, names)
 
 
 class DeviceRows(_Rows):
@@ -133,19 +145,19 @@ class DeviceRows(_Rows):
         self.without_device = 0  # events of impossible ones
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
-    def add_kineto(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+    def add_kineto(self, event: dict, arguments: dict, times: tuple[int, int], known: _Known) -> None:
         """Add a Kineto event of category kernel, gpu_memcpy or gpu_memset."""
-        kind, memory = _kind_and_memory(event["cat"].lower(), name)
+        kind, name, memory, _, _ = known
         shape = self._shape_of(arguments) if kind in KERNELS else -1
         if kind == DeviceKind.COLLECTIVE and "Group size" in arguments:
             self.group_sizes.add(integer(arguments["Group size"]))
         device = integer(arguments.get("device", event.get("pid")))
         stream = arguments.get("stream", event.get("tid"))
-        external = arguments.get("External id", arguments.get("external id"))
-        place = 0 if device == -1 else device, start, end, integer(stream)
-        ids = integer(arguments.get("correlation")), integer(external)
-        size, graph = integer(arguments.get("bytes")), max(integer(arguments.get("graph id")), 0)
-        self.add(*place, *ids, size, kind, self.names.id(name), -1, shape, memory, graph)
+        external = arguments.get("External id", arguments.get("external id", -1))
+        place = 0 if device == -1 else device, *times, integer(stream)
+        ids = integer(arguments.get("correlation", -1)), integer(external)
+        size, graph = integer(arguments.get("bytes", -1)), max(integer(arguments.get("graph id", 0)), 0)
+        self.add(*place, *ids, size, kind, name, -1, shape, memory, graph)
 
     def add_plain(self, device: int, stream: int, name: str, details_by_key: dict, start: int, end: int) -> None:
         """Add an event of the trace viewer: details as in XPlane, as texts."""
@@ -181,17 +193,19 @@ class DeviceRows(_Rows):
             self._launched[key] = index
         return index
 
-    def finish(self, ops: dict[int, int]) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
+    def finish(self, ops: tuple[np.ndarray, np.ndarray]) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
         """Return events by device, the launch shapes, and the number of events without correlation.
 
         Args:
-            ops: external id -> name of the framework's op.
+            ops: external ids of the framework's ops, and their names, as of `HostRows.finish`.
         """
         columns = self.arrays()
         device, external, correlation = (columns.pop(name) for name in ("device", "external", "correlation"))
-        op = columns.pop("op").copy()
-        for row in np.flatnonzero((op < 0) & (external >= 0)).tolist():
-            op[row] = ops.get(int(external[row]), -1)
+        op, (ids, names) = columns.pop("op").copy(), ops
+        at = np.searchsorted(ids, external, "right") - 1
+        rows = np.flatnonzero((op < 0) & (external >= 0) & (at >= 0))
+        rows = rows[ids[at[rows]] == external[rows]]
+        op[rows] = names[at[rows]]
         events = DeviceEvents.build(**columns, op=op, correlation=np.where(correlation > 0, correlation, -1))
         devices, left_out = by_device(events, device)
         self.without_device += left_out
@@ -244,7 +258,10 @@ _HOST_KINDS = {
     **dict.fromkeys(_CALLS, HostKind.CALL),
     **dict.fromkeys(_NO_ACTIVITY),
 }
-_CATEGORIES, _PHASES = 64, 16  # listed of those that are not known
+_CATEGORIES, _PHASES, _MOST_KNOWN = 64, 16, 65536  # the first two: listed of those that are not known
+_PLAIN = -1  # kind of an activity without a category, until its process' name is known
+# Kind (None = no activity), name, memory that a GPU's copy touches, number of a step, whether it is a root.
+_Known = tuple[Any, int, Any, int, bool]
 
 
 def read_kineto(
@@ -286,7 +303,6 @@ class _NoTrace(Exception):
     """Valid JSON, in which no profiler of a training wrote; its text says what it is."""
 
 
-@lru_cache(maxsize=65536)
 def _host_kind(category: str, name: str) -> HostKind | None:
     """Return the kind of a host's event by category and name; None = no activity."""
     kind = _HOST_KINDS[category]
@@ -327,6 +343,20 @@ def to_ps(value: object) -> int | None:
         return None
 
 
+def _id(value: object) -> int:
+    return value if type(value) is int and abs(value) < _LIMIT else -1
+
+
+_IN_NS = re.compile(r"(?:[0-9]{1,17}\.[0-9]{3} )*")
+
+
+def _all_ps(values: list) -> list[int | None]:
+    """Return `to_ps` of values; of many as PyTorch writes them, to three digits, at once."""
+    texts = " ".join([*values, ""]) if set(map(type, values)) == {str} else "-"
+    alike = _IN_NS.fullmatch(texts)
+    return [int(ns) * 1000 for ns in texts.replace(".", "").split()] if alike else list(map(to_ps, values))
+
+
 class _TextReader:
     """Collects one file's events; their relations are resolved at the end."""
 
@@ -339,7 +369,7 @@ class _TextReader:
         self.threads: dict[tuple[Any, Any], int] = {}
         self.process_names: dict[object, str] = {}
         self.thread_names: dict[tuple[object, object], str] = {}
-        self.plain = _PlainEvents(names)
+        self.plain = _PlainEvents()
         self.window_end: int | None = None
         self.unusable = 0
         self.count = 0
@@ -348,14 +378,17 @@ class _TextReader:
         self.no_events: list[str] = []  # members of the first object in the list that is no event
         self.categories: set[str] = set()  # of events that none of the profilers read here writes
         self.tpu = False
+        self._known: dict[tuple[Any, Any], _Known] = {}  # by category and name
 
     def read(self, document: Document) -> Process:
         """Return the process of a document. Raises: BrokenJson; _NoTrace where it is a file of another kind."""
-        for event in document.values():
-            if type(event) is dict:
-                self._event(event)
-            if self.count > limits.MAX_EVENTS or len(self.plain) > limits.MAX_PLAIN_EVENTS:
-                raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
+        values = document.values()
+        while block := list(islice(values, _BLOCK)):
+            events = [event for event in block if type(event) is dict]
+            starts = _all_ps([event.get("ts") for event in events])
+            durations = _all_ps([event.get("dur", "0.000") for event in events])
+            for event, start, duration in zip(events, starts, durations, strict=True):
+                self._event(event, start, duration)
         members = document.members
         if not self.count and self.unusable:
             raise BrokenJson(f"none of its {self.unusable:,} events has a possible time")
@@ -379,16 +412,14 @@ class _TextReader:
         texts = {name: value for name, value in document.members.items() if isinstance(value, str)}
         return foreign.by_members(document.names or self.no_events, texts)
 
-    def _event(self, event: dict) -> None:
+    def _event(self, event: dict, start: int | None, duration: int | None) -> None:
         """Add one event, whichever its phase; one with an impossible time is counted as unusable."""
         phase = event.get("ph")
         if phase == "X":
-            start, duration = to_ps(event.get("ts")), to_ps(event.get("dur", 0))
             if start is None or duration is None or duration < 0:
                 self.unusable += 1
                 return
-            if self.zero is None:
-                self.zero = start
+            self.zero = start if self.zero is None else self.zero
             start -= self.zero
             end = start + duration
             if not -(1 << 61) < start <= end < 1 << 61:
@@ -396,9 +427,11 @@ class _TextReader:
                 return
             self.count += 1
             self._complete(event, start, end)
+            if self.count > limits.MAX_EVENTS or self.plain.count > limits.MAX_PLAIN_EVENTS:
+                raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
         elif phase == "i" or phase == "I":
             if event.get("name") == "Record Window End":
-                self.window_end = to_ps(event.get("ts"))
+                self.window_end = start
         elif phase == "M":
             self._metadata(event)
         elif isinstance(phase, str) and (phase in self.others or len(self.others) < _PHASES):
@@ -408,41 +441,42 @@ class _TextReader:
 
     def _complete(self, event: dict, start: int, end: int) -> None:
         """Add an activity, its start and end in ps from the trace's zero, to the host's rows or a GPU's."""
-        arguments = event.get("args")
+        arguments, category, name = event.get("args"), event.get("cat"), event.get("name")
         if type(arguments) is not dict:
             arguments = {}
-        name = event.get("name")
-        name = name if type(name) is str else "unknown"
-        category = event.get("cat")
-        category = category.lower() if type(category) is str else ""
-        if category in _DEVICE_CATEGORIES:
-            self.device.add_kineto(event, name, arguments, start, end)
-            return
-        if category not in _HOST_KINDS:
-            if category and len(self.categories) < _CATEGORIES:
-                self.categories.add(category)
-            self.plain.add_event(event, name, arguments, start, end)
-            return
-        kind = _host_kind(category, name)
-        if kind is None:
-            return
-        value, root = -1, False
-        if kind == HostKind.STEP and (step := step_marker(name)):
-            root = name.startswith("ProfilerStep")
-            name, value = step
-        correlation = arguments.get("correlation", -1)
-        external = arguments.get("External id", arguments.get("external id", -1))
-        self.host.add(
-            start,
-            end,
-            self._thread(event.get("pid"), event.get("tid")),
-            kind,
-            self.names.id(name),
-            correlation if type(correlation) is int and abs(correlation) < _LIMIT else -1,
-            value,
-            external if type(external) is int and abs(external) < _LIMIT else -1,
-            root,
-        )
+        try:
+            known = self._known[category, name]
+        except (KeyError, TypeError):  # a new one, or one that is no text
+            known = self._learned(category, name)
+        kind, name_id, memory, value, root = known
+        if memory is not None:
+            self.device.add_kineto(event, arguments, (start, end), known)
+        elif kind == _PLAIN:
+            self.plain.add_event(event, name_id, arguments, start, end)
+        elif kind is not None:
+            correlation = _id(arguments.get("correlation", -1))
+            external = _id(arguments.get("External id", arguments.get("external id", -1)))
+            thread = self._thread(event.get("pid"), event.get("tid"))
+            self.host.add(start, end, thread, kind, name_id, correlation, value, external, root)
+
+    def _learned(self, category: object, name: object) -> _Known:
+        """Return what all activities of a category and a name have in common."""
+        text, of = name if type(name) is str else "unknown", category.lower() if type(category) is str else ""
+        value, root, memory = -1, False, None
+        kind: int | None = _PLAIN
+        if of in _DEVICE_CATEGORIES:
+            kind, memory = _kind_and_memory(of, text)
+        elif of in _HOST_KINDS:
+            kind = _host_kind(of, text)
+        elif of and len(self.categories) < _CATEGORIES:
+            self.categories.add(of)
+        if kind == HostKind.STEP and memory is None and (step := step_marker(text)):
+            root = text.startswith("ProfilerStep")
+            text, value = step
+        known = kind, -1 if kind is None else self.names.id(text), memory, value, root
+        if len(self._known) < _MOST_KNOWN and type(name) is str and type(category) in (str, NoneType):
+            self._known[category, name] = known
+        return known
 
     def _thread(self, pid: object, tid: object) -> int:
         """Return the index of a thread, from 0 in the order of appearance."""
@@ -502,28 +536,17 @@ class _TextReader:
             correlation = integer(arguments.get("correlation_id"))
             if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
                 kind = HostKind.LAUNCH
-            self.host.add(
-                start,
-                end,
-                self._thread(pid, tid),
-                kind,
-                name_id,
-                correlation,
-                integer(arguments.get("step_num" if kind == HostKind.STEP else "id")),
-                -1,
-                int(integer(arguments.get("_r")) > 0),
-            )
+            number = integer(arguments.get("step_num" if kind == HostKind.STEP else "id"))
+            root = integer(arguments.get("_r")) > 0
+            self.host.add(start, end, self._thread(pid, tid), kind, name_id, correlation, number, -1, root)
 
     def _process(self, members: dict[str, object]) -> Process:
         """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations."""
         zero = self.zero or 0
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
-        host_events, external = self.host.finish(None if self.window_end is None else self.window_end - zero)
-        # The name of the framework op behind each external id.
-        rows = np.flatnonzero((external >= 0) & np.isin(host_events.kind, (HostKind.OP, HostKind.COLLECTIVE)))
-        by_external = dict(zip(external[rows].tolist(), host_events.name[rows].tolist(), strict=True))
-        events_by_device, shapes, unlinked = self.device.finish(by_external)
+        host_events, ops = self.host.finish(None if self.window_end is None else self.window_end - zero)
+        events_by_device, shapes, unlinked = self.device.finish(ops)
         gpus = device_facts(members.get("deviceProperties"))
         # If all GPUs are alike, their name and facts hold for one that is not listed, too.
         names = {name for name, _ in gpus.values() if name}
@@ -569,23 +592,25 @@ class _PlainEvents(_Rows):
     codes: ClassVar = {"thread": "i", "name": "i", "start_ps": "q", "end_ps": "q"}
     _KEPT = ("correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r", "id")
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._names = names
+        self.count = 0
         self._threads: dict[tuple[str, str], int] = {}
         self._arguments: dict[int, dict] = {}
 
-    def add_event(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+    def add_event(self, event: dict, name: int, arguments: dict, start: int, end: int) -> None:
         useful = {key: arguments[key] for key in self._KEPT if key in arguments}
         if useful:
-            self._arguments[len(self)] = useful
+            self._arguments[self.count] = useful
+        self.count += 1
         key = (str(event.get("pid")), str(event.get("tid")))
-        self.add(self._threads.setdefault(key, len(self._threads)), self._names.id(name), start, end)
+        self.add(self._threads.setdefault(key, len(self._threads)), name, start, end)
 
     def rows(self) -> Iterator[tuple[str, str, int, dict, int, int]]:
         """Yield pid, tid, name, kept arguments, start and end of each event."""
         threads = list(self._threads)
-        for row, (thread, name, start, end) in enumerate(zip(*self.columns.values(), strict=True)):
+        columns = (column.tolist() for column in self.arrays().values())
+        for row, (thread, name, start, end) in enumerate(zip(*columns, strict=True)):
             yield *threads[thread], name, self._arguments.get(row, {}), start, end
 
 
@@ -603,6 +628,7 @@ CHUNK = 1 << 20
 MAX_VALUE = 16 << 20
 
 _GAP = re.compile(r"[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?={)")  # before an object
 _MARK = re.compile(r'["{}\[\]]')
 _TEXT = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _NAMED = 64
@@ -779,35 +805,20 @@ class Document:
 
     def _array(self) -> Iterator[object]:
         self._expect("[")
-        scan = self._scan
-        first = True
-        while True:
-            # The common case in a few steps: a value, and a comma or white space behind it.
-            text, at = self._text, self._at
-            if not text.startswith("{", at):
-                character = self._peek()
-                if character == "]":  # Chrome allows a comma before it
-                    self._at += 1
-                    return
-                if not first and character == ",":
+        while self._peek() != "]":  # Chrome allows a comma before it
+            yield self._value()
+            yield from self._objects()
+            if self._peek() != "]":
+                self._expect(",")
+                if self._peek() == ",":
                     raise BrokenJson("a comma too many")
-            at = self._at
-            try:
-                value, self._at = scan(self._text, at)
-            except (StopIteration, ValueError, RecursionError):
-                value = self._value()
-            else:
-                if self._at >= len(self._text):  # a number may continue behind the edge
-                    self._at = at
-                    value = self._value()
-            yield value
-            first = False
-            if self._text.startswith(",", self._at):
-                self._at += 1
-                continue
-            following = self._peek()
-            self._at += 1
-            if following == "]":
-                return
-            if following != ",":
-                raise BrokenJson(f"',' expected, {following!r} found")
+        self._at += 1
+
+    def _objects(self) -> Iterator[object]:
+        """Yield the objects that follow, each behind a comma, as far as they are whole in the window."""
+        scan, text, at = self._scan, self._text, self._at
+        with contextlib.suppress(StopIteration, ValueError, RecursionError):  # `_value` reads on, or says why not
+            while comma := _COMMA.match(text, at):
+                value, at = scan(text, comma.end())
+                self._at = at
+                yield value

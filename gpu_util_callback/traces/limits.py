@@ -68,6 +68,8 @@ _MAX_DIGITS = 1_000
 
 def integer(value: Any) -> int:
     """Return a number of a file as int64: -1 for no number, -2 for one that does not fit."""
+    if type(value) is int and -(1 << 62) < value < 1 << 62:
+        return value
     if type(value) is str:
         value = number(value)
     try:

@@ -220,8 +220,8 @@ class DeviceEvents(Events):
 def by_device(events: DeviceEvents, device: np.ndarray) -> tuple[dict[int, DeviceEvents], int]:
     """Return each device's events in their order, and how many are left out: of impossible devices."""
     sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
-    events, device = events.take(sane), device[sane]
-    return {index: events.take(rows).in_order() for index, rows in groups(device)}, int((~sane).sum())
+    rows_of = groups(np.where(sane, device, -1))
+    return {index: events.take(rows).in_order() for index, rows in rows_of if index >= 0}, int((~sane).sum())
 
 
 @dataclass(slots=True)
