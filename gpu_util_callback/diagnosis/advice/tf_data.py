@@ -52,14 +52,6 @@ def is_python(wait: InputWait) -> bool:
     return _calls_python(wait) or wait.stage.op.startswith("Generator")
 
 
-def _few_calls(wait: InputWait) -> bool:
-    """Return whether the code lets fewer calls of the stage run at a time than there are cores."""
-    stage = wait.stage
-    if "autotuned" in stage.flags or stage.parallelism >= wait.cores.allowed:
-        return False
-    return bool(stage.flags & {"sequential", "fixed_parallelism"})
-
-
 def _calls_wait(wait: InputWait) -> bool:
     """Return whether the stage's calls mostly wait, for files or a network."""
     stage = wait.stage
@@ -70,6 +62,15 @@ def _calls_wait(wait: InputWait) -> bool:
     work_ms = min(stage.work_ms_per_batch, stage.parallelism * wait.arrives_ms)
     own_cpus = wait.cores.own
     return own_cpus is not None and not wait.cores.full and own_cpus * wait.arrives_ms < MOSTLY * work_ms
+
+
+def _may_run_at_once(wait: InputWait) -> bool:
+    """Return whether the code lets fewer calls of a map run at a time than there are cores, on which they compute."""
+    stage = wait.stage
+    limited = bool(stage.flags & {"sequential", "fixed_parallelism"}) and stage.parallelism < wait.cores.allowed
+    if not limited or "autotuned" in stage.flags or stage.inside is not None or not _is_map(wait):
+        return False
+    return not (_calls_python(wait) or _calls_wait(wait) or _short_calls(wait))
 
 
 def _calls_can_wait_together(wait: InputWait) -> bool:
@@ -98,8 +99,7 @@ def _samples(wait: InputWait) -> bool:
 
 def _waiting_python_ms(wait: InputWait) -> float:
     """Return the computation for a batch that calls which wait cannot share."""
-    generator = wait.stage.op.startswith("Generator")
-    return wait.python_ms if _calls_python(wait) or generator else 0.0
+    return wait.python_ms if is_python(wait) else 0.0
 
 
 def _calls(wait: InputWait) -> int:
@@ -140,11 +140,9 @@ def _opens_files(wait: InputWait) -> bool:
 
 def _reads_inside(wait: InputWait) -> bool:
     """Return whether the datasets that the opener opens read files."""
-    opener = _opener(wait)
-    return any(
-        other.inside is not None and other.inside.place == opener.place and other.op.startswith(READERS)
-        for other in wait.stages
-    )
+    place = _opener(wait).place
+    inside = [other.op for other in wait.stages if other.inside is not None and other.inside.place == place]
+    return any(op.startswith(READERS) for op in inside)
 
 
 def _reader(wait: InputWait) -> str:
@@ -167,13 +165,13 @@ def _stage_to_cache(wait: InputWait) -> Stage:
     Where it is not known that nothing up to it is random, it is the slow one: the question is about that alone.
     """
     stage = wait.stage
-    if _random_up_to(wait, stage) is not False:
+    if _random(wait, stage) is not False:
         return stage
     inside = stage.inside and (stage.inside.name, stage.inside.op)
     stage = next((other for other in wait.stages if (other.name, other.op) == inside), stage)
     behind = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
     unshuffled = list(itertools.takewhile(lambda other: not other.shuffles, behind))
-    steady = [other for other in unshuffled if _random_up_to(wait, other) is False]
+    steady = [other for other in unshuffled if _random(wait, other) is False]
     stage = next((other for other in reversed(steady) if other.op.startswith("Zip")), stage)  # all branches
     for other in steady:
         if other.place < stage.place:
@@ -208,14 +206,14 @@ def _can_be_kept(wait: InputWait) -> bool:
         return False
     if any(other.shuffles and not _shuffles_files(wait, other) for other in before) and not _shuffles_names(wait):
         return False
-    return _random_up_to(wait, stage) is not True and _pass_fits(wait) is not False
+    return _random(wait, stage) is not True and _pass_fits(wait) is not False
 
 
 def _keepable(wait: InputWait) -> InputWait | None:
     """Return the wait for the stage that a cache may follow: the slow one or, if that is random, the slowest other."""
     if _can_be_kept(wait):
         return wait
-    if wait.stage is NO_STAGE or _random_up_to(wait, wait.stage) is not True:
+    if wait.stage is NO_STAGE or _random(wait, wait.stage) is not True:
         return None
     for stage in wait.stages:
         other = replace(wait, stage=stage, overlaps=stage.work_ms_per_batch > wait.arrives_ms)
@@ -224,10 +222,15 @@ def _keepable(wait: InputWait) -> InputWait | None:
     return None
 
 
-def _may_cache(wait: InputWait, *, of_helper: bool, random: bool) -> bool:
-    """Return whether a cache may follow a stage, of a helper that shuffles or not, with random stages or not."""
+def _cache_that_helps(wait: InputWait) -> str:
+    """Return the name of the remedy that keeps a stage's results; "" if none can be kept."""
     kept = _keepable(wait)
-    return kept is not None and _helper_shuffles(kept) == of_helper and (_random(wait) is True) == random
+    if kept is None:
+        return ""
+    if not _helper_shuffles(kept):
+        return "cache before what is random" if _random(wait) else "cache"
+    # Between two stages of a library no program can put a cache.
+    return "" if _random(wait) and "library" in _first_random(kept).flags else "cache behind a helper's shuffle"
 
 
 def _of_kept(words: Callable[[InputWait], Any]) -> Callable[[InputWait], Any]:
@@ -275,27 +278,15 @@ def _keeping_before_random(wait: InputWait) -> float:
     return min(_keeping(wait), wait.kept(wait.saves(wait.cores_ms(spared_ms))))
 
 
-def _first_random(wait: InputWait) -> Stage | None:
-    """Return the first random stage behind the one whose result a cache keeps; None if none is random."""
+def _first_random(wait: InputWait) -> Stage:
+    """Return the first random stage behind the one whose result a cache keeps; `NO_STAGE` if none is random."""
     behind = [stage for stage in wait.stages if stage.random and stage.place < _stage_to_cache(wait).place]
-    return max(behind, key=lambda stage: stage.place, default=None)
-
-
-def _before_random(wait: InputWait) -> str:
-    """Return the place of a cache: before the first random stage behind the slow one; "" if none is random."""
-    first = _first_random(wait)
-    return f"before {first.name}" if first is not None else ""
-
-
-def _between_library_stages(wait: InputWait) -> bool:
-    """Return whether a library made both stages between which a cache would stand: no program can put it there."""
-    first = _first_random(wait)
-    return first is not None and "library" in first.flags
+    return max(behind, key=lambda stage: stage.place, default=NO_STAGE)
 
 
 def _random_behind(wait: InputWait) -> str:
-    before = _before_random(wait)
-    return f" {before}, which stays random" if before else ""
+    name = _first_random(wait).name
+    return f" before {name}, which stays random" if name else ""
 
 
 def _after_cache(wait: InputWait) -> bool:
@@ -303,34 +294,25 @@ def _after_cache(wait: InputWait) -> bool:
     return _is_map(wait) and not wait.stage.cached and any(other.cached for other in wait.stages)
 
 
-def _random(wait: InputWait) -> bool | None:
-    """Return whether a map draws random numbers, also within nested functions; None = not known."""
-    maps = [function for function in wait.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
-    if any(function.get("random") for function in maps):
-        return True
-    unknown = not maps and any(stage.name.startswith("map") for stage in wait.stages)
-    unknown = unknown or any(function.get("python") for function in maps)
-    return None if unknown or any(stage.flags & _OPAQUE for stage in wait.stages) else False
-
-
-def _random_up_to(wait: InputWait, stage: Stage) -> bool | None:
-    """Return whether a stage or one before it draws random numbers; None = not known.
+def _random(wait: InputWait, upto: Stage = NO_STAGE) -> bool | None:
+    """Return whether a stage, or one before it, draws random numbers, also within functions; None = not known.
 
     Where it is not known which stage draws them, each may.
     """
     maps = [function for function in wait.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
-    flags = [flag for other in wait.stages for flag in other.flags]
+    if not any(function.get("random") for function in maps):
+        unknown = not maps and any(stage.name.startswith("map") for stage in wait.stages)
+        unknown = unknown or any(function.get("python") for function in maps)
+        return None if unknown or any(stage.flags & _OPAQUE for stage in wait.stages) else False
+    flags = [flag for stage in wait.stages for flag in stage.flags]
     placed = all(
         flags.count(flag) >= sum(bool(function.get(fact)) for function in maps)
         for fact, flag in (("random", "random"), ("python", "py_function"))
     )
-    random = _random(wait)
-    if random is not True or not placed:
-        return random
-    before = [other for other in wait.stages if other.place >= stage.place]
-    if any(other.random for other in before):
+    before = [stage for stage in wait.stages if stage.place >= upto.place]
+    if upto is NO_STAGE or not placed or any(stage.random for stage in before):
         return True
-    return None if any(other.flags & _OPAQUE for other in before) else False
+    return None if any(stage.flags & _OPAQUE for stage in before) else False
 
 
 def _dropping(wait: InputWait, kind: str) -> InputDrop | None:
@@ -340,16 +322,9 @@ def _dropping(wait: InputWait, kind: str) -> InputDrop | None:
     return next((d for d in drops if place.get(d["behind"], -1) >= wait.stage.place), None)
 
 
-def _drops_most(wait: InputWait) -> bool:
-    """Return whether a shard drops results that it could as well have dropped before they were made."""
-    drop = _dropping(wait, "shard")
-    return drop is not None and drop["exact"] and drop["count"] > 1
-
-
 def _after_shard(wait: InputWait) -> float:
     """Return the share of the wait that is saved by sharding before the slow stage, 0-1."""
-    drop, stage = _dropping(wait, "shard"), wait.stage
-    parts = drop["count"] if drop is not None else 1
+    parts, stage = _SHARD(wait)["count"], wait.stage
     if stage is NO_STAGE:
         return 1 - 1 / parts
     return wait.saves_by(stage.ms_per_batch / parts, spared_ms=stage.work_ms_per_batch * (1 - 1 / parts))
@@ -370,8 +345,7 @@ def _written(wait: InputWait) -> str:
 
 
 def _calls_now(wait: InputWait) -> str:
-    calls = round(wait.stage.parallelism)
-    return "one call" if calls <= 1 else f"{calls} calls"
+    return "one call" if wait.stage.parallelism < 1.5 else f"{wait.stage.parallelism:.0f} calls"
 
 
 def _batch_size(wait: InputWait) -> str:
@@ -416,12 +390,6 @@ def _interleaved(wait: InputWait) -> str:
     return f"ds = files.interleave({function_of(_opener(wait))}, cycle_length={files}, num_parallel_calls={files})"
 
 
-def _opened_now(wait: InputWait) -> str:
-    """Return the line that opens files as the program does now."""
-    opener = _opener(wait)
-    return f"ds = files.{opener.name.partition('(')[0]}({function_of(opener)})"
-
-
 def _reading(wait: InputWait, more: str = "") -> str:
     """Return the line that reads the files, with more arguments."""
     reader = _reader(wait) or "TFRecord"
@@ -435,13 +403,6 @@ _RANDOM_NUMBERS = "which random numbers each element gets"
 def _random_numbers(wait: InputWait) -> str:
     # Calls that run at the same time draw from one sequence in the order in which they come.
     return _RANDOM_NUMBERS if _random(wait) else ""
-
-
-def _opens(wait: InputWait) -> str:
-    """Return how many files are read at a time, as a sentence without its full stop."""
-    opener = _opener(wait)
-    files = "few files" if "autotuned" in opener.flags else "one file"
-    return f"{opener.name} reads {files} at a time"
 
 
 def _cache(wait: InputWait) -> str:
@@ -488,7 +449,7 @@ ds = tf.data.Dataset.zip(tuple(parts)).map(
 
 _CACHE = Entry(
     "cache",
-    when=lambda wait: _may_cache(wait, of_helper=False, random=False),
+    when=lambda wait: _cache_that_helps(wait) == "cache",
     says=_of_kept(lambda kept: f"{kept.takes}, again in every pass.{_seen_to_keep(kept)}"),
     asks=_of_kept(lambda kept: "" if _seen_to_keep(kept) else _cache_question(kept)),
     remedy="Keep its result: the first pass stays slow, the others do not wait",
@@ -502,7 +463,7 @@ _CACHE = Entry(
 _BEFORE_RANDOM = replace(
     _CACHE,
     name="cache before what is random",
-    when=lambda wait: _may_cache(wait, of_helper=False, random=True),
+    when=lambda wait: _cache_that_helps(wait) == "cache before what is random",
     asks=_of_kept(_cache_question),
     remedy=_of_kept(lambda kept: f"Keep its result{_random_behind(kept)}"),
     saves=_of_kept(_keeping_before_random),
@@ -515,10 +476,7 @@ KEPT = (_CACHE, _BEFORE_RANDOM)
 _OF_A_HELPER = replace(
     _CACHE,
     name="cache behind a helper's shuffle",
-    when=lambda wait: (
-        _may_cache(wait, of_helper=True, random=_random(wait) is True)
-        and not (_random(wait) and _of_kept(_between_library_stages)(wait))
-    ),
+    when=lambda wait: _cache_that_helps(wait) == "cache behind a helper's shuffle",
     saves=_of_kept(lambda kept: _keeping_before_random(kept) if _random(kept) else _keeping(kept)),
     frees_cores=lambda wait: _random(wait) is not True,
     says=_of_kept(
@@ -530,7 +488,8 @@ _OF_A_HELPER = replace(
     remedy=_of_kept(lambda kept: f"Keep the batches{_size(kept)}{_random_behind(kept)}, and shuffle whole ones"),
     code=_of_kept(
         lambda kept: (
-            f"ds = ds.cache().shuffle({batches_an_epoch(kept.run)})  # {_before_random(kept) or 'as the last step'}"
+            f"ds = ds.cache().shuffle({batches_an_epoch(kept.run)})"
+            f"  # {f'before {_first_random(kept).name}' if _first_random(kept).name else 'as the last step'}"
         )
     ),
     changes="which samples share a batch",
@@ -560,7 +519,8 @@ _SHARD, _TAKE = _dropped("shard"), _dropped("take")
 IN_VAIN = (
     Entry(
         "shard first",
-        when=_drops_most,
+        # It could as well drop them before they are made.
+        when=lambda wait: (drop := _dropping(wait, "shard")) is not None and drop["exact"] and drop["count"] > 1,
         says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
         asks=lambda wait: (
             "" if wait.stage is not NO_STAGE else f"Does {_SHARD(wait)['behind']} take most of the time of a batch?"
@@ -615,14 +575,7 @@ REMEDIES = (
     _WAITING_CALLS,
     Entry(
         "parallel calls",
-        when=lambda wait: (
-            _is_map(wait)
-            and not _calls_python(wait)
-            and wait.stage.inside is None
-            and _few_calls(wait)
-            and not _calls_wait(wait)
-            and not _short_calls(wait)
-        ),
+        when=_may_run_at_once,
         says=lambda wait: f"{wait.takes}. It runs {_calls_now(wait)} at a time.",
         remedy="Let TensorFlow choose the number of calls",
         code=lambda wait: f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls=tf.data.AUTOTUNE)",
@@ -634,11 +587,14 @@ REMEDIES = (
     Entry(
         "several files",
         when=_opens_files,
-        says=lambda wait: f"{wait.paces}. {_opens(wait)}.",
+        says=lambda wait: (
+            f"{wait.paces}. {_opener(wait).name} reads "
+            f"{'few files' if 'autotuned' in _opener(wait).flags else 'one file'} at a time."
+        ),
         asks=lambda wait: "" if _reads_inside(wait) else "Does each element name a file, and are there several?",
         remedy="Read several at a time",
         code=_interleaved,
-        before=_opened_now,
+        before=lambda wait: f"ds = files.{_opener(wait).name.partition('(')[0]}({function_of(_opener(wait))})",
         saves=_reading_files,
         changes="the order of samples",
         proof="tests/cures/test_advice.py::test_files_are_read_several_at_a_time",
