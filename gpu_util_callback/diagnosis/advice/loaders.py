@@ -145,18 +145,19 @@ class Spawned(keras.utils.PyDataset):
 dataset = Spawned(dataset, workers={count}){GUARD}"""
 
 
-def batches_class(wait: InputWait, workers: int, *, processes: bool) -> str:
-    """Return a PyDataset around `make_batch(i)`."""
-    argument = f"workers={workers}" if workers else ""
-    more = ", use_multiprocessing=True" if processes else ""
-    return (
+def batches_code(wait: InputWait, workers: Workers) -> str:
+    """Return a PyDataset around `make_batch(i)`; its processes start fresh where none can be forked."""
+    fresh = workers.processes and not fork_safe(wait.run)
+    arguments = f"workers={workers.count}{', use_multiprocessing=True' * workers.processes}"
+    code = (
         "class Batches(keras.utils.PyDataset):\n"
         "    def __len__(self):\n"
         f"        return {batches_an_epoch(wait.run)}\n"
         "    def __getitem__(self, i):\n"
         "        return make_batch(i)\n"
-        f"dataset = Batches({argument}{more})  # for model.fit"
+        f"dataset = Batches({'' if fresh else arguments})  # for model.fit"
     )
+    return f"{code}\n{spawned(workers.count)}" if fresh else code
 
 
 # -- DataLoader ------------------------------------------------------------------------------------
@@ -186,20 +187,16 @@ def _slow_loader(wait: InputWait) -> str:
     who = "The DataLoader makes every batch in the training process, while the model waits"
     if wait.workers:
         who = _too_few_workers(wait, "the DataLoader")
-    return f"{who}: {wait.pace}.{_own_parts(wait)}{spawned_text(wait)}"
+    own_parts = ""
+    if wait.run.fit.get("input_iterable") and not wait.run.fit.get("input_shards"):
+        own_parts = " Its IterableDataset must give each worker its own part: torch.utils.data.get_worker_info()."
+    return f"{who}: {wait.pace}.{own_parts}{spawned_text(wait)}"
 
 
 def _too_few_workers(wait: InputWait, of: str) -> str:
     """Return that a loader's worker processes are too few, as a sentence without its full stop."""
     several = wait.workers > 1
     return f"{wait.workers} worker process{'es' * several} of {of} {'are' if several else 'is'} too few"
-
-
-def _own_parts(wait: InputWait) -> str:
-    """Return what an IterableDataset must do under several workers, with a space in front; "" for others."""
-    if not wait.run.fit.get("input_iterable") or wait.run.fit.get("input_shards"):
-        return ""
-    return " Its IterableDataset must give each worker its own part: torch.utils.data.get_worker_info()."
 
 
 def _worker_ms(wait: InputWait) -> float:
@@ -227,14 +224,8 @@ def _more_help(wait: InputWait) -> bool:
         return False
     if _making_waits(wait):
         return wait.workers < MOST_WORKERS
-    return wait.cores.has_room or (_room_asked(wait) and _loader_workers(wait).count > wait.workers)
-
-
-def _room_asked(wait: InputWait) -> bool:
-    """Return whether nothing tells if a loader's workers would find a free core, or would mostly wait."""
-    if wait.workers and (wait.workers_wait is not None or wait.worker_cpus is not None):
-        return False
-    return wait.room_unknown and not _making_waits(wait)
+    seen = wait.workers and (wait.workers_wait is not None or wait.worker_cpus is not None)
+    return wait.cores.has_room or (not seen and wait.room_unknown and _loader_workers(wait).count > wait.workers)
 
 
 def _made_before(wait: InputWait) -> float:
@@ -254,18 +245,13 @@ def _whole_batches(wait: InputWait) -> bool:
     # Getting one computes so little that it may be an index into memory.
     indexes = call["cpu_ms"] <= INDEXING_MS and wait.input_class not in ROWS_IN_MEMORY
     a_sample = call["name"] == "Subset.__getitems__" or call["calls"] >= AGAIN * wait.run.steps.total_rows
-    return a_sample and (_of_tensors(wait) or indexes)
+    return a_sample and (wait.input_class == "TensorDataset" or indexes)
 
 
 def _items_class(wait: InputWait) -> str:
     """Return the method that makes an item by its name; the class alone where a library's `__iter__` calls it."""
     method = ".__iter__" if wait.run.fit.get("input_iterable") else ".__getitem__"
     return f"{wait.input_class or 'dataset'}{'' if wait.run.fit.get('input_shards') else method}"
-
-
-def _of_tensors(wait: InputWait) -> bool:
-    """Return whether the samples are rows of tensors in memory."""
-    return wait.input_class == "TensorDataset"
 
 
 def _indexed_at_once(wait: InputWait) -> str:
@@ -411,10 +397,6 @@ def _asked_again(wait: InputWait, returns_the_same: str) -> str:
     return f"{returns_the_same} in every epoch, without random numbers{wait.asked_room}?"
 
 
-def _makes_items(wait: InputWait) -> bool:
-    return not (_hands_over(wait) or wait.input_class in ROWS_IN_MEMORY or wait.calls.collates or wait.beside_workers)
-
-
 DATA_LOADER = (
     Entry(
         "skipped first",
@@ -432,7 +414,7 @@ DATA_LOADER = (
         says="The DataLoader gets and joins samples one by one: {pace}.",
         asks=lambda wait: (
             ""
-            if _of_tensors(wait)
+            if wait.input_class == "TensorDataset"
             else f"Does {_items_class(wait)} only index tensors or arrays, so that it may get a list of numbers?"
         ),
         remedy="Index whole batches; the order of the samples stays the same",
@@ -495,7 +477,11 @@ DATA_LOADER = (
     ),
     Entry(
         "items made once",
-        when=lambda wait: _may_be_kept(wait) and _makes_items(wait),
+        when=lambda wait: (
+            _may_be_kept(wait)
+            and not (_hands_over(wait) or wait.calls.collates or wait.beside_workers)
+            and wait.input_class not in ROWS_IN_MEMORY
+        ),
         says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Items of {wait.input_class}')}",
         asks=lambda wait: _asked_again(wait, f"Does {_items_class(wait)} return the same item"),
         remedy="Make them once",
@@ -638,12 +624,8 @@ PY_DATASET = (
 # -- generators, arrays, Grain ---------------------------------------------------------------------
 
 
-def _generator_processes(wait: InputWait) -> str:
-    """Return a PyDataset in place of a generator, whose batches are made in processes."""
-    count = _processes(wait).count
-    if fork_safe(wait.run):
-        return batches_class(wait, count, processes=True)
-    return f"{batches_class(wait, 0, processes=False)}\n{spawned(count)}"
+def _made_together(wait: InputWait) -> Workers:
+    return _threads(wait) if wait.waits else _processes(wait)
 
 
 GENERATOR = (
@@ -655,10 +637,8 @@ GENERATOR = (
         remedy=lambda wait: (
             f"Let {'' if wait.waits else 'processes of '}a keras.utils.PyDataset make several at a time"
         ),
-        code=lambda wait: (
-            batches_class(wait, _threads(wait).count, processes=False) if wait.waits else _generator_processes(wait)
-        ),
-        saves=lambda wait: (_threads(wait) if wait.waits else _processes(wait)).saves,
+        code=lambda wait: batches_code(wait, _made_together(wait)),
+        saves=lambda wait: _made_together(wait).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         proof="generator_sleeping_jax",
     ),
@@ -675,9 +655,8 @@ def _grain_maker(wait: InputWait) -> str:
     """Return the maker of Grain's batches, as a sentence without its full stop."""
     if wait.workers:
         return _too_few_workers(wait, "Grain")
-    if wait.input_class == "DataLoader":
-        return "Grain makes the batches in the training process, while the model waits"
-    return "Grain makes the batches in one process"
+    in_turn = wait.input_class == "DataLoader"
+    return f"Grain makes the batches in {'the training process, while the model waits' if in_turn else 'one process'}"
 
 
 def _grain_line(wait: InputWait, workers: int) -> str:
@@ -687,11 +666,6 @@ def _grain_line(wait: InputWait, workers: int) -> str:
     iterable = "dataset.to_iter_dataset()" if wait.input_class == "MapDataset" else "dataset"
     options = f"grain.multiprocessing.MultiprocessingOptions(num_workers={workers})"
     return f"dataset = {iterable}.mp_prefetch({options})"
-
-
-def _grain_before(wait: InputWait) -> str:
-    shown = wait.workers or wait.input_class == "DataLoader"
-    return _grain_line(wait, wait.workers) if shown else ""
 
 
 GRAIN = (
@@ -712,7 +686,7 @@ GRAIN = (
             "import absl.flags\n"
             "absl.flags.FLAGS.mark_as_parsed()  # before the first batch, unless absl.app.run does so"
         ),
-        before=_grain_before,
+        before=lambda wait: _grain_line(wait, wait.workers) if wait.workers or wait.input_class == "DataLoader" else "",
         saves=lambda wait: _grain(wait).saves,
     ),
 )
