@@ -157,11 +157,6 @@ def _ahead_already(wait: InputWait) -> bool:
     return wait.kind in ("ahead", "pooled")
 
 
-def _beside_the_step(wait: InputWait) -> bool:
-    """Return whether a thread can make a batch during the step: it waits, or has a core."""
-    return wait.waits is True or wait.run.device == "gpu" or wait.cores.own is None or wait.cores.has_room
-
-
 def _workers(wait: InputWait) -> Workers:
     """Return threads if making a batch waits, else processes."""
     batch_ms, waits = wait.arrives_ms if _ahead_already(wait) else wait.lost_ms, wait.waits is True
@@ -217,7 +212,8 @@ LOOP = (
         "a thread",
         when=lambda wait: (
             not _ahead_already(wait)
-            and _beside_the_step(wait)
+            # A thread can make a batch during the step: it waits, or has a core.
+            and (wait.waits is True or wait.run.device == "gpu" or wait.cores.own is None or wait.cores.has_room)
             and wait.lost_ms <= wait.needed_ms
             and not _on_torch(wait)
         ),
@@ -342,11 +338,6 @@ class SetUp:
         return min(needed, int(self.run.fit.get("epochs") or 0) // LEFT)
 
     @property
-    def epochs(self) -> int:
-        """Epochs of so many passes."""
-        return round(self.run.fit["epochs"] / self.passes)
-
-    @property
     def arrays(self) -> list[str]:
         """Names of the arrays that `fit` gets, which are that often in memory then; [] = not to be repeated.
 
@@ -382,16 +373,17 @@ class SetUp:
 
 def _several_passes(epoch: SetUp) -> str:
     """Return lines of `fit` whose epochs make several passes over the data, as many in all."""
+    epochs = round(epoch.run.fit["epochs"] / epoch.passes)
     if epoch.kind == "tf.data":
-        return f"ds = ds.repeat({epoch.passes})\nmodel.fit(ds, ..., epochs={epoch.epochs})"
+        return f"ds = ds.repeat({epoch.passes})\nmodel.fit(ds, ..., epochs={epochs})"
     names, split = ", ".join(epoch.arrays) + "," * (len(epoch.arrays) == 1), epoch.run.fit.get("validation_split")
     if not split:
         repeated = f"arrays = [np.concatenate([array] * {epoch.passes}) for array in ({names})]"
-        return f"{repeated}\nmodel.fit(*arrays, ..., epochs={epoch.epochs})"
+        return f"{repeated}\nmodel.fit(*arrays, ..., epochs={epochs})"
     return (
         f"n = int(len(x) * (1 - {split}))\n"
         f"arrays = [np.concatenate([array[:n]] * {epoch.passes}) for array in (x, y)]\n"
-        f"model.fit(*arrays, ..., validation_data=(x[n:], y[n:]), epochs={epoch.epochs})  # without validation_split"
+        f"model.fit(*arrays, ..., validation_data=(x[n:], y[n:]), epochs={epochs})  # without validation_split"
     )
 
 

@@ -1,6 +1,5 @@
 """The few long fetches that hold much of a wait: which batches they are, and what hides them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -179,12 +178,6 @@ def _usual_ms(wait: InputWait) -> float:
     return MOSTLY * wait.workers * wait.arrives_ms if wait.workers else wait.lost_ms  # between nothing and keeping up
 
 
-def _batches_in_memory(wait: InputWait) -> float:
-    """Return how many batches fit into a tenth of the memory; infinite = not known."""
-    limit, size = wait.run.host_limit, wait.pass_bytes
-    return max(2.0, A_TENTH * limit[0] / size * wait.batches_a_pass) if limit and size else math.inf
-
-
 def _can_be_ready(wait: InputWait, long: LongFetches) -> bool:
     """Return whether somebody could work ahead of long fetches: not at the beginning of a pass, nor on full cores."""
     a_pass = wait.passes.steps if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
@@ -200,7 +193,9 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
     if kind in ("", "numpy", "grain") or not _can_be_ready(wait, long):
         return None
     covered = max(1, int(np.ceil(long.each_ms / max(0.1, wait.needed_ms))))
-    ready = int(max(2, min(MOST_READY, covered, _batches_in_memory(wait))))
+    limit, size = wait.run.host_limit, wait.pass_bytes
+    in_memory = A_TENTH * limit[0] / size * wait.batches_a_pass if limit and size else MOST_READY
+    ready = int(max(2, min(MOST_READY, covered, in_memory)))
     workers = max(2, wait.workers) if "dataloader" in kind or "pydataset" in kind else 1
     left = long.left(_usual_ms(wait), wait.needed_ms, workers=workers, ahead=ready)
     whole_ms = wait.lost_ms + wait.rare_ms

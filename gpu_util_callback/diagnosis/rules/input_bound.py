@@ -178,14 +178,13 @@ def ends_of_short_epochs(run: Run) -> Occurrences | None:
 
 def _each_time(run: Run, limits: Limits, occurrences: Occurrences, short: str) -> Finding | None:
     """Return the finding about what begins each epoch; `short`: about validations, too, where epochs are that short."""
-    epochs = _epochs_ns(run, occurrences)
-    if len(epochs) + 1 < A_FEW:
+    apart_ns, spent_s = _epochs(run, occurrences)
+    if len(apart_ns) + 1 < A_FEW:
         return None
     first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
-    where = run.range_of(first, min(run.end_ns, round(last + (1 + A_TWENTIETH) * float(np.median(epochs)))))
+    where = run.range_of(first, min(run.end_ns, round(last + (1 + A_TWENTIETH) * float(np.median(apart_ns)))))
     span_ns = max(1, run.present_in(where))
     lost, active = lost_in(run, occurrences, where)
-    spent_s = _each_s(run, occurrences)
     often, each_s, most_s = len(spent_s), float(spent_s.mean()), float(spent_s.max())
     usual = often * 1e9 * float(np.median(spent_s))  # an iterator of TensorFlow takes over a second to end at times
     if 100 * min(usual, lost) < limits["wait_pct"] * span_ns:
@@ -222,30 +221,21 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences, short: str) -
     )
 
 
-def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
-    """Return the time between the set-ups of one epoch and those of the next."""
-    apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
-    return apart if occurrences.joined else apart[np.diff(_epoch_of(run, occurrences)) > 0]
+def _epochs(run: Run, occurrences: Occurrences) -> tuple[np.ndarray, np.ndarray]:
+    """Return ns between the set-ups of an epoch and those of the next, and the seconds of each epoch's set-ups.
 
-
-def _each_s(run: Run, occurrences: Occurrences) -> np.ndarray:
-    """Return the seconds that each epoch's set-ups took together; joined ones, each on average."""
-    if occurrences.joined:
-        return np.full(occurrences.count, occurrences.self_ns / max(1, occurrences.count) / 1e9)
-    return np.bincount(_epoch_of(run, occurrences), weights=occurrences["self_ns"]) / 1e9
-
-
-def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
-    """Return the epoch numbers of set-ups, from 0: those at one step belong together.
-
-    A validation may lie between them. Where they begin epochs, any after the last step close the
-    input of the last one.
+    Those at one step belong together: a validation may lie between them. Where they begin epochs, any after the last
+    step close the input of the last one. Of joined ones the seconds are the mean.
     """
+    apart_ns = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
+    if occurrences.joined:
+        return apart_ns, np.full(occurrences.count, occurrences.self_ns / max(1, occurrences.count) / 1e9)
     steps = occurrences["step"].copy()
     earlier = steps[steps < run.end_step]
     if len(earlier) and earlier.min() <= run.first_step:
         steps[steps >= run.end_step] = earlier.max()
-    return np.unique(steps, return_inverse=True)[1]
+    epoch = np.unique(steps, return_inverse=True)[1]  # numbered from 0
+    return apart_ns[np.diff(epoch) > 0], np.bincount(epoch, weights=occurrences["self_ns"]) / 1e9
 
 
 CORES = "cores"  # detail of its findings about steps that wait for a core
@@ -436,7 +426,7 @@ class InputBound(Rule):
             finding = self._finding(run, limits, waiting)
             if finding is not None and (finding.lost_ns or 0) >= A_QUARTER * enough:
                 findings.append(finding)
-        if negligible(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
+        if not findings or negligible(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
             return []
         _one_remedy(findings)
         return findings
@@ -448,16 +438,18 @@ class InputBound(Rule):
             wait = _input_wait(run, limits, waiting, waiting.long)
         if _is_elsewhere(wait, waiting):
             return None
-        advice = refill or _advise(run, waiting, wait)
         calls = run.fit.get("python_in_steps") or {}
-        if calls.get("beside"):  # then the batches wait for it as well
-            advice = callbacks.call_seldom(calls)
+        # Batches wait for what keeps Python's lock as well.
+        advice = callbacks.call_seldom(calls) if calls.get("beside") else refill or _advise(run, waiting, wait)
         saved = 0.0 if advice.question else waiting.lost_ns * advice.saves
         evidence = _evidence(waiting, wait)
         evidence["faster_up_to"] = round(waiting.duration_ns / max(1, waiting.duration_ns - saved), 2)
         if not saved:
             locked = calls.get("beside") and f"Python's lock is kept by {calls['at']}"
-            evidence["held_up_by"] = locked or _limit(wait, advice)
+            # Without a promise the headline names what the advice is about.
+            rare, least = wait.rare, FOUR_FIFTHS if advice.saves else MOSTLY
+            limit = wait.limit if rare is None or rare.share < least else long_fetch_advice.which(wait, rare)
+            evidence["held_up_by"] = locked or limit
         measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
             where=waiting.where,
@@ -515,9 +507,8 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     """Measure a span: its steps' wait, and the part of the wait that could be avoided."""
     steps = run.steps
     rows = max(1, where.steps)
-    input_ns, wait_ns, duration_ns, in_blocks = (
-        steps.total(name, blocks) for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
-    )
+    columns = "input_wait_ns", "wait_ns", "duration_ns", "rows"
+    input_ns, wait_ns, duration_ns, in_blocks = (steps.total(name, blocks) for name in columns)
     # The outermost blocks may contain steps from outside; those did not wait (that is why the
     # span ends there), so all waits are kept and their durations are subtracted.
     outside = max(0, in_blocks - rows)
@@ -531,8 +522,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     guessed = steps.mostly_estimated(blocks)
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
-    lost_ns = run.lost_of(wait_ns, where)
-    lost_ns, rests_on = _avoidable(lost_ns, wait_ns, duration_ns, rows, clean, idle_seen)
+    lost_ns, rests_on = _avoidable(run.lost_of(wait_ns, where), duration_ns, rows, clean, idle_seen)
     quicker = clean is not None and clean.each_ns * rows < running_ns
     return _Waiting(
         where,
@@ -554,9 +544,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     )
 
 
-def _avoidable(
-    lost_ns: int, wait_ns: int, duration_ns: int, rows: int, clean: CleanSteps | None, idle_seen: bool
-) -> tuple[int, str]:
+def _avoidable(lost_ns: int, duration_ns: int, rows: int, clean: CleanSteps | None, idle_seen: bool) -> tuple[int, str]:
     """Return the avoidable part of a wait in ns, and what that rests on.
 
     Args:
@@ -608,12 +596,6 @@ def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
     return not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns
 
 
-def _limit(wait: InputWait, advice: Advice) -> str:
-    """Return what limits the input, for a headline without a promise: what its advice is about."""
-    rare, least = wait.rare, FOUR_FIFTHS if advice.saves else MOSTLY
-    return long_fetch_advice.which(wait, rare) if rare is not None and rare.share >= least else wait.limit
-
-
 def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
     rows, running = waiting.rows, max(1, waiting.running_ns)
     evidence: Evidence = {
@@ -624,31 +606,23 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
     }
     rare = wait.rare
     if rare is not None:
-        each = "" if rare.count == 1 else " each"
-        evidence["long_fetches"] = f"{rare.count} of {rows}, {duration(rare.each_ms / 1e3)}{each}"
+        evidence["long_fetches"] = f"{rare.count} of {rows}, {duration(rare.each_ms / 1e3)}{' each' * (rare.count > 1)}"
         evidence["long_fetches_at"] = long_fetch_advice.places(wait, rare.largest)
         evidence["long_fetches_hold_pct"] = round(100 * rare.share, 1)
-    active = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
-    evidence["gpu_active_pct"] = active
+    evidence["gpu_active_pct"] = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
     if waiting.clean_step_ns is not None:
         evidence["unstarved_steps_elsewhere_ms"] = round(waiting.clean_step_ns / 1e6, 3)
     copies = wait.made_at_once and "to the GPU" in wait.handling
-    copied = share_of(wait.run, "copy_h2d") if copies else None
-    if copied is not None:
+    if copies and (copied := share_of(wait.run, "copy_h2d")) is not None:
         evidence["to_gpu_ms_per_step"] = round(copied.ms_per_step, 3)
     evidence["promise_rests_on"] = waiting.rests_on
     evidence["step_here_without_its_wait_ms"] = round(waiting.needed_ms, 3)
-    return evidence | _stage_evidence(wait)
-
-
-def _stage_evidence(wait: InputWait) -> Evidence:
-    if wait.not_the_bottleneck:
-        return {"all_stages_ms_per_batch": round(wait.work_ms, 3)}
     stage = wait.stage
+    if wait.not_the_bottleneck:
+        evidence["all_stages_ms_per_batch"] = round(wait.work_ms, 3)
     if stage is NO_STAGE:
-        return {}
-    evidence: Evidence = {"slowest_stage": stage.name}
-    work_ms = round(stage.work_ms_per_batch, 3)
+        return evidence
+    evidence["slowest_stage"], work_ms = stage.name, round(stage.work_ms_per_batch, 3)
     if wait.overlaps:
         evidence["stage_summed_over_threads_ms_per_batch"] = work_ms
     elif not wait.read_elsewhere or work_ms >= wait.needed_ms:  # else a mean over faster batches
@@ -673,8 +647,6 @@ def _one_remedy(findings: list[Finding]) -> None:
 
     A span for which another remedy was chosen is promised nothing.
     """
-    if not findings:
-        return
     lead = max(findings, key=lambda finding: finding.lost_ns or 0).advice
     for finding in findings:
         advice = finding.advice
