@@ -80,10 +80,7 @@ def measure_cores(run: Run, where: Range) -> Cores:
     if own is not None and not math.isinf(in_use) and not (of_workers is None and run.fit.get("input_processes")):
         of_others = max(0.0, in_use - own - (of_workers or 0) - (machine - runs_on))
     left = min(allowed, runs_on - of_others)
-    processes = run.fit.get("input_processes") or "pydataset" not in run.input_kind
-    workers = int(run.fit.get("input_workers") or 0) * bool(processes)
-    # A worker that was not measured may keep a core busy.
-    ours = (own or 0.0) + (workers * min(1.0, in_use) if of_workers is None else of_workers * (workers > 0))
+    ours = (own or 0.0) + _kept_by_workers(run, of_workers, in_use)
     full = 100 * ours >= FULL_CPU_PCT * (allowed or math.inf) or 100 * (busy or 0) >= FULL_CPU_PCT
     if allowed and own is not None:
         reachable = max(own, min(allowed, max(left, runs_on * THREADS / (THREADS + of_others))))
@@ -99,3 +96,10 @@ def _allowed(run: Run) -> tuple[int, int, int]:
     machine = run.machine.get("cpus") or 0
     runs_on = run.machine.get("cpus_allowed") or machine
     return machine, runs_on, max(1, round(min(runs_on, run.machine.get("cpu_quota") or runs_on))) if runs_on else 0
+
+
+def _kept_by_workers(run: Run, of_workers: float | None, in_use: float) -> float:
+    """Return the cores that worker processes keep busy; 1 for each where that was not measured."""
+    processes = run.fit.get("input_processes") or "pydataset" not in run.input_kind
+    workers = int(run.fit.get("input_workers") or 0) if processes else 0
+    return workers * min(1.0, in_use) if of_workers is None else of_workers * (workers > 0)

@@ -22,6 +22,7 @@ from gpu_util_callback.diagnosis.rule import (
     LEAST_GAIN,
     MEASURED,
     Advice,
+    Confidence,
     Evidence,
     Finding,
     Findings,
@@ -450,11 +451,10 @@ class InputBound(Rule):
             rare, least = wait.rare, FOUR_FIFTHS if advice.saves else MOSTLY
             limit = wait.limit if rare is None or rare.share < least else long_fetch_advice.which(wait, rare)
             evidence["held_up_by"] = locked or limit
-        measured = waiting.idle_seen or not (waiting.guessed or run.used_gpus)
         return self.finding(
             where=waiting.where,
             lost_ns=waiting.lost_ns,
-            confidence=MEASURED if measured else ESTIMATED,
+            confidence=waiting.confidence,
             evidence=evidence,
             advice=advice,
             gpus=list(waiting.idle.gpus) if waiting.idle else run.used_gpus,
@@ -476,7 +476,7 @@ class _Waiting:
         duration_ns: of the steps; running_ns: the same without compiling.
         lost_ns: the avoidable part of the wait; rests_on: what that was concluded from.
         idle: what the GPUs did meanwhile; None = not sampled.
-        guessed: most waits are estimates; idle_seen: the GPU was seen idle.
+        confidence: measured if the GPU was seen idle, or steps without one were timed.
         clean_step_ns: duration of steps elsewhere that did not wait, if they are quicker.
         long: the few long fetches that hold the wait; filling: the first fetches of epochs.
     """
@@ -491,8 +491,7 @@ class _Waiting:
     lost_ns: int
     rests_on: str
     idle: Idle | None
-    guessed: bool
-    idle_seen: bool
+    confidence: Confidence
     clean_step_ns: float | None
     long: LongFetches | None
     filling: Filling | None
@@ -535,8 +534,7 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         lost_ns,
         rests_on,
         idle,
-        guessed,
-        idle_seen,
+        MEASURED if idle_seen or not (guessed or run.used_gpus) else ESTIMATED,
         # Slower ones have another bottleneck: no comparison.
         clean_step_ns=clean.each_ns if clean is not None and quicker else None,
         long=None if run.source is not None else long_fetches(steps, where, blocks),
