@@ -4,8 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.input_wait import fork_safe, starts_fresh
-from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, ITEM_WAITS, with_workers
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, ITEM_WAITS, fork_safe, starts_fresh, with_workers
 from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run

@@ -79,51 +79,61 @@ class Calls:
         slowest: the timed one that takes most time in all; None = none was timed.
         named: the one to be named: a DataLoader's part, else the slowest, or the one that most samples met.
         part: the part of a DataLoader beside its dataset, or around it, that most samples met; None = none.
-        collates: most of the wait passes in the program's function that joins samples to a batch.
         samples: of the stack in which the input was made.
-        outside_ms: the part of a step's wait outside the timed ones; 0.0 = little, or not known.
+        joined: share (0-1) of the wait in which a DataLoader joins samples to a batch; 0.0 = little, or not known.
+        handled: share in which a batch of a PyDataset or a generator is handled once it is made; 0.0 likewise.
+        collates: most of the wait passes in the program's function that joins samples to a batch.
+        beside_workers: most of it passes in what the training process does whatever the workers.
     """
 
     timed: Sequence[Mapping[str, Any]]
     slowest: Mapping[str, Any] | None
     named: Mapping[str, Any] | None
     part: Mapping[str, Any] | None
-    collates: bool
     samples: int
-    outside_ms: float
+    joined: float
+    handled: float
+    collates: bool
+    beside_workers: bool
 
 
-def measure_calls(run: Run, lost_ms: float, rare: LongFetches | None) -> Calls:
+def measure_calls(run: Run, rare: LongFetches | None, handling: str) -> Calls:
     """Measure who makes the input; the arguments are those of `InputWait`."""
     calls: Sequence[Mapping[str, Any]] = run.fit.get("input_calls") or []
     timed = [call if rare else _with_long(call) for call in calls if call.get("timed") and call.get("wall_ms")]
-    waited_ms = run.steps.total("input_wait_ns") / 1e6 - (rare.count * rare.each_ms if rare else 0.0)
-    # Of the whole run: its calls are not known step by step.
-    outside = 1 - sum(map(_all_ms, timed)) / waited_ms if timed and waited_ms > 0 else 0.0
-    outside_ms = outside * lost_ms if outside > LITTLE else 0.0
     samples = sum(map(samples_of, calls))
     most = [call for call in calls if samples_of(call) >= max(A_FEW, MOSTLY * samples)]
     parts = [call for call in most if call.get("part") not in (None, "loader", "epoch_end")]
     part = max(parts, key=samples_of, default=None)
-    collates = part["part"] == "collate_fn" if part else _joins(run, outside_ms > MOSTLY * lost_ms)
+    joined, handled = _outside_calls(run, timed, rare, handling)
+    collates = part["part"] == "collate_fn" if part else _joins(run, joined)
     makes = [call for call in timed if call.get("part") or not (part or collates)]
     slowest = max(makes, key=_all_ms, default=None)
     items = [call for call in calls if samples_of(call) and not (call.get("part") or collates)]
     named = part or slowest or max(items, key=samples_of, default=None)
-    return Calls(timed, slowest, named, part, collates, samples, outside_ms)
+    return Calls(timed, slowest, named, part, samples, joined, handled, collates, part is not None and not collates)
 
 
-def _joins(run: Run, outside: bool) -> bool:
-    """Return whether joining samples takes most of the wait, where samples of the stack met no part of a DataLoader.
+def _joins(run: Run, joined: float) -> bool:
+    """Return whether the program's function that joins samples takes most of the wait, though no sample met a part."""
+    unsampled = not any(call.get("part") for call in run.fit.get("input_calls") or [])
+    takes_most = (joined > MOSTLY and unsampled) or run.fit.get("input_class") in ROWS_IN_MEMORY
+    return bool(run.fit.get("input_collate")) and takes_most
 
-    Args:
-        outside: most of the wait is outside the timed functions.
-    """
-    fit = run.fit
-    unsampled = not any(call.get("part") for call in fit.get("input_calls") or [])
-    in_turns = "dataloader" in run.input_kind and not fit.get("input_workers")
-    there = fit.get("input_class") in ROWS_IN_MEMORY
-    return bool(fit.get("input_collate")) and (there or (outside and in_turns and unsampled))
+
+def _outside_calls(
+    run: Run, timed: Sequence[Mapping[str, Any]], rare: LongFetches | None, handling: str
+) -> tuple[float, float]:
+    """Return `Calls.joined` and `Calls.handled`: what the timed functions leave of the run's wait."""
+    waited_ms = run.steps.total("input_wait_ns") / 1e6 - (rare.count * rare.each_ms if rare else 0.0)
+    share = 1 - sum(map(_all_ms, timed)) / waited_ms if timed and waited_ms > 0 else 0.0
+    workers = run.fit.get("input_workers") or 0
+    if share <= LITTLE:
+        return 0.0, 0.0
+    if "dataloader" in run.input_kind:
+        return (0.0 if workers else share), 0.0
+    # Of calls of which few take long, the timed ones say too little.
+    return 0.0, share if handling and workers <= 1 and _waits_evenly(run) else 0.0
 
 
 @dataclass(frozen=True)
@@ -133,10 +143,12 @@ class InputWait:
     Attributes:
         lost_ms: the avoidable part of a step's wait, without that for `rare` fetches.
         needed_ms: duration of a step without it: batches must come this fast.
+        kind: of the input, in lower case: "tf.data", "pydataset", "torch dataloader", ...; "" if unknown.
+        input_class: name of the user's class or generator; "" if unknown.
+        workers: processes or threads that make batches.
         cores: those that this process can have, and who keeps them busy.
         waits: making a batch mostly waits; False = it computes, None = not known.
         handling: what Keras' `fit` does with a finished batch before a step gets it, as a clause; "" = little.
-        handling_ms: the part of the wait in which it does so; 0.0 = little, or not known.
         stages: all of them, slowest first.
         read_elsewhere: what is known of the stages was in part read of other batches than these.
         rare: the few long fetches that hold much of the wait; None = it is steady.
@@ -150,12 +162,14 @@ class InputWait:
     where: Range
     lost_ms: float
     needed_ms: float
+    kind: str
+    input_class: str
+    workers: int
     cores: Cores
     passes: Passes
     calls: Calls
     waits: bool | None
     handling: str
-    handling_ms: float
     stages: Sequence[Stage]
     read_elsewhere: bool
     rare: LongFetches | None
@@ -170,24 +184,9 @@ class InputWait:
         return self.needed_ms + self.lost_ms
 
     @property
-    def kind(self) -> str:
-        """Kind of the input, in lower case: "tf.data", "pydataset", "torch dataloader", ..."""
-        return self.run.input_kind
-
-    @property
-    def input_class(self) -> str:
-        """Name of the user's class or generator; "" if unknown."""
-        return str(self.run.fit.get("input_class") or "")
-
-    @property
     def collate(self) -> str:
         """The user's function that joins samples to a batch; "" = the library's, or not known."""
         return str(self.run.fit.get("input_collate") or "")
-
-    @property
-    def workers(self) -> int:
-        """Worker processes or threads that make batches."""
-        return int(self.run.fit.get("input_workers") or 0)
 
     @property
     def batches_a_pass(self) -> int:
@@ -281,24 +280,14 @@ class InputWait:
     @property
     def made_at_once(self) -> bool:
         """True if nearly all of the wait is the handling of finished batches: no worker can help."""
-        return self.handling_ms > (1 - LITTLE) * self.lost_ms
-
-    @property
-    def joining_ms(self) -> float:
-        """The part of the wait in which a DataLoader joins samples to a batch; 0 = little, or not known."""
-        return self.calls.outside_ms if "dataloader" in self.kind and not self.workers else 0.0
-
-    @property
-    def beside_workers(self) -> bool:
-        """True if most of the wait passes in what the training process does whatever the workers."""
-        return self.calls.part is not None and not self.calls.collates
+        return self.calls.handled > 1 - LITTLE
 
     @property
     def part_share(self) -> float:
         """The share (0-1) of the wait that passes in this part of a DataLoader; 0.0 = not known."""
         if self.calls.part is not None:
             return samples_of(self.calls.part) / self.calls.samples
-        return min(1.0, self.joining_ms / self.lost_ms)
+        return min(1.0, self.calls.joined)
 
     @property
     def call_line(self) -> str:
@@ -569,20 +558,21 @@ def measure_input(
         stages, rare = _usual_stages(run, stages, passes, rare)
         rare_ms = rare.share * lost_ms
         lost_ms = max(NO_MS, lost_ms - rare_ms)
-    cores, calls = measure_cores(run, where), measure_calls(run, lost_ms, rare)
     handling = _handling(run)
-    in_turns = handling and int(run.fit.get("input_workers") or 0) <= 1 and _waits_evenly(run)
+    cores, calls = measure_cores(run, where), measure_calls(run, rare, handling)
     return InputWait(
         run,
         where,
         lost_ms,
         needed_ms,
+        run.input_kind,
+        str(run.fit.get("input_class") or ""),
+        int(run.fit.get("input_workers") or 0),
         cores,
         passes,
         calls,
         _mostly_waits(cores, calls.slowest),
         handling,
-        calls.outside_ms if in_turns else 0.0,  # of calls of which few take long, the timed ones say too little
         stages,
         run.pipeline.reads_elsewhere(where.steps, *where.extent_ns),
         rare,
@@ -685,18 +675,6 @@ def _with_long(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a function's times with its few long calls, which are taken to compute as much of their time."""
     more = 1 + call.get("long_ms", 0.0) / max(1e-9, _all_ms(call))
     return {**call, **{name: more * call[name] for name in ("wall_ms", "cpu_ms", "queued_ms") if name in call}}
-
-
-def fork_safe(run: Run) -> bool:
-    """Return False where JAX holds a GPU: a forked child would hang or abort."""
-    return (run.framework, run.device) != ("jax", "gpu")
-
-
-def starts_fresh(run: Run) -> bool:
-    """Return whether Python starts worker processes by importing the script, which needs a guard then."""
-    version = re.match(r"3\.(\d+)", str(run.framework_facts.get("python", "")))
-    newer = version is not None and int(version[1]) >= 14
-    return newer or run.machine.get("system") in ("Windows", "Darwin")
 
 
 def brief(ms: float) -> str:

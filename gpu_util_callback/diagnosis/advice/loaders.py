@@ -1,6 +1,7 @@
 """Advice on what makes batches in Python: DataLoader, PyDataset, generator, Grain."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,6 @@ from gpu_util_callback.diagnosis.advice.input_wait import (
     InputWait,
     brief,
     first_types,
-    fork_safe,
-    starts_fresh,
 )
 from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
@@ -83,12 +82,25 @@ class Workers:
         if self.processes and "dataloader" in wait.kind:
             measured = _handing_ms(wait)
             handing_ms = HANDING_OVER_MS if measured is None else measured
-        arrives_ms = max(self.batch_ms / count, least, wait.needed_ms + max(handing_ms, wait.handling_ms))
+        handling_ms = max(handing_ms, wait.calls.handled * wait.lost_ms)
+        arrives_ms = max(self.batch_ms / count, least, wait.needed_ms + handling_ms)
         # Nobody makes a pass's first batch ahead of it.
         return wait.saves(arrives_ms + self.batch_ms / wait.batches_a_pass)
 
 
 # -- code ------------------------------------------------------------------------------------------
+
+
+def fork_safe(run: Run) -> bool:
+    """Return False where JAX holds a GPU: a forked child would hang or abort."""
+    return (run.framework, run.device) != ("jax", "gpu")
+
+
+def starts_fresh(run: Run) -> bool:
+    """Return whether Python starts worker processes by importing the script, which needs a guard then."""
+    version = re.match(r"3\.(\d+)", str(run.framework_facts.get("python", "")))
+    newer = version is not None and int(version[1]) >= 14
+    return newer or run.machine.get("system") in ("Windows", "Darwin")
 
 
 def loader_line(wait: InputWait, workers: int, more: str = "") -> str:
@@ -171,7 +183,7 @@ def _handing_ms(wait: InputWait) -> float | None:
 def _hands_over(wait: InputWait) -> bool:
     """Return whether workers keep up, and the loop waits for batches to be handed over."""
     handing_ms = _handing_ms(wait)
-    return handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms and not wait.beside_workers
+    return handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms and not wait.calls.beside_workers
 
 
 def _handing_over(wait: InputWait) -> str:
@@ -220,7 +232,7 @@ def _loader_workers(wait: InputWait) -> Workers:
 
 def _more_help(wait: InputWait) -> bool:
     """Return whether worker processes of a loader, or more of them, may shorten the wait."""
-    if _hands_over(wait) or wait.beside_workers or _few_shards(wait):
+    if _hands_over(wait) or wait.calls.beside_workers or _few_shards(wait):
         return False
     if _making_waits(wait):
         return wait.workers < MOST_WORKERS
@@ -230,7 +242,7 @@ def _more_help(wait: InputWait) -> bool:
 
 def _made_before(wait: InputWait) -> float:
     """Return the share of the wait that is gone where what is kept was made before the run."""
-    return wait.saves(wait.needed_ms + KEPT_MS + wait.joining_ms)
+    return wait.saves(wait.needed_ms + KEPT_MS + wait.calls.joined * wait.lost_ms)
 
 
 def _made_once(wait: InputWait) -> float:
@@ -467,7 +479,7 @@ DATA_LOADER = (
     ),
     Entry(
         "in the workers",
-        when=lambda wait: wait.beside_workers and wait.calls.part["part"] == "wrapper" and wait.workers_may_help,
+        when=lambda wait: wait.calls.beside_workers and wait.calls.part["part"] == "wrapper" and wait.workers_may_help,
         says="{part_takes}, in the training process: {pace}.",
         asks="Can the loader's collate_fn do that?",
         remedy="Let it, in worker processes",
@@ -479,7 +491,7 @@ DATA_LOADER = (
         "items made once",
         when=lambda wait: (
             _may_be_kept(wait)
-            and not (_hands_over(wait) or wait.calls.collates or wait.beside_workers)
+            and not (_hands_over(wait) or wait.calls.collates or wait.calls.beside_workers)
             and wait.input_class not in ROWS_IN_MEMORY
         ),
         says=lambda wait: f"{wait.loader_limit}: {wait.pace}.{_seen_again(wait, f'Items of {wait.input_class}')}",
@@ -724,7 +736,7 @@ LIMITS = (
     ),
     Entry(
         "training process",
-        when=lambda wait: wait.beside_workers,
+        when=lambda wait: wait.calls.beside_workers,
         says="{part_takes}, in the training process with or without workers: {pace}. Do less there, or draw what it "
         "needs for a pass at once.",
     ),
