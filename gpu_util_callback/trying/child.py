@@ -24,7 +24,7 @@ def activate(plan_path: str) -> None:
     """Watch this process by the plan in a file."""
     plan = json.loads(Path(plan_path).read_text())
     meter = Meter(plan)
-    atexit.register(_at_exit, meter)
+    atexit.register(lambda: None if getattr(sys, "last_type", None) else meter.at_exit())  # no error ended the program
     sys.meta_path.insert(0, Hooks(plan, meter))
     sys.addaudithook(Guard(plan, meter))
     if plan["patch"]:
@@ -33,11 +33,6 @@ def activate(plan_path: str) -> None:
         except BaseException as error:  # which `site` would ignore
             meter.fail(f"{Path(plan['patch']).name} failed: {type(error).__name__}: {error}".splitlines()[0])
             os._exit(1)
-
-
-def _at_exit(meter: Meter) -> None:
-    if not getattr(sys, "last_type", None):  # else an error ended the program
-        meter.at_exit()
 
 
 class Guard:

@@ -206,7 +206,7 @@ def same_random_numbers() -> Iterator[None]:
         kept += [(torch.set_rng_state, torch.get_rng_state())]
     if torch is not None and torch.cuda.is_initialized():
         kept += [(torch.cuda.set_rng_state, torch.cuda.get_rng_state())]
-    if eager is not None:
+    if eager is not None and hasattr(eager.context(), "_rng"):  # a seed was set
         kept += [(eager.context()._rng.setstate, eager.context()._rng.getstate())]
     own = [found for found in gc.get_objects() if type(found).__name__ in _GENERATORS]
     states = [found.state for found in own if hasattr(getattr(found, "state", None), "assign")]

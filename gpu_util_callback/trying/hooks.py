@@ -86,7 +86,7 @@ class Hooks:
                 f"{_OURS}.callback": lambda module: self._recorded(module.GpuUtilCallback, plan["record"]),
                 f"{_OURS}.monitor": lambda module: self._recorded(module.GpuUtilMonitor, plan["record"]),
             }
-        self.waiting |= {module: functools.partial(self._on_class, name) for name, module in _CLASSES.items()}
+        self.waiting |= {path: functools.partial(self._on_class, name) for name, path in _CLASSES.items()}
         self._loaders: Counter[int] = Counter()  # id of the dataset of a loader -> its batches
         self._loader: Any = None  # whose batches train
         self._drawn: Any = None  # the loader that gave the last batch
@@ -124,24 +124,20 @@ class Hooks:
                     bound.arguments[name] = value
             return original(*bound.args, **bound.kwargs)
 
-    def _redirected(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
-        """Return arguments of a class that writes: the same name, in the folder that is thrown away."""
-        argument = _WRITERS.get(name)
+    def _class_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Return arguments of a class; of one that writes the same path, in the folder that is thrown away."""
+        argument, args = _WRITERS.get(name), self.change.args_for("class", name)
         if argument is None:
-            return {}
+            return args
         path = str(bound.arguments.get(argument) or name).replace("..", "up").replace(":", "")
         place = self.folder / "files" / path.lstrip("/\\")
         place.parent.mkdir(parents=True, exist_ok=True)
-        return {argument: str(place)}
+        return {argument: str(place), **args}
 
-    def _on_class(self, name: str, module: Any) -> None:
-        self._construct(name, getattr(module, name))
-
-    def _construct(self, name: str, kind: type) -> None:
+    def _on_class(self, name: str, owner: Any) -> None:
+        """Change how a class is made, given it or its module."""
         if name in _WRITERS or (self.change.target == "class" and self.change.of == name):
-            self._with_args(
-                kind, "__init__", lambda bound: self._redirected(name, bound) | self.change.args_for("class", name)
-            )
+            self._with_args(getattr(owner, name, owner), "__init__", functools.partial(self._class_args, name))
 
     def _recorded(self, kind: type, log_dir: str) -> None:
         self._with_args(kind, "__init__", lambda bound: {"log_dir": log_dir})
@@ -154,14 +150,14 @@ class Hooks:
         def init_subclass(cls: Any, **kwargs: Any) -> None:
             super(module.Callback, cls).__init_subclass__(**kwargs)
             if "__init__" in cls.__dict__ or cls.__name__ == hooks.change.of:
-                hooks._construct(cls.__name__, cls)
+                hooks._on_class(cls.__name__, cls)
 
         module.Callback.__init_subclass__ = classmethod(init_subclass)
 
     def _on_tf_keras(self, module: Any) -> None:
         for name in (*_WRITERS, self.change.of):
             if hasattr(module, name):
-                self._construct(name, getattr(module, name))
+                self._on_class(name, module)
         self._on_callback_list(module)
 
     def _on_callback_list(self, module: Any) -> None:

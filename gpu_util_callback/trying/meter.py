@@ -22,6 +22,7 @@ FEWEST = 8  # steps that a pace can be taken from
 KEPT_TICKS = 20_000
 LATE = 3  # times the seconds: the end of an epoch is not waited for any longer
 LEAST_S = 1.5  # shorter times scatter more than the start of a process is worth
+LEAST_SHARE = 0.5  # likewise, of the time that a process took to come so far
 
 
 class Mark(NamedTuple):
@@ -65,6 +66,8 @@ class Meter:
         self._epochs = 0  # that ended; from then on whole ones are timed
         self._epoch_steps = 0  # at the beginning of the epoch
         self._between_s = 0.0
+        self._began = time.perf_counter()
+        self._least_s = LEAST_S
         self._pause_began: float | None = None
         self._first: float | None = None
         self._start: Mark | None = None
@@ -143,6 +146,7 @@ class Meter:
         self.drain()
         self._note()
         self._start = self._last
+        self._least_s = max(LEAST_S, LEAST_SHARE * (time.perf_counter() - self._began))
 
     def _warm(self) -> bool:
         enough_s = min(WARM_S, self.plan["seconds"])
@@ -153,7 +157,7 @@ class Meter:
         done, wanted = self._last.since(self._start), self.plan["epochs"]
         took_s = done.seconds + (done.between_s if wanted else 0.0)
         many = done.epochs > 0 == done.epochs % wanted if wanted else done.steps >= self.plan["steps"]
-        if times_as_long == 1 and many and took_s >= min(LEAST_S, self.plan["seconds"]):
+        if times_as_long == 1 and many and took_s >= min(self._least_s, self.plan["seconds"]):
             return True
         return took_s >= times_as_long * self.plan["seconds"] and (done.epochs >= 1 or done.steps >= FEWEST)
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.notebook import Summary, try_fix
-from gpu_util_callback.trying.copies import copied_input, copied_model
+from gpu_util_callback.trying.copies import copied_input, copied_model, same_random_numbers
 from gpu_util_callback.trying.outcomes import stored
 
 tf = pytest.importorskip("tensorflow")
@@ -170,3 +170,12 @@ def test_large_arrays_are_not_copied(monkeypatch):
 def test_a_model_that_cannot_be_copied_is_left_alone(model, capsys):
     try_fix(summary_of("ds = ds.prefetch(2)"), PROGRAM, Unlike(model.layers), pipeline(), {}, PLAN, (2, 2))
     assert "the model cannot be copied" in capsys.readouterr().out
+
+
+def test_a_program_that_never_sets_a_seed_is_tried_as_well(monkeypatch):
+    from tensorflow.python.eager import context
+
+    monkeypatch.delattr(context.context(), "_rng", raising=False)  # as it is until `tf.random.set_seed`
+    with same_random_numbers():
+        drawn = np.random.random()
+    assert np.random.random() == drawn
