@@ -6,6 +6,7 @@ Reads the line as `gpu-util try` does; where that gives no rule, the program sta
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from gpu_util_callback.trying.changes import ONCE, VALIDATION, Change, change_of
@@ -102,8 +103,10 @@ def _with_arguments(page: _Page, calls: list[ast.Call], args: dict[str, Any]) ->
             if name in there:
                 edits.append((*page.span(there[name]), text))
             else:
-                end = page.span(call)[1] - 1
-                edits.append((end, end, f"{', ' if call.args or call.keywords else ''}{name}={text}"))
+                # Behind the last argument, which a comma may follow.
+                last = max((page.span(node)[1] for node in (*call.args, *call.keywords)), default=None)
+                end = last or page.span(call)[1] - 1
+                edits.append((end, end, f"{', ' if last else ''}{name}={text}"))
     return edits
 
 
@@ -116,7 +119,8 @@ def _fitted(page: _Page, suffix: str) -> Edits:
 def _optioned(page: _Page, change: Change) -> Edits:
     """Make the options before fit, and give them to what it is given first; arguments of stages where they are."""
     edits = _fitted(page, ".with_options(options)")
-    lines = ["import tensorflow as tf", "options = tf.data.Options()"]
+    lines = [] if re.search(r"\btf\b", page.source) else ["import tensorflow as tf"]  # else it is there
+    lines += ["options = tf.data.Options()"]
     lines += [f"options.{name} = {value!r}" for name, value in change.args["options"].items()]
     for call in page.calls("fit") if edits else ():
         statement = page.statement(call)
