@@ -238,7 +238,7 @@ def main() -> int:
             text = standalone(name) if name in programs else script.read_text()
             agent = Agent(text, Path(folder))
             row = {"program": name, **agent.work()}
-            known, table_of = re.match(r"# try: (.+)", text), script.parent.with_suffix(".json")
+            known, table_of = re.match(r"# try: (.+)", text), Path(f"{script.parent}.json")
             if name in programs:
                 row["reachable"] = agent.declared(programs[name].cures)
             elif known:
