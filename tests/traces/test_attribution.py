@@ -71,7 +71,7 @@ def test_files_of_an_interleave_are_one_stage(explain):
         ("MapAndBatch", ""),
         ("BatchV2", ""),
         ("Shuffle", ""),
-        ("TFRecord", "interleave"),
+        ("TFRecord", "cycle_length=8"),
     ],
 )
 def test_what_runs_in_parallel_is_not_told_to(explain, stage, code):
