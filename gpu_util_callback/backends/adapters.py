@@ -28,11 +28,9 @@ class KerasAdapter(WatchingAdapter):
     `begin` of a subclass makes `_train` and `_test`.
     """
 
-    def __init__(self, name: str, timing: str, runtime: Runtime):
-        super().__init__(name, timing, runtime)
-        self._model: Any = None
-        self._train: TimedFunction | None = None
-        self._test: TimedFunction | None = None
+    _model: Any = None
+    _train: TimedFunction | None = None
+    _test: TimedFunction | None = None
 
     @property
     def train_function(self) -> TimedFunction | None:
@@ -74,8 +72,12 @@ class KerasAdapter(WatchingAdapter):
         optimizer = getattr(model, "optimizer", None)
         built = bool(getattr(model, "built", False))
         layers: list[object] = list(getattr(model, "_flatten_layers", list)())
+        older = "tf_keras " if is_tf_keras(model) else ""
         return {
-            "framework": {**self.runtime.framework(), "keras": _keras_of(model)},
+            "framework": {
+                **self.runtime.framework(),
+                "keras": f"{older}{sys.modules[older.strip() or 'keras'].__version__}",
+            },
             "model": {
                 "name": getattr(model, "name", None),
                 "parameters": int(model.count_params()) if built else None,
@@ -104,11 +106,12 @@ class KerasAdapter(WatchingAdapter):
 class PythonAdapter(KerasAdapter):
     """A backend whose batches are fetched in Python and timed there (JAX, torch)."""
 
+    _timeline: Timeline | None = None
+    _first: FirstCall | None = None
+
     def __init__(self, name: str, timing: str, runtime: Runtime):
         super().__init__(name, timing, runtime)
         self.compile_clock = runtime.compile_clock()
-        self._timeline: Timeline | None = None
-        self._first: FirstCall | None = None
 
     def _begin(
         self,
@@ -134,7 +137,7 @@ class PythonAdapter(KerasAdapter):
             failed("compilation", error)
 
         # An exception in there leaves the fit.
-        self._train = TimedFunction(model, "train_function", timeline, batches, stale=stale, raised=stale, first=first)
+        self._train = TimedFunction(model, "train_function", timeline, batches, stale=stale, on_exit=stale, first=first)
         self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
         self._time_input(failed)
@@ -154,10 +157,9 @@ class PythonAdapter(KerasAdapter):
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
-        dataset = getattr(data_adapter, "_dataset", None)
-        if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
-            return
-        if not isinstance(dataset, WatchedIterable):
+        dataset: Any = getattr(data_adapter, "_dataset", None)
+        of_tf_data = type(data_adapter).__name__ == "TFDatasetAdapter" and dataset is not None
+        if of_tf_data and not isinstance(dataset, WatchedIterable):
             self._pipelines.note_dataset(phase, dataset)
             watched = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
             self._calls.replace_attribute(data_adapter, "_dataset", watched)
@@ -170,33 +172,22 @@ def _thresholds(model: object) -> dict[str, int]:
     return {type(metric).__name__: len(metric.thresholds) for metric in uneven}
 
 
-def _keras_of(model: object) -> str:
-    """Return the version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
-    if is_tf_keras(model):
-        return f"tf_keras {sys.modules['tf_keras'].__version__}"
-    return sys.modules["keras"].__version__
-
-
 # ---- custom loops, with or without Keras -----------------------------------------------------------
 
 
 def framework_in_use() -> str | None:
     """Return the framework this process trains with, as far as known; None if there is none yet."""
-    imported = [name for name in BACKENDS if name in sys.modules]
-    backend = _chosen_backend()
-    if backend in imported:
-        return backend
-    if len(imported) < 2:
-        return next(iter(imported), None)
+    imported, backend = [name for name in BACKENDS if name in sys.modules], _chosen_backend()
+    if backend in imported or len(imported) < 2:
+        return backend if backend in imported else next(iter(imported), None)
     return next((name for name in imported if _AT_WORK[name]()), imported[0])
 
 
 def is_a_guess(framework: str | None) -> bool:
     """Return whether others are imported too, and this one has not been seen at work yet."""
     imported = [name for name in BACKENDS if name in sys.modules]
-    if framework not in imported or len(imported) < 2 or framework == _chosen_backend():
-        return False
-    return not _AT_WORK[framework]()
+    may_be = framework in imported and len(imported) > 1 and framework != _chosen_backend()
+    return may_be and not _AT_WORK[framework or ""]()
 
 
 def _chosen_backend() -> str | None:
@@ -208,22 +199,13 @@ def _chosen_backend() -> str | None:
     return backend if backend != "tensorflow" or "KERAS_BACKEND" in os.environ else None
 
 
-def _jax_works() -> bool:
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", None))  # created by the first array
-
-
-def _torch_works() -> bool:
-    optimizer = sys.modules["torch"].optim.Optimizer
-    return any(issubclass(type(member), optimizer) for member in gc.get_objects())
-
-
-def _tensorflow_works() -> bool:
-    return framework_module("tensorflow", "runtime").running()
-
-
 # TensorFlow is last: tf.data and TensorBoard need it too.
-_AT_WORK = {"jax": _jax_works, "torch": _torch_works, "tensorflow": _tensorflow_works}
+_AT_WORK: dict[str, Callable[[], bool]] = {
+    # JAX's are created by the first array.
+    "jax": lambda: bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)),
+    "torch": lambda: any(issubclass(type(it), sys.modules["torch"].optim.Optimizer) for it in gc.get_objects()),
+    "tensorflow": lambda: framework_module("tensorflow", "runtime").running(),
+}
 
 
 class LoopAdapter(WatchingAdapter):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from gpu_util_callback.steps import annotations as waits
@@ -60,6 +61,7 @@ class Batches:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class TimedFunction:
     """`train_function` or `test_function`, wrapped so that its calls and batches are timed.
 
@@ -71,40 +73,26 @@ class TimedFunction:
         timeline: notified of every call.
         batches: times the batches of its calls.
         stale: called when the training turns out to be over; None = unexpected calls are normal.
-        raised: called when the function raised; the error propagates.
-        failed: called with an error of ours; the function is unwrapped then.
+        on_exit: called when the function raised; the error propagates.
+        on_failure: called with an error of ours; the function is unwrapped then.
         first: looks at its first call.
     """
 
-    def __init__(
-        self,
-        model: KerasModel,
-        name: str,
-        timeline: Timeline,
-        batches: Batches,
-        *,
-        stale: Callable[[], None] | None = None,
-        raised: Callable[[], None] = lambda: None,
-        failed: Callable[[BaseException], None] = lambda error: None,
-        first: FirstCall | None = None,
-    ):
-        self._first = first
-        self.model = model
-        self.name = name
-        self.batches = batches
-        self.armed = False
-        training = name == "train_function"
-        self.timeline = timeline
-        self._no_batch = timeline.no_batch if training else timeline.test_no_batch
-        self._takes = timeline.takes if training else timeline.test_takes
-        self._stale = stale
-        self._raised = raised
-        self._failed = failed
-        self.wrapper: Callable | None = None
+    model: KerasModel
+    name: str
+    timeline: Timeline
+    batches: Batches
+    _: KW_ONLY
+    stale: Callable[[], None] | None = None
+    on_exit: Callable[[], None] = lambda: None
+    on_failure: Callable[[BaseException], None] = lambda error: None
+    first: FirstCall | None = None
+    armed: bool = field(default=False, init=False)
+    wrapper: Callable | None = field(default=None, init=False)
 
     def failed(self, error: BaseException) -> None:
         """Handle an error of ours: this function is timed no more."""
-        self._failed(error)
+        self.on_failure(error)
         self.unwrap()
 
     def arm(self) -> None:
@@ -119,22 +107,16 @@ class TimedFunction:
         if inner is None:
             return
         self.batches.wraps(inner)
-        call = inner if self._first is None else self._first.around(self.model, inner)
+        call = inner if self.first is None else self.first.around(self.model, inner)
         self.wrapper = self.batches.timed(self, call)
         # It may have been rebuilt in the middle of a fit, with another number of batches.
-        self._takes(self._batches_per_call(inner), self.batches.rows)
+        takes = self.timeline.takes if self.name == "train_function" else self.timeline.test_takes
+        # As the model had it when the function was first seen: a later change takes effect in the next that is built.
+        batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
+        takes(getattr(inner, "__dict__", {}).setdefault(_BATCHES, batches), self.batches.rows)
         self.wrapper.__dict__[_WRAPPED] = inner
         self.wrapper.__name__ = getattr(inner, "__name__", self.name)
         setattr(self.model, self.name, self.wrapper)
-
-    def _batches_per_call(self, inner: object) -> int:
-        """Return the batches per call, as the model had it when the function was first seen.
-
-        A later change of the model's setting takes effect in the next function that is built.
-        """
-        batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
-        attributes = getattr(inner, "__dict__", {})
-        return attributes.setdefault(_BATCHES, batches)
 
     def unwrap(self) -> None:
         """Restore the original, if our wrapper is still there."""
@@ -149,17 +131,18 @@ class TimedFunction:
 
         From a callback that calls `train_on_batch` it means nothing.
         """
-        if self._stale is not None and self.batches.ours(args):
+        if self.stale is not None and self.batches.ours(args):
             self.unwrap()
-            self._stale()
+            self.stale()
         return inner(*args)
 
     def raised(self, error: BaseException, start: int, had_batch: bool) -> None:
         """Handle an error of the function, which propagates; there may just be no batch."""
         if not isinstance(error, self.batches.exhausted):
-            self._raised()
+            self.on_exit()
         elif not had_batch:
-            self._no_batch(start, _clock())
+            ended = self.timeline.no_batch if self.name == "train_function" else self.timeline.test_no_batch
+            ended(start, _clock())
 
 
 def unwrapped(function: Callable | None) -> Callable | None:
@@ -169,6 +152,7 @@ def unwrapped(function: Callable | None) -> Callable | None:
     return function
 
 
+@dataclass(eq=False)
 class FirstCall:
     """Facts from the first call of a train function. From the second call on it costs nothing.
 
@@ -181,10 +165,9 @@ class FirstCall:
         observed: None before the first call.
     """
 
-    def __init__(self, look: Callable[[Callable, tuple[object, ...]], tuple[object, object]]):
-        self._look = look
-        self.function: Callable[[], Callable | None] = lambda: None
-        self.observed: Any = None
+    look: Callable[[Callable, tuple[object, ...]], tuple[object, object]]
+    function: Callable[[], Callable | None] = field(default=lambda: None, init=False)
+    observed: Any = field(default=None, init=False)
 
     @uncounted
     def around(self, model: KerasModel, inner: Callable) -> Callable:
@@ -202,7 +185,7 @@ class FirstCall:
                 return inner(*args)
             pending = False
             model.train_function = inner  # the timed one is put around it before the next call
-            result, self.observed = self._look(inner, args)
+            result, self.observed = self.look(inner, args)
             inner.__dict__[_OBSERVED] = self.observed
             return result
 
@@ -213,6 +196,7 @@ class FirstCall:
 
 
 @uncounted
+@dataclass(eq=False)
 class TimedBatches:
     """Iterator over batches that stamps when each was requested and delivered.
 
@@ -230,32 +214,25 @@ class TimedBatches:
         own_ns: what all of this took, without the fetch; where they are kept, of several fetches.
     """
 
-    def __init__(
-        self,
-        iterator: Iterator | None,
-        came: Callable[[Stamp, Any], None] | None = None,
-        *,
-        ended: Callable[[int, int], None] | None = None,
-        requesting: Callable[[], None] | None = None,
-        probe: DeviceProbe | None = None,
-        finished: Finished | None = None,
-        first: Callable[[object], None] | None = None,
-    ):
-        self.iterator: Any = iterator
-        self._first = first
-        self.own_ns = 0
-        self.stamps: tuple[float, ...] = ()
-        self._came = came
-        self._ended = ended
-        self._requesting = requesting
-        self._probe = probe
-        self._finished = finished
-        self._idle = True  # whether the device was, when last queried
-        self._quick = 0  # short fetches, more than long ones
-        self._skip = 0  # fetches before the next query
-        self._shapes: tuple[object, ...] | None = ()  # of the last batch; None = one was not plain
-        self._signature = 0.0  # of these shapes
-        nothing = requesting is None and probe is None and finished is None
+    iterator: Any
+    came: Callable[[Stamp, Any], None] | None = None
+    _: KW_ONLY
+    ended: Callable[[int, int], None] | None = None
+    requesting: Callable[[], None] | None = None
+    probe: DeviceProbe | None = None
+    finished: Finished | None = None
+    first: Callable[[object], None] | None = None
+    own_ns: int = field(default=0, init=False)
+    stamps: tuple[float, ...] = field(default=(), init=False)
+    _idle: bool = field(default=True, init=False)  # whether the device was, when last queried
+    _quick: int = field(default=0, init=False)  # short fetches, more than long ones
+    _skip: int = field(default=0, init=False)  # fetches before the next query
+    # Of the last batch, None = one was not plain; and the signature of these shapes.
+    _shapes: tuple[object, ...] | None = field(default=(), init=False)
+    _signature: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        nothing = self.requesting is None and self.probe is None and self.finished is None
         self._fetches_until_ask = _NEVER if nothing else 0  # fetches before the next that `_ask`s
 
     def __iter__(self) -> TimedBatches:
@@ -272,12 +249,12 @@ class TimedBatches:
         try:
             data = next(self.iterator) if waits.mark is None else waits.fetch(self.iterator)
         except StopIteration:  # no batch, no row
-            if self._ended is not None:
-                self._ended(requested, _clock())
+            if self.ended is not None:
+                self.ended(requested, _clock())
             raise
         delivered = _clock()
         busy = 0 if self._idle else delivered
-        if delivered - requested > _QUICK_NS or self._finished is not None:
+        if delivered - requested > _QUICK_NS or self.finished is not None:
             busy = self._looked_at(requested, delivered)
         shapes = self._shapes
         try:  # usually the same shapes as before
@@ -286,19 +263,19 @@ class TimedBatches:
         except Exception:  # a batch can be any object, and so can its shape
             self._shapes_differ(data)
         stamp = (requested, delivered, self._signature, busy)
-        if self._came is None:
+        if self.came is None:
             self.stamps += stamp
             self.own_ns += requested - entered + _clock() - delivered
         else:
-            self._came(stamp, data)
+            self.came(stamp, data)
             self.own_ns = requested - entered + _clock() - delivered
         return data
 
     def _shapes_differ(self, data: object) -> None:
         """Note a batch whose shapes are not those of the batch before, or not known to be."""
-        if self._first is not None:
-            self._first(data)
-            self._first = None
+        if self.first is not None:
+            self.first(data)
+            self.first = None
         self._signature = shape_signature(data)
         if self._shapes is None:  # nor will the next batches be plain: trying each costs an error
             return
@@ -309,33 +286,33 @@ class TimedBatches:
 
     def _ask(self) -> None:
         """Poll the device and the next batch before a request."""
-        if self._requesting is not None:
-            self._requesting()
-        if self._finished is not None:
-            self._finished.begin()
-        if self._probe is None:
+        if self.requesting is not None:
+            self.requesting()
+        if self.finished is not None:
+            self.finished.begin()
+        if self.probe is None:
             return
         if self._skip:
             self._skip -= 1
             return
-        self._idle = self._probe.idle()
+        self._idle = self.probe.idle()
         if self._quick < _QUICK_ONES:
             self._quick += 1
-        elif self._requesting is None and self._finished is None:
+        elif self.requesting is None and self.finished is None:
             self._fetches_until_ask = _QUERIED_EVERY - 1
         else:
             self._skip = _QUERIED_EVERY - 1
 
     def _looked_at(self, requested: int, delivered: int) -> int:
         """End a fetch that was a long one, or is looked at; return until when the device worked."""
-        if self._finished is not None:
-            self._finished.end(delivered - requested)
-        if self._probe is None:
+        if self.finished is not None:
+            self.finished.end(delivered - requested)
+        if self.probe is None:
             return 0
         if delivered - requested > _QUICK_NS:
             self._quick = max(self._quick - _LONG_ONE, 0)
             self._fetches_until_ask = self._skip = 0
-            if not self._idle and self._probe.idle():
+            if not self._idle and self.probe.idle():
                 return ENDED_MEANWHILE
         return 0 if self._idle else delivered
 
@@ -350,6 +327,7 @@ class Finished(Protocol):
         """Note that it came `ns` after it was requested."""
 
 
+@dataclass(eq=False)
 class PythonBatches(Batches):
     """Batches that Python fetches: in a call of the function (JAX), or before it (PyTorch).
 
@@ -365,21 +343,16 @@ class PythonBatches(Batches):
         pending: stamp of the batch that the next call is given; None = it was not observed.
     """
 
-    def __init__(
-        self,
-        compile_clock: CompileClock,
-        *,
-        inside: bool,
-        probe: DeviceProbe | None = None,
-        first: Callable[[object], None] | None = None,
-    ):
-        self.exhausted = (StopIteration,) if inside else ()
-        self.probe = probe
-        self.first = first
-        self.fetches = TimedBatches(None, probe=probe, first=first) if inside else None
-        self.pending: Stamp | None = None
-        self._inside = inside
-        self._clock = compile_clock
+    compile_clock: CompileClock
+    _: KW_ONLY
+    inside: bool
+    probe: DeviceProbe | None = None
+    first: Callable[[object], None] | None = None
+    pending: Stamp | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.exhausted = (StopIteration,) if self.inside else ()
+        self.fetches = TimedBatches(None, probe=self.probe, first=self.first) if self.inside else None
 
     def ours(self, args: tuple[object, ...]) -> bool:
         # The function is called by `train_on_batch` as well, with arguments of the same kinds.
@@ -387,8 +360,8 @@ class PythonBatches(Batches):
 
     @uncounted
     def timed(self, function: TimedFunction, inner: Callable) -> Callable:
-        clock, timeline, compiling = _clock, function.timeline, self._clock
-        inside = self.fetches if self._inside else None
+        clock, timeline, compiling = _clock, function.timeline, self.compile_clock
+        inside = self.fetches if self.inside else None
         mark = self.probe.mark if self.probe is not None else None
 
         def timed(*args: object) -> object:
@@ -433,6 +406,6 @@ class PythonBatches(Batches):
         stamps = fetches.stamps if fetches is not None else ()
         for requested, delivered in zip(stamps[0::4], stamps[1::4], strict=True):
             # What a fetch in the call compiled (a conversion) is part of its wait.
-            compiled -= self._clock.between(int(requested), int(delivered))
+            compiled -= self.compile_clock.between(int(requested), int(delivered))
             ns -= int(delivered - requested)
-        return compiled > 0 and self._clock.explains(compiled, ns)
+        return compiled > 0 and self.compile_clock.explains(compiled, ns)

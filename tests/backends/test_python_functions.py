@@ -25,7 +25,7 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     model = SimpleNamespace(train_function=step)
     timeline, raised = Timeline(), []
     timer = TimedFunction(
-        model, "train_function", timeline, PythonBatches(CompileClock(), inside=True), raised=lambda: raised.append(1)
+        model, "train_function", timeline, PythonBatches(CompileClock(), inside=True), on_exit=lambda: raised.append(1)
     )
     timer.wrap()
     batches = iter([(np.zeros(size),) for size in (1, 2, 3)])

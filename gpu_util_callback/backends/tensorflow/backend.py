@@ -262,8 +262,8 @@ class TensorFlowAdapter(KerasAdapter):
             self._timeline,
             batches,
             stale=stale,
-            raised=raised,
-            failed=lambda error: self._failed("input wait", error),
+            on_exit=raised,
+            on_failure=lambda error: self._failed("input wait", error),
         )
 
     def test_begin(self) -> None:
