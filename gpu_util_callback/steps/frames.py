@@ -89,7 +89,7 @@ def all_stacks(
             if instructions is not None and frame is not None:
                 instructions[thread] = frame.f_lasti
             while frame is not None and len(frames) < deepest:
-                frames.append((id(frame), frame.f_code, frame.f_lineno or 0))
+                frames.append((id(frame), frame.f_code, frame.f_lineno or _line_before(frame.f_code, frame.f_lasti)))
                 if frame.f_code is until:
                     break
                 frame = frame.f_back
@@ -98,6 +98,15 @@ def all_stacks(
         if collects:
             gc.enable()
     return stacks
+
+
+def _line_before(code: CodeType, instruction: int) -> int:
+    """Return the line before an instruction that has none, such as the end of a loop's body, where threads take turns.
+
+    Args:
+        instruction: its offset.
+    """
+    return [code.co_firstlineno, *(line for start, _, line in code.co_lines() if line and start <= instruction)][-1]
 
 
 def stacks_in(codes: Collection[CodeType], deepest: int = 200) -> list[list[tuple[CodeType, int]]]:
@@ -162,23 +171,18 @@ class FitWatch:
     def __init__(self, frame: FrameType | None):
         self._thread = threading.get_ident()
         self._id = id(frame) if frame is not None else None
-        self._code = frame.f_code if frame is not None else None
+        self.code = frame.f_code if frame is not None else None  # of the fit; None where it could not be found
 
     @property
     def located(self) -> bool:
         """Return whether the fit could be found at all."""
         return self._id is not None
 
-    @property
-    def code(self) -> CodeType | None:
-        """Return the code of the fit; None where it could not be found."""
-        return self._code
-
     def over(self) -> bool:
         """Return whether the fit has been left. False where that cannot be known."""
         # Three looks: a generator that pauses in the middle of one cuts the stack short.
         frames = ((frame, code) for _ in range(3) for frame, code, _ in stack_of(self._thread))
-        return self._id is not None and not any(frame == (self._id, self._code) for frame in frames)
+        return self._id is not None and not any(frame == (self._id, self.code) for frame in frames)
 
     def same_place(self, other: FitWatch) -> bool:
         """Return whether both fits' frames have one address: the earlier fit is over, then.

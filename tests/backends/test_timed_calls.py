@@ -1,5 +1,6 @@
 """Which calls of an input's function are timed: their mean holds whatever the order of slow and quick ones."""
 
+import dis
 import random
 import threading
 from types import SimpleNamespace
@@ -365,3 +366,21 @@ def test_what_a_line_calls_is_sampled_with_the_model_that_it_is_in():
         facts = timer.facts()
         assert facts.get("slow") == slow and facts["library"] == "torch"
         assert facts["line"].startswith("test_what_a_line_calls") or facts["line"].startswith("batch (")
+
+
+def test_where_threads_take_turns_at_an_instruction_without_a_line_the_line_before_counts():
+    """Seen: a loop whose body ends in an `if` was mostly at "line 0", and its kind of work was not known."""
+
+    def number(letters, numbers, row):
+        for place, letter in enumerate(letters):
+            if letter in numbers:
+                row[place] = numbers[letter]
+
+    turns = [
+        step.offset
+        for step in dis.get_instructions(number)
+        if step.positions.lineno is None and "BACKWARD" in step.opname
+    ]
+    assert turns, "CPython gives the jump no line"
+    first = number.__code__.co_firstlineno
+    assert {frames._line_before(number.__code__, turn) for turn in turns} == {first + 3}
