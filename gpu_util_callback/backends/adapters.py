@@ -247,11 +247,9 @@ class LoopAdapter(WatchingAdapter):
             "framework": self.runtime.framework(),
             "fit": {"step_threads": self.runtime.step_threads()},
         }
-        if self._guessed:
-            facts["framework"]["guessed"] = True
-        keras = sys.modules.get("keras")
-        if keras is not None:
-            facts["framework"]["keras"] = getattr(keras, "__version__", None)
+        facts["framework"] |= {"guessed": True} if self._guessed else {}
+        if "keras" in sys.modules:
+            facts["framework"]["keras"] = getattr(sys.modules["keras"], "__version__", None)
         return facts
 
     def iterates(self, iterator: Iterator, validating: bool) -> None:

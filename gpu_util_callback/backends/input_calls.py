@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
+import json
 import linecache
 import numbers
+import os
 import random
 import re
+import socket
 import sys
 import textwrap
 import threading
@@ -24,7 +28,7 @@ from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.cgroup import queued_ns_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
 from gpu_util_callback.steps.dispatch import callee, is_library, library_of, package_of, path_of, place_of
-from gpu_util_callback.steps.frames import stacks_in, uncounted
+from gpu_util_callback.steps.frames import all_stacks, stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
 # call costs 1.6 µs, another 0.2 µs. Whether it queued for a core costs 20 to 40 µs more to read, so
@@ -36,7 +40,7 @@ _CYCLE = 256 * EVERY
 # A call is long that takes so many times the mean of the others, and this long at least. All calls are timed for that,
 # by the clock alone: 0.1 µs more. If they are rare, the longest are remembered one by one.
 LONG, LEAST_LONG_NS, MOST_LONG, RARELY = 10, 50_000_000, 64, 0.05
-_Long = tuple[int, int, int | None]  # ns, number of the call, the index that was asked for: None if it was none
+_Long = tuple[int, int, LongCall]  # its ns and number
 _places = random.Random(56)
 TIMED = frozenset((first + _places.randrange(EVERY)) % _CYCLE for first in range(1, _CYCLE + 1, EVERY))
 
@@ -109,7 +113,7 @@ class CallTimer:
                 began = clock()
                 result = function(*args, **kwargs)
                 if (wall_ns := clock() - began) >= self._long_ns:
-                    took_long.append((wall_ns, number, _index(args)))
+                    took_long.append(_long_call(wall_ns, number, args))
                 return result
             look = number <= FIRST or (number - 1) % QUEUED_EVERY < EVERY
             queued = queued_ns_of("thread-self") if look else None
@@ -119,7 +123,7 @@ class CallTimer:
             if queued is not None:
                 queued = (queued_ns_of("thread-self") or queued) - queued
             if wall_ns >= self._long_ns:
-                took_long.append((wall_ns, number, _index(args)))
+                took_long.append(_long_call(wall_ns, number, args))
             took.append((number, cpu_ns, wall_ns, queued))
             if number == 1 and first is not None:
                 first(result)
@@ -153,13 +157,15 @@ class CallTimer:
         for library, count in self._libraries.most_common(1):
             if library:
                 entry |= {"library": library, "in_library": count}
-        if (called := _mostly(self._called, self.samples)) is not None:
+        packages = Counter(f"{name.partition('.')[0]}." for name in self._called.elements())
+        called = _mostly(self._called, self.samples)
+        if (called := _mostly(packages, self.samples) if called is None else called) is not None:
             entry["called"] = called
         if slow := _mostly(self._slow, self.samples):
             entry["slow"] = slow
         if is_rare and mean.timed:
             entry["long_ms"] = round(self._long_total_ns / 1e6, 3)
-            entry["long"] = [_long_call(*call) for call in sorted(self._longest, key=lambda call: call[1])]
+            entry["long"] = [call for *_, call in sorted(self._longest, key=lambda call: call[1])]
         return entry
 
     def sample(self, stack: list[tuple[CodeType, int]]) -> None:
@@ -280,19 +286,13 @@ def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast
     return "grow" if {ast.unparse(node) for node in stored} & {ast.unparse(node) for node in joins} else ""
 
 
-def _long_call(wall_ns: int, number: int, index: int | None) -> LongCall:
+def _long_call(wall_ns: int, number: int, args: tuple[object, ...]) -> _Long:
+    """Return a long call; with the index that it asks for, as `__getitem__` does."""
     entry: LongCall = {"call": number, "ms": round(wall_ns / 1e6, 3)}
-    if index is not None:
+    index = int(args[0]) if len(args) == 1 and isinstance(args[0], numbers.Integral) else -1
+    if 0 <= index < MOST_COUNT:
         entry["at"] = index
-    return entry
-
-
-def _index(args: tuple[object, ...]) -> int | None:
-    """Return the index that a call asks for, as `__getitem__` does; None if it asks for none."""
-    if len(args) != 1 or not isinstance(args[0], numbers.Integral):
-        return None
-    index = int(args[0])
-    return index if 0 <= index < MOST_COUNT else None
+    return wall_ns, number, entry
 
 
 class InputCalls:
@@ -305,6 +305,7 @@ class InputCalls:
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()  # functions are replaced on either thread
         self._open = False
+        self._of_workers: deque[list[tuple[CodeType, int]]] | None = None  # last stacks of worker processes
 
     def begin(self) -> None:
         self._open = True
@@ -338,17 +339,30 @@ class InputCalls:
                 self.timer(f"{own.__name__}.__iter__", own).part = part
         if not str(getattr(collate, "__module__", "")).startswith("torch."):
             self.timer(*called(collate)).part = "collate_fn"
-        iterators = sys.modules["torch.utils.data.dataloader"]
-        self.timer("DataLoader.__next__", iterators._BaseDataLoaderIter).part = "loader"
+        iterator = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
+        self.timer("DataLoader.__next__", iterator).part = "loader"
+        if loader.num_workers:
+            self.sample_workers(loader, "worker_init_fn")
+
+    def sample_workers(self, owner: Any, name: str) -> None:
+        """Sample the worker processes that start from now on, each of which calls this attribute of `owner` first."""
+        if sys.platform == "linux":  # others have no sockets without a file
+            address, self._of_workers = _inbox(os.getpid()).getsockname(), deque(maxlen=64)
+            self.replace_attribute(owner, name, functools.partial(begin_worker, getattr(owner, name), address))
 
     def sample(self) -> None:
         """Sample the line that each of these functions is in now; on any other thread than theirs."""
         if self._codes and self._open:
+            if self._of_workers is not None:
+                self._of_workers.extend(_sent(self._codes))
             for stack in stacks_in(self._codes):
                 met = (at for at, (code, _) in enumerate(stack) if code in self._codes)
                 # What a sampler asks of a dataset is the sampler's.
                 at = min(met, key=lambda at: "sampler" not in self._codes[stack[at][0]].part)
-                self._codes[stack[at][0]].sample(stack[: at + 1])
+                stack = stack[: at + 1]
+                if self._codes[stack[at][0]].part == "loader" and self._of_workers:  # it waits for what these do
+                    stack = _places.choice(self._of_workers)
+                self._codes[stack[-1][0]].sample(stack)
 
     def replace(self, install: Callable[[], None], back: Callable[[], None]) -> None:
         """Call `install`, and `back` when the fit ends; neither where it has ended."""
@@ -387,6 +401,61 @@ def _own_iterable(owner: object) -> type | None:
             return type(owner)
         owner = getattr(owner, "batch_sampler", getattr(owner, "sampler", None))
     return None
+
+
+# ---- worker processes, which send stacks of theirs from a thread of their own ---------------------
+
+
+@uncounted
+def begin_worker(function: Callable | None, address: str, *args: object) -> None:
+    """Call what a worker process of the program calls as it begins, if anything; sample its thread from then on.
+
+    Args:
+        address: of the socket that gets its stacks.
+    """
+    if function is not None:
+        function(*args)
+    with contextlib.suppress(Exception):  # no more threads may start
+        given = address, threading.get_ident(), sys._getframe(1).f_code
+        threading.Thread(target=_send_stacks, args=given, daemon=True).start()
+
+
+def _send_stacks(address: str, thread: int, until: CodeType) -> None:
+    """Send a thread's stack now and then, as often as the training's is sampled, until nobody reads them."""
+    pause_s = 0.02
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    with sender, contextlib.suppress(Exception):
+        while stack := all_stacks(only=thread, until=until).get(thread):
+            frames = [(path_of(code), code.co_qualname, code.co_firstlineno, line) for _, code, line in stack]
+            with contextlib.suppress(BlockingIOError):  # nobody has read the last ones yet
+                sender.sendto(json.dumps(frames).encode(), address)
+            time.sleep(pause_s * _places.uniform(0.5, 1.5))
+            pause_s = min(0.25, 1.1 * pause_s)
+
+
+@functools.lru_cache(1)
+def _inbox(process: int) -> socket.socket:
+    """Return the socket to which worker processes of this process send their stacks."""
+    inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    inbox.bind(f"\0gpu-util-{process}-{os.urandom(8).hex()}")
+    return inbox
+
+
+def _sent(functions: Iterable[CodeType]) -> Iterator[list[tuple[CodeType, int]]]:
+    """Yield the stacks that worker processes have sent, up to the innermost of these functions."""
+    known = {(path_of(code), code.co_qualname, code.co_firstlineno): code for code in functions}
+    with contextlib.suppress(BlockingIOError):
+        while frames := json.loads(_inbox(os.getpid()).recv(1 << 16)):
+            depth = next((at for at, frame in enumerate(frames, 1) if tuple(frame[:3]) in known), 0)
+            if depth:
+                yield [(known.get(tuple(place)) or _code(*place), line) for *place, line in frames[:depth]]
+
+
+@functools.lru_cache(1024)
+def _code(path: str, name: str, line: int) -> CodeType:
+    """Return code of this file, qualified name and first line; what it does is not that of the function."""
+    here, last = sys._getframe().f_code, name.rpartition(".")[2]
+    return here.replace(co_filename=path, co_name=last, co_qualname=name, co_firstlineno=line)
 
 
 # ---- what stands in for the user's objects, where only the framework sees it ---------------------
@@ -464,33 +533,14 @@ class _TimedDataset(StandIn):
         return item
 
 
-@uncounted
-class _TimedIterator:
-    """An iterator whose `next` is timed.
-
-    Args:
-        untimed: items at its begin that are there already.
-    """
-
-    def __init__(self, iterator: Iterator[object], timer: CallTimer, untimed: int = 0):
-        self._iterator = iterator
-        self._untimed = untimed
-        self._next = timer.around(iterator.__next__)
-
-    def __iter__(self) -> _TimedIterator:
-        return self
-
-    def __next__(self) -> object:
-        if self._untimed:
-            self._untimed -= 1
-            return next(self._iterator)
-        return self._next()
+def _timed(iterator: Iterator, timer: CallTimer) -> Iterator:
+    """Return an iterator whose `next` is timed."""
+    return map(timer.around(next), itertools.repeat(iterator))
 
 
 def _method(calls: InputCalls, owner: object, name: str, first: Callable[[object], None] | None = None) -> Callable:
-    kind = type(owner)
-    timer = calls.timer(f"{kind.__name__}.{name}", kind)
-    return timer.around(MethodType(getattr(kind, name), owner), first)
+    timer = calls.timer(f"{type(owner).__name__}.{name}", type(owner))
+    return timer.around(MethodType(getattr(type(owner), name), owner), first)
 
 
 # ---- inputs of a fit and of a loop ---------------------------------------------------------------
@@ -513,16 +563,24 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
         if code is not None and not is_library(code.co_filename):
             calls.timer(f"{owner.__name__}.on_epoch_end", owner).part = "epoch_end"
         if threads is not None and dataset.use_multiprocessing:
+            calls.timer(f"{owner.__name__}.__getitem__", owner)
+            calls.timer(f"{type(threads).__name__}.get", type(threads)).part = "loader"
+            calls.sample_workers(sys.modules[type(threads).__module__], "init_pool_generator")
             return
         timed = _TimedDataset(dataset, calls, first)
         for owner in (data_adapter, threads):
             if owner is not None:
                 calls.replace_attribute(owner, "py_dataset", timed)
     elif kind == "GeneratorDataAdapter":
-        batches, batches_made = data_adapter.generator, len(data_adapter._first_batches)
+        begin, made = data_adapter.generator, data_adapter._first_batches
         timer = calls.timer(*_next_of(generator_input))
-        first(data_adapter._first_batches[0])
-        calls.replace_attribute(data_adapter, "generator", lambda: _TimedIterator(batches(), timer, batches_made))
+        first(made[0])
+
+        def generator() -> Iterator:
+            batches = begin()
+            return itertools.chain(itertools.islice(batches, len(made)), _timed(batches, timer))
+
+        calls.replace_attribute(data_adapter, "generator", generator)
     elif kind == "TorchDataLoaderAdapter":
         loader = data_adapter._dataloader
         calls.sample_loader(loader, loader)
@@ -541,25 +599,22 @@ def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator) -> Itera
         if hasattr(fetcher, "dataset_iter"):
             kind = type(fetcher.dataset)
             timer = calls.timer(f"{kind.__name__}.__iter__", kind)
-            fetcher.dataset_iter = _TimedIterator(fetcher.dataset_iter, timer)
+            fetcher.dataset_iter = _timed(fetcher.dataset_iter, timer)
         else:
             fetcher.dataset = _TimedDataset(fetcher.dataset, calls)
         return iterator
     kind = type(dataset)
     if isinstance(dataset, GeneratorType):
-        return _TimedIterator(iterator, calls.timer(*_next_of(dataset)))
+        return _timed(iterator, calls.timer(*_next_of(dataset)))
     if isinstance(iterator, GeneratorType) and not is_library(iterator.gi_code.co_filename):
-        return _TimedIterator(iterator, calls.timer(f"{kind.__name__}.__iter__", kind))
-    if type(iterator) is type(iter(_Sequence())) and inspect.isfunction(kind.__getitem__):
-        return _TimedIterator(iterator, calls.timer(f"{kind.__name__}.__getitem__", kind))
+        return _timed(iterator, calls.timer(f"{kind.__name__}.__iter__", kind))
+    if type(iterator) is _OF_INDEXES and inspect.isfunction(kind.__getitem__):
+        return _timed(iterator, calls.timer(f"{kind.__name__}.__getitem__", kind))
     return iterator
 
 
-class _Sequence:
-    """An object that Python iterates over by `__getitem__`, as over a PyDataset."""
-
-    def __getitem__(self, index: int) -> int:
-        raise IndexError
+# The type of iterators over what has no `__iter__`, such as a PyDataset.
+_OF_INDEXES = type(iter(type("", (), {"__getitem__": None})()))
 
 
 def _next_of(iterator: object) -> tuple[str, object]:

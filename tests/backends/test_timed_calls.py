@@ -1,8 +1,13 @@
 """Which calls of an input's function are timed: their mean holds whatever the order of slow and quick ones."""
 
+import concurrent.futures.process
 import dis
+import functools
+import multiprocessing
+import os
 import random
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -122,7 +127,7 @@ def test_a_call_s_line_and_the_library_that_it_calls_are_sampled():
 
     calls.begin()
     get, made = input_calls._method(calls, Samples(), "__getitem__"), batches()
-    timed = input_calls._TimedIterator(made, calls.timer(*input_calls._next_of(made)))
+    timed = input_calls._timed(made, calls.timer(*input_calls._next_of(made)))
     threads = [threading.Thread(target=target) for target in (lambda: get(1), lambda: next(timed), lambda: wait(0))]
     for thread in threads:
         thread.start()
@@ -384,3 +389,78 @@ def test_where_threads_take_turns_at_an_instruction_without_a_line_the_line_befo
     assert turns, "CPython gives the jump no line"
     first = number.__code__.co_firstlineno
     assert {frames._line_before(number.__code__, turn) for turn in turns} == {first + 3}
+
+
+def drawn_by_workers(torch, calls=None, **given):
+    """Return what two workers draw, and the input's functions that were met meanwhile."""
+
+    met = multiprocessing.get_context("fork").Event()
+
+    class Drawn(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, at):
+            met.wait(60)
+            return at + torch.rand(()) + random.random()
+
+    torch.manual_seed(0)
+    loader = torch.utils.data.DataLoader(Drawn(), num_workers=2, multiprocessing_context="fork", **given)
+    done, looks = threading.Event(), []
+
+    def look():
+        while not done.wait(0.01):
+            calls.sample()
+            if any(entry["name"] == "Drawn.__getitem__" for entry in calls.facts()):
+                met.set()
+
+    if calls is None:
+        met.set()
+    else:
+        calls.begin()
+        calls.sample_loader(loader, loader)
+        looks = [threading.Thread(target=look)]
+        looks[0].start()
+    drawn = torch.cat(list(loader))
+    done.set()
+    for thread in looks:
+        thread.join()
+        calls.end()
+    assert loader.worker_init_fn is given.get("worker_init_fn"), "put back"
+    return drawn
+
+
+def test_the_line_that_worker_processes_are_at_counts_for_the_wait_for_them(tmp_path):
+    torch = pytest.importorskip("torch")
+    calls = input_calls.InputCalls()
+
+    def begin(worker):
+        (tmp_path / str(worker)).touch()
+
+    drawn = drawn_by_workers(torch, calls, worker_init_fn=begin)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"], "the program's own function is called"
+    assert torch.equal(drawn, drawn_by_workers(torch)), "the workers draw the same"
+    entries = {entry["name"]: entry for entry in calls.facts()}
+    sampled = entries["Drawn.__getitem__"]
+    assert sampled["in_line"] == sampled["samples"] > 0 and sampled["called"].startswith("multiprocessing.")
+    assert sampled["line"].startswith("Drawn.__getitem__ (test_timed_calls.py, line ")
+
+
+def test_workers_that_are_spawned_send_their_stacks_until_nobody_reads_them():
+    address = input_calls._inbox(os.getpid()).getsockname()
+    begin = functools.partial(input_calls.begin_worker, None, address)
+    works = concurrent.futures.process._process_worker.__code__
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=begin) as pool:
+        while not (stacks := list(input_calls._sent({works}))):
+            pool.submit(time.sleep, 0.01).result(60)
+        assert all(stack[-1][0] is works for stack in stacks)
+    input_calls._send_stacks("\0gpu-util-nobody", threading.get_ident(), works)
+
+
+def test_several_functions_of_one_package_are_named_by_the_package():
+    timer = CallTimer("Samples.__getitem__")
+    get = compile("0", "/home/me/data.py", "eval").replace(co_qualname="Samples.__getitem__", co_name="__getitem__"), 7
+    for name in ("ZipFile.__init__", "ZipFile.read", "_EndRecData"):
+        timer.sample([(compile("0", "/usr/lib/python3.11/zipfile.py", "eval").replace(co_qualname=name), 1), get])
+    assert timer.facts()["called"] == "zipfile."

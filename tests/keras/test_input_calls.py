@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 
 import keras
@@ -165,9 +166,18 @@ def test_an_object_that_is_called_and_functions_of_one_name(tmp_path):
     assert len(calls) == 3
 
 
-def test_items_that_are_made_in_processes_are_left_alone(tmp_path):
+def test_items_that_are_made_in_processes_are_sampled_and_not_timed(tmp_path):
+    made, begins = sys.modules[keras.utils.PyDataset.__module__], []
+    begin = made.init_pool_generator
     data = Batches(sleeps, workers=1, use_multiprocessing=True)
-    assert "input_calls" not in recorded(tmp_path, data)
+    noted = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: begins.append(made.init_pool_generator))
+    callbacks = [GpuUtilCallback(tmp_path, report=False, trace="off"), noted]
+    model().fit(data, verbose=0, callbacks=callbacks)
+    entries = read_recordings(tmp_path)[0].facts["fit"].get("input_calls", [])
+    assert {entry["name"] for entry in entries} <= {"Batches.__getitem__", "OrderedEnqueuer.get"}
+    assert not any("timed" in entry for entry in entries)
+    assert begins[0] is not begin and begins[0].args[0] is begin, "workers begin by ours, and then theirs"
+    assert made.init_pool_generator is begin
 
 
 def test_arrays_and_graphs_call_no_python(tmp_path):
