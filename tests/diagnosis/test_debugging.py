@@ -18,6 +18,7 @@ LINES = {
     ANOMALY: "torch.autograd.set_detect_anomaly(False)",
     'jax.config.update("jax_debug_nans", True)': 'jax.config.update("jax_debug_nans", False)',
     'jax.config.update("jax_debug_infs", True)': 'jax.config.update("jax_debug_infs", False)',
+    "tf.debugging.enable_check_numerics()": "tf.debugging.disable_check_numerics()",
     "CUDA_LAUNCH_BLOCKING=1": "CUDA_LAUNCH_BLOCKING=0",
 }
 
@@ -81,6 +82,24 @@ def test_the_line_switches_it_off(switched, tmp_path):
     exec(finding["advice"]["code"], {framework: module})
     after = recorded(framework, str(tmp_path / "after"))
     assert findings(after, "launch_bound") == []
+
+
+def test_checks_of_numbers_are_seen_in_what_tensorflow_has_traced():
+    """Seen: enable_check_numerics(), which only its own thread can tell, and "70 % compiling" as the whole verdict."""
+    need("tensorflow")
+    import tensorflow as tf
+
+    from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
+
+    switch = "tf.debugging.enable_check_numerics()"
+    tf.debugging.enable_check_numerics()
+    try:
+        eager = float(tf.sqrt(tf.constant(4.0)))
+        assert eager == 2 and switch not in RUNTIME.debugging(), "it may be on in another thread, or not any more"
+        root = tf.function(tf.sqrt)
+        assert float(root(tf.constant(4.0))) == 2 and switch in RUNTIME.debugging()
+    finally:
+        exec(LINES[switch])
 
 
 def test_kernels_that_the_host_waits_for_are_seen_in_the_environment(monkeypatch):

@@ -287,9 +287,7 @@ class TensorFlowAdapter(KerasAdapter):
         if self._way == "eager":
             raise NotCounted("the model runs eagerly")
         function = function_of_a_step(unwrapped(getattr(self._model, "train_function", None)))
-        if function is None:
-            return None
-        return count(function, batch, declared_shape(self._model))
+        return None if function is None else count(function, batch, declared_shape(self._model))
 
     def fit_facts(self) -> dict[str, object]:
         strategy = getattr(self._model, "_distribute_strategy", None)

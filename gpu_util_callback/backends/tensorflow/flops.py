@@ -120,9 +120,8 @@ def _with_batch(tensor: tf.Tensor, batch: int | None, replicas: int, declared: S
     """Return the shape of an argument as it ran."""
     static = _static(tensor)
     shape = _merged(static, declared) or static
-    if shape and shape[0] is None and batch is not None:
-        return [max(1, batch // replicas), *shape[1:]]
-    return shape
+    first = [max(1, batch // replicas)] if shape and shape[0] is None and batch is not None else None
+    return shape if shape is None or first is None else [*first, *shape[1:]]
 
 
 def _that_run(graph: tf.Graph) -> set[object]:

@@ -6,7 +6,7 @@ import contextlib
 import platform
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -40,6 +40,15 @@ class TensorFlowRuntime(Runtime):
 
     def step_threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or cpus_allowed()  # 0 = all
+
+    def debugging(self) -> list[str]:
+        from tensorflow.python.debug.lib import check_numerics_callback as checks
+
+        # It is on in threads, and only they can tell: what they have traced since shows it.
+        was_on = running() and checks._check_numerics_callback_create_counter.get_cell().value()
+        traces = (trace.node_def for trace in (_traces() if was_on else ()) if _TRACE.fullmatch(trace.signature.name))
+        is_on = any(node.op == "CheckNumericsV2" for nodes in traces for node in nodes)
+        return super().debugging() + ["tf.debugging.enable_check_numerics()"] * is_on
 
     def devices(self) -> list[ListedGpu] | None:
         gpus: list[ListedGpu] = []
@@ -109,12 +118,9 @@ class TensorFlowRuntime(Runtime):
     def called_back(self, code: CodeType) -> CalledBack | None:
         if not running():
             return None
-        from tensorflow.python.eager import context
-
         from gpu_util_callback.backends.tensorflow.written_stages import python_call
 
-        traces = map(context.context().get_function_def, context.context().list_function_names())
-        return python_call(code, (trace for trace in traces if not trace.attr["_tf_data_function"].b))
+        return python_call(code, (trace for trace in _traces() if not trace.attr["_tf_data_function"].b))
 
     def local_fetch(self, iterator: object) -> Callable[[], int] | None:
         if not is_distributed(iterator):
@@ -132,11 +138,8 @@ class TensorFlowRuntime(Runtime):
         return TensorFlowCompileClock()
 
     def processes(self) -> int:
-        strategy = tf.distribute.get_strategy()
-        resolver = getattr(strategy, "cluster_resolver", None)
-        if resolver is None:
-            return 1
-        return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
+        resolver = getattr(tf.distribute.get_strategy(), "cluster_resolver", None)
+        return 1 if resolver is None else max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
 
 
 RUNTIME = TensorFlowRuntime()
@@ -146,11 +149,17 @@ _TRACE = re.compile(r"__inference_(.+)_(\d+)")
 SEVERAL_TRACES = 3  # the first ones may be of another kind of call
 
 
+def _traces() -> Iterator[Any]:
+    """Yield the functions that TensorFlow has traced."""
+    from tensorflow.python.eager import context
+
+    return map(context.context().get_function_def, context.context().list_function_names())
+
+
 def _of_pipeline(trace: Any) -> bool:
     """Return whether a trace is of a stage of tf.data, or takes its batches from an iterator or a dataset."""
-    stage = trace.attr["_tf_data_function"].b
     datasets = any(argument.type == tf.variant.as_datatype_enum for argument in trace.signature.input_arg)
-    return stage or datasets or any(node.op == "IteratorGetNext" for node in trace.node_def)
+    return trace.attr["_tf_data_function"].b or datasets or any(node.op == "IteratorGetNext" for node in trace.node_def)
 
 
 def _tensors(trace: Any) -> list[tuple[int, str]]:

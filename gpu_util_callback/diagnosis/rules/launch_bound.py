@@ -168,7 +168,7 @@ class LaunchBound(Rule):
                     evidence={},
                     advice=Advice(
                         "Results are checked, or waited for, one by one. Leave it out unless you look for an error.",
-                        switch.replace("True", "False").replace("=1", "=0"),
+                        switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_"),
                         proof="tests/diagnosis/test_debugging.py::test_the_line_switches_it_off",
                     ),
                     detail=switch,
