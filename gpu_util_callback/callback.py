@@ -15,8 +15,8 @@ except ModuleNotFoundError as error:
         "GpuUtilCallback needs Keras: pip install keras. Without Keras, use GpuUtilMonitor.", name="keras"
     ) from None
 
-from gpu_util_callback.recorder.fit import KerasSession, announce_known_failure, leave_out
-from gpu_util_callback.recorder.messages import debug, note
+from gpu_util_callback.recorder.fit import KerasSession, leave_out
+from gpu_util_callback.recorder.messages import note
 from gpu_util_callback.recorder.settings import checked_settings
 
 if TYPE_CHECKING:
@@ -136,10 +136,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._newest: Recorder | None = None  # of the newest fit that is over, which the next one may continue
         self._given_to_fit = False
-        try:
-            announce_known_failure(keras.backend.backend())
-        except Exception as error:
-            debug("no look at what is known to fail", error)
 
     def __getstate__(self):
         """Return the state without a fit, also when copied or pickled in the middle of one."""

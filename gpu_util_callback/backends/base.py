@@ -132,7 +132,6 @@ class Adapter:
     every_shape_compiles: bool = False  # whether it always does
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
     has_stages: bool = True  # whether the input pipeline may have stages that can be read
-    will_fail: tuple[str, str] | None = None  # (what of Keras' own fit will fail, what to do)
     unavailable: list[Unavailable] = field(default_factory=list)  # what cannot be measured here
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from types import FrameType
@@ -17,7 +16,7 @@ from gpu_util_callback.backends.inputs import describe_fit, digest, seen_through
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.fit_windows import KerasWindows, open_windows
 from gpu_util_callback.recorder.memory_watch import note_fit
-from gpu_util_callback.recorder.messages import debug, drain, note
+from gpu_util_callback.recorder.messages import debug, note
 from gpu_util_callback.recorder.model_work import TRAINING
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
@@ -46,22 +45,6 @@ NO_LIST: Unavailable = {
     "reason": "the list of callbacks could not be found",
     "cure": "pass GpuUtilCallback to fit directly, not inside another callback",
 }
-
-
-def announce_known_failure(backend: str) -> None:
-    """Print a line where Keras' own `fit` will fail, so that this callback is not blamed."""
-    if backend != "tensorflow" or "TF_CONFIG" not in os.environ or "tensorflow" not in sys.modules:
-        return
-    from gpu_util_callback.backends.tensorflow.distribute import multi_worker_failure
-
-    failure = multi_worker_failure()
-    if failure is not None:
-        _announce(failure)
-
-
-def _announce(failure: tuple[str, str]) -> None:
-    note(": ".join(failure))
-    drain()  # before Keras' own error
 
 
 def leave_out(callback: object) -> None:
@@ -234,8 +217,6 @@ class KerasSession:
         except Exception as error:
             adapter.end()
             recorder.fail("input wait", error)
-        if adapter.will_fail is not None:
-            _announce(adapter.will_fail)
         self._function = adapter.train_function
         self._time_callbacks(callbacks, recorder)
 

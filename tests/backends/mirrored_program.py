@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
 import time
@@ -20,28 +19,19 @@ FOLDER = Path(tempfile.mkdtemp(prefix="mirrored-"))
 BATCH, WIDTH = 8, 16
 
 
-class Heard(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record):
-        self.lines.append(record.getMessage())
-
-
 def dataset(truth: Truth, known: bool = True) -> tf.data.Dataset:
     made = mapped(truth, prefetched=True)
     return made if known else made.filter(lambda x, y: tf.size(x) > 0)
 
 
-def fit(name: str, truth: Truth, strategy, known: bool = True, ours: bool = True, **compiled):
+def fit(name: str, truth: Truth, strategy, known: bool = True):
     with strategy.scope():
         layers = [keras.layers.Input((WIDTH,)), keras.layers.Dense(1)]
         model = keras.Sequential(layers)
-        model.compile("sgd", "mse", jit_compile=False, **compiled)
-    callbacks = [GpuUtilCallback(FOLDER / name, report=False)] if ours else []
+        model.compile("sgd", "mse", jit_compile=False)
+    callbacks = [GpuUtilCallback(FOLDER / name, report=False)]
     model.fit(dataset(truth, known), epochs=1, verbose=0, callbacks=callbacks)
-    return read_recordings(FOLDER / name)[0] if ours else None
+    return read_recordings(FOLDER / name)[0]
 
 
 def fits() -> None:
@@ -97,21 +87,6 @@ def stages() -> None:
                 stages=sorted(stage for stage in found if "decode" in stage),
                 unavailable=sorted(sources & {"pipeline"}),
             )
-
-
-def executions() -> None:
-    """Keras' own failure, with and without us: it is announced in one line."""
-    heard = Heard()
-    logging.getLogger("gpu_util_callback").addHandler(heard)
-    errors = []
-    for ours in (False, True):
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        try:
-            fit("executions", Truth([0.0] * 8), strategy, ours=ours, steps_per_execution=4)
-            errors.append("")
-        except Exception as error:
-            errors.append(type(error).__name__)
-    report("executions", errors=errors, lines=heard.lines)
 
 
 if __name__ == "__main__":

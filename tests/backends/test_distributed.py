@@ -62,10 +62,11 @@ def one_session(log_dir, workers: int):
     return recordings
 
 
-def check_straggler(framework: str, log_dir, workers: int, steps=50, **how) -> list[dict]:
+def check_straggler(framework: str, log_dir, workers: int, steps=50, **how) -> None:
     slow = workers - 1
     processes = job(framework, log_dir, workers, slow, STEPS=str(steps), **how)
-    told = [results(process, 120) for process in processes]
+    for process in processes:
+        results(process, 120)
     recordings = one_session(log_dir, workers)
     waits = [float(np.median(r.steps["input_wait_ns"][3:]) / 1e6) for r in recordings]
     assert waits[slow] > 8
@@ -79,7 +80,6 @@ def check_straggler(framework: str, log_dir, workers: int, steps=50, **how) -> l
     for recording in recordings:
         assert recording.status == "ended"
         assert len(recording.steps["step"]) == steps
-    return told
 
 
 # Beside other tests a step takes longer than the slow input, and no wait is left to find.
@@ -87,10 +87,7 @@ def check_straggler(framework: str, log_dir, workers: int, steps=50, **how) -> l
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])  # torch: with wrong clocks, below
 def test_the_worker_with_the_slow_input_is_found(framework, tmp_path):
     need(framework)
-    told = check_straggler(framework, tmp_path, 2)
-    if framework == "tensorflow":
-        (line,) = told[0]["announced"]["lines"]
-        assert "keras-team/keras#20585" in line and "GpuUtilMonitor" in line
+    check_straggler(framework, tmp_path, 2)
 
 
 def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
@@ -234,17 +231,9 @@ def test_mirrored_strategy(length):
 
 def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them():
     """Of a loop's datasets that are not fetched to the devices ahead; on one device and on two."""
-    found = mirrored("executions", "stages")
+    found = mirrored("stages")
     for devices in ("one", "two"):
         assert found[f"{devices}/late"]["stages"] == ["map(decode)"]
         assert found[f"{devices}/late"]["unavailable"] == []
         assert found[f"{devices}/ahead"]["stages"] == []
         assert found[f"{devices}/ahead"]["unavailable"] == ["pipeline"]
-
-
-def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure():
-    one = mirrored("executions", "stages")["executions"]
-    without, with_callback = one["errors"]
-    assert without == with_callback
-    assert without, "Keras runs this by now: the warning should go"
-    assert sum("steps_per_execution > 1" in line for line in one["lines"]) == 1

@@ -50,23 +50,7 @@ def tensorflow() -> None:
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    if rank == 0:
-        _make_a_callback()
     tensorflow_loop(log_dir, strategy, batches)
-
-
-def _make_a_callback() -> None:
-    """Keras' own `fit` fails under this strategy before it calls anybody: it is said up front."""
-    import logging
-
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("gpu_util_callback").addHandler(handler)
-    from gpu_util_callback import GpuUtilCallback
-
-    GpuUtilCallback(log_dir)
-    print("RESULT announced", json.dumps({"lines": lines}), flush=True)
 
 
 def torch() -> None:

@@ -217,7 +217,6 @@ class TensorFlowAdapter(KerasAdapter):
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         self.every_shape_compiles = bool(getattr(model, "jit_compile", False))
         self.shapes_compile = self.every_shape_compiles or bool(tf.config.list_physical_devices("GPU"))
-        self.will_fail = tensorflow_distribute.known_failure(model)
         self._way = self._choose(model)
         self.timing = self._way + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from gpu_util_callback.backends.tensorflow.iterator import KEY, deterministic, stamped
-from gpu_util_callback.job import job_facts
 from gpu_util_callback.steps.frames import uncounted
 
 # (class of iterator, op determinism) -> our subclass of it, made once: each has its own traces
@@ -122,36 +121,3 @@ def replicas(model: object) -> list[dict[str, object]] | None:
         }
         for number, spec in enumerate(specs)
     ]
-
-
-def multi_worker_failure() -> tuple[str, str] | None:
-    """(what fails, what to do) in a process that is about to fit over several workers.
-
-    It fails before a callback hears of it, so this is asked when one is made.
-    """
-    try:
-        from tensorflow.python.eager import context
-
-        leader = context.context()._collective_leader  # set by MultiWorkerMirroredStrategy
-    except (ImportError, AttributeError):
-        return None
-    if not leader or job_facts()["world_size"] < 2:
-        return None
-    return (
-        "Keras 3's fit does not work under MultiWorkerMirroredStrategy (keras-team/keras#20585), "
-        "with or without this callback",
-        "write the loop yourself and put GpuUtilMonitor around it",
-    )
-
-
-def known_failure(model: object) -> tuple[str, str] | None:
-    """(what fails, what to do) where Keras' own `fit` is known to fail with a strategy."""
-    strategy = getattr(model, "_distribute_strategy", None)
-    number = int(getattr(strategy, "num_replicas_in_sync", 1) or 1)
-    if number > 1 and int(getattr(model, "steps_per_execution", 1) or 1) > 1:
-        return (
-            f"Keras' fit fails with steps_per_execution > 1 under {type(strategy).__name__}, "
-            "with or without this callback",
-            "compile the model with steps_per_execution=1",
-        )
-    return None
