@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessA
 from gpu_util_callback.traces.model import PS_PER_NS, Trace
 from gpu_util_callback.traces.read import read_trace
 from gpu_util_callback.traces.recorded import facts, kernel_rows, recording_tables, step_rows, traced_rows
-
-if TYPE_CHECKING:
-    from gpu_util_callback.recording.event_files import ScalarWriter
 
 logger = logging.getLogger("gpu_util_callback")
 
@@ -67,12 +64,11 @@ def write_recordings(analysis: Analysis, log_dir: str | os.PathLike[str]) -> lis
     for number, place in enumerate(places):
         p = analysis.processes[place]
         written.append(_write(analysis, place, number, len(places), log_dir))
-        scalars = ScalarWriter(log_dir, _rank(p, number))
+        events = ScalarWriter(log_dir, _rank(p, number))
         try:
-            scalars.marker()
-            _scalars(p, scalars)
+            events.marker()
         finally:
-            scalars.close()
+            events.close()
     return written
 
 
@@ -186,23 +182,6 @@ def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
     values = 100 * np.stack((kernel, busy, copies), axis=1)
     columns = ("kernel_busy_pct", "any_busy_pct", "exposed_copy_pct")
     return f"gpu{d.device.index}/trace", columns, edges[1:] // PS_PER_NS + zero_ns, values
-
-
-def _scalars(p: ProcessAnalysis, writer: ScalarWriter) -> None:
-    """Write the scalars of a fit, for every step of the trace."""
-    now = time.time()
-    wait, duration = p.input_wait_ps(), p.steps.duration_ps
-    kernels = [p.steps.measure(d.kernel_busy) for d in p.devices]
-    # TensorBoard drops earlier points when a step goes back; a trace may hold several fits.
-    highest = -1
-    for i, label in enumerate(p.steps.label.tolist()):
-        if label <= highest:
-            continue
-        highest = label
-        values = {"gpu_util/step_time_ms": float(duration[i]) / 1e9, "gpu_util/input_wait_ms": float(wait[i]) / 1e9}
-        for d, busy in zip(p.devices, kernels, strict=True):
-            values[f"gpu_util/gpu{d.device.index}/kernel_time_ms"] = float(busy[i]) / 1e9
-        writer.points([(label, values, now)])
 
 
 class TorchProfile(Protocol):

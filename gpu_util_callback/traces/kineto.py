@@ -239,8 +239,6 @@ _LOADER = re.compile(
     r"|\.(train_dataloader_next|val_next|dataloader_next)$|^gpu_util:input_wait$"
 )
 _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_comms")
-# Before 1.8 PyTorch wrote no categories; a kernel's thread is the number of its GPU.
-_OLD_TORCH_CPU, _OLD_TORCH_GPU = "CPU functions", "CUDA functions"
 _DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
 _DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
 _CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime")
@@ -513,9 +511,6 @@ class _TextReader:
             name = self.names[name_id]
             if pid in tpus:
                 continue
-            if pid == _OLD_TORCH_GPU:
-                self.device.add_plain(integer(tid), 0, name, arguments, start, end)
-                continue
             if pid in gpus:
                 thread = self.thread_names.get((pid, tid), "")
                 if thread.startswith(DERIVED_LINES) or "Tensors" in self.process_names[pid]:
@@ -529,8 +524,6 @@ class _TextReader:
             kind = host_kind(name)
             if "step_num" in arguments:
                 kind = HostKind.STEP
-            if pid == _OLD_TORCH_CPU:
-                kind = HostKind.INPUT_WAIT if _LOADER.search(name) else HostKind.OP
             if kind < 0:
                 continue
             correlation = integer(arguments.get("correlation_id"))

@@ -112,8 +112,6 @@ def test_tensorboard_finds_the_run(trace_file, tmp_path):
     import_trace(trace_file, tmp_path)
     events = event_accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
-    tags = {tag for group in events.Tags().values() if isinstance(group, list) for tag in group}
-    assert {"gpu_util/step_time_ms", "gpu_util/gpu0/kernel_time_ms"} <= tags
     assert "gpu_utilization" in events.summary_metadata["gpu_util/recording"].plugin_data.plugin_name
 
 

@@ -332,23 +332,6 @@ def test_a_trace_in_utf_16(tmp_path):
     assert explain(path)["kernels"][0]["name"] == "größer"
 
 
-def test_profiles_of_pytorch_before_1_8(tmp_path):
-    """They have no categories: the CPU and the GPUs are processes, a GPU's number is a thread."""
-    events = []
-    for k in range(30):
-        events.append(plain("aten::mul", k * 1_000, 900, "CPU functions", 139))
-        events.append(plain("elementwise_kernel", k * 1_000 + 100, 100, "CUDA functions"))
-    events.append(plain("Memcpy HtoD (Pageable -> Device)", 500, 20, "CUDA functions"))
-    path = tmp_path / "old.json"
-    path.write_text(json.dumps(events))
-    result = explain(path)
-    (gpu,) = result["devices"]
-    assert (gpu["index"], gpu["kernels"]) == (1, 30)
-    assert gpu["copy_busy_ms"]["h2d"] == pytest.approx(0.02)
-    assert result["host_ops"][0]["name"] == "aten::mul"
-    assert "Kernels ran only 10 %" in result["verdict"], "what launched them is not known"
-
-
 def test_a_tpu_is_called_tpu(tmp_path):
     events = [mark(1, "/device:TPU:0"), mark(2, "/host:CPU")]
     events += [plain("fusion.1", 0, 9, 1), plain("PjitFunction(f)", 0, 9, 2)]
