@@ -397,7 +397,6 @@ class Machine(TypedDict, total=False):
     cpu_quota: Number
     memory_total_bytes: Count
     memory_limit_bytes: Annotated[int, Within(0, MOST_NS)]
-    address_space_limit_bytes: Annotated[int, Within(0, MOST_NS)]
 
 
 class OutOfMemoryFacts(TypedDict, total=False):
@@ -662,7 +661,7 @@ class HostMemory(TypedDict, total=False):
     peak_bytes: Required[Number]  # of this process: what the kernel cannot take back
     workers_peak_bytes: Required[Number | None]  # of its worker processes together
     limit_bytes: Required[Number | None]
-    limited_by: Required[str | None]  # container, ulimit -v or machine
+    limited_by: Required[str | None]  # container or machine
 
 
 class GpuMemory(TypedDict, total=False):
