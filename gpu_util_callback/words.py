@@ -237,7 +237,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "world_size": ("processes in the job", ""),
 }
 _AS_NAMED = (
-    "at_step batch_size began_with callback compilations compute_capability counted error fits framework "
+    "at_step batch_size callback compilations compute_capability counted error fits framework "
     "grows_with held_up_by host kernels_per_step limited_by long_fetches memory planned_steps precision reason "
     "since_step slowest_stage steps steps_per_execution traced_steps where worker worker_processes workers"
 )

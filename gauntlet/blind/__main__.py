@@ -113,7 +113,7 @@ def _recorded(module: str, program: dict[str, str], variant: str, logs: Path) ->
 
 def report(logs: Path) -> str:
     """Return what `gpu-util report` prints about a recording."""
-    command = [sys.executable, "-m", "gpu_util_callback", "report", str(logs), "--width", "150", "--color", "never"]
+    command = [sys.executable, "-m", "gpu_util_callback", "report", str(logs), "--width", "150"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     (logs / "report.txt").write_text(text)
     return text

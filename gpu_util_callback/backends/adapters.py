@@ -81,7 +81,6 @@ class KerasAdapter(WatchingAdapter):
             "model": {
                 "name": getattr(model, "name", None),
                 "parameters": int(model.count_params()) if built else None,
-                "trainable_variables": len(model.trainable_variables) if built else None,
                 "thresholds": _thresholds(model),
                 "unrolled": sorted({type(layer).__name__ for layer in layers if getattr(layer, "unroll", False)}),
             },

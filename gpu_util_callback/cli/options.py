@@ -81,7 +81,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="show every run, finding and GPU; the summary folds them")
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
 
 
 def detail(args: argparse.Namespace) -> "Detail":
@@ -96,10 +95,8 @@ def width(given: int | None) -> int:
     return given if given and given > 0 else shutil.get_terminal_size((80, 24)).columns
 
 
-def color(wish: str = "auto") -> bool:
-    """Return whether to write ANSI colours; "auto" = if the terminal supports them."""
-    if wish != "auto":
-        return wish == "always"
+def color() -> bool:
+    """Return whether to write ANSI colours: if the terminal supports them."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout.isatty()

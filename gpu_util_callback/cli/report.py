@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         if not broken:
             print(_within(len(report["runs"])))
     else:
-        color, unicode = options.color(args.color), options.unicode()
+        color, unicode = options.color(), options.unicode()
         print(render(report, options.width(args.width), color, unicode, options.detail(args)), end="")
     return int(bool(broken))
 

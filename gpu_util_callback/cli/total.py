@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_timeout(parser)
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"logdirs": cleaned(logdirs), **report})
     else:
-        color, unicode = options.color(args.color), options.unicode()
+        color, unicode = options.color(), options.unicode()
         print(render(report, width, color, unicode, max(0, args.top)), end="")
     return 0
 

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         # Complete or not at all: a truncated document is of no use.
         text = json.dumps(plain(trace_json(analysis)), allow_nan=False, indent=1) + "\n"
     else:
-        color, unicode = options.color(args.color), options.unicode()
+        color, unicode = options.color(), options.unicode()
         text = render(analysis, options.width(args.width), color, unicode, options.detail(args))
     sys.stdout.write(text)
     return 0

@@ -22,12 +22,7 @@ def _host(run: Run) -> HostMemory | None:
     if peak is None:
         return None
     limit, by = run.host_limit or (None, None)
-    return {
-        "peak_bytes": int(peak),
-        "workers_peak_bytes": _whole(run.highest_of("host:workers_memory_bytes")),
-        "limit_bytes": limit,
-        "limited_by": by,
-    }
+    return {"peak_bytes": int(peak), "limit_bytes": limit, "limited_by": by}
 
 
 def _gpu(run: Run, gpu: int) -> GpuMemory | None:
@@ -38,16 +33,10 @@ def _gpu(run: Run, gpu: int) -> GpuMemory | None:
     return {
         "index": gpu,
         "live_peak_bytes": int(memory.peak),
-        "reserved_peak_bytes": _whole(run.highest(gpu, "allocator_reserved_bytes")),
-        "others_peak_bytes": _whole(run.highest(gpu, "memory_other_bytes")),
         "limit_bytes": int(memory.limit),
         "bytes_per_sample": None if batch is None else round(batch.per_sample),
         "room_for_batch": None if batch is None else batch.room,
     }
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def memory_sentence(run: Mapping) -> str:

@@ -291,7 +291,6 @@ class RankClock(TypedDict):
     rank: int
     offset_ms: float
     drift_ppm: float
-    scatter_ms: float
     steps: int
     text: str
 
@@ -501,7 +500,6 @@ class TrainingReport(Spent):
     steps_done: Count
     restarts: list[Restart]
     gpus: Count
-    gpu_models: list[str]
     lost: list[Loss]
     unknown_cost: list[str]  # causes that were found at a cost that is not known
     saves_gpu_hours: float

@@ -351,7 +351,6 @@ def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
             {"id": start.first["id"], "because": start.because, "begins": start.begins} for start in training.starts[1:]
         ],
         "gpus": sum(len(row["gpus"]) for row in last.rows),
-        "gpu_models": sorted({model for row in rows for model in row["gpus"].values()}),
         **sums.to_json(),
         "lost": [{"cause": cause, **sums.cost(cause)} for cause in causes],
         "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),

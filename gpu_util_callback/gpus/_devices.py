@@ -36,11 +36,10 @@ class NvmlGpu:
 
 
 def driver_facts(gate: Gate) -> dict[str, str | None]:
-    """Return {"driver_version", "nvml_version", "cuda_version"}; unknown values are None."""
+    """Return {"driver_version", "cuda_version"}; unknown values are None."""
     cuda = gate.first_of(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
     return {
         "driver_version": _text(gate.ask("nvmlSystemGetDriverVersion")),
-        "nvml_version": _text(gate.ask("nvmlSystemGetNVMLVersion")),
         "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
     }
 

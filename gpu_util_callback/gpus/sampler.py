@@ -234,7 +234,7 @@ class Sampler:
 
     @property
     def driver(self) -> dict[str, str | None]:
-        """{"driver_version", "nvml_version", "cuda_version"}; {} until known."""
+        """{"driver_version", "cuda_version"}; {} until known."""
         return dict(self._driver)
 
     @property

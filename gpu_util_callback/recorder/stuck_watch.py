@@ -522,6 +522,5 @@ class StuckWatch:
             "standstills": [{**found} for found in self._standstills],
             "still": now is not None,
             "steps": self.steps(),
-            "seen_ns": self._seen_ns + self.offset_ns,
             "doing": self.doing or ("validation" if self.timeline.in_test else self.timeline.inside),
         }

@@ -106,7 +106,6 @@ class Model(TypedDict, total=False):
 
     name: str
     parameters: Count
-    trainable_variables: Count
     thresholds: dict[str, Count]  # class of a compiled metric -> those it compares each value with, one by one
     unrolled: list[str]  # classes of recurrent layers whose time steps are unrolled into the graph
 
@@ -446,7 +445,6 @@ class Driver(TypedDict, total=False):
     """Versions of the NVIDIA driver."""
 
     driver_version: str
-    nvml_version: str
     cuda_version: str
 
 
@@ -526,7 +524,6 @@ class StuckFacts(TypedDict, total=False):
     standstills: Required[list[Standstill]]  # the first ones and the newest
     still: Required[bool]  # no step has come since the last one
     steps: Count
-    seen_ns: Time  # when the training thread was last seen to go on
     doing: str  # for which steps have to wait: compiling, checkpoint, validation, computing
 
 
@@ -659,7 +656,6 @@ class HostMemory(TypedDict, total=False):
     """The host memory of a run."""
 
     peak_bytes: Required[Number]  # of this process: what the kernel cannot take back
-    workers_peak_bytes: Required[Number | None]  # of its worker processes together
     limit_bytes: Required[Number | None]
     limited_by: Required[str | None]  # container or machine
 
@@ -669,8 +665,6 @@ class GpuMemory(TypedDict, total=False):
 
     index: Required[GpuIndex]
     live_peak_bytes: Required[Number]
-    reserved_peak_bytes: Required[Number | None]
-    others_peak_bytes: Required[Number | None]  # of other processes
     limit_bytes: Required[Number]
     bytes_per_sample: Required[Number | None]  # by a line through the batch sizes that ran
     room_for_batch: Required[Count | None]  # the largest batch that fits

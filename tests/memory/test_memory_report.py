@@ -53,12 +53,7 @@ def test_the_report_and_the_terminal_show_it(tmp_path):
     run.mark("host", "process_held_bytes", 3.2 * GIB)
     report = reported(run, tmp_path)
     assert report["memory"] == {
-        "host": {
-            "peak_bytes": int(3.2 * GIB),
-            "workers_peak_bytes": None,
-            "limit_bytes": 16 * GIB,
-            "limited_by": "container",
-        },
+        "host": {"peak_bytes": int(3.2 * GIB), "limit_bytes": 16 * GIB, "limited_by": "container"},
         "gpus": [],
     }
     assert memory_sentence(report) == "Peak memory: host 3.2 of 16 GiB."

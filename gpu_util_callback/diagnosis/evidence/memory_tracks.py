@@ -73,7 +73,6 @@ class Growth:
         high_per_step: the highest rate that the readings allow.
         grown: since the onset.
         level: the highest value of late, that meets a limit first.
-        from_start: it grows since the first steps.
     """
 
     onset: float
@@ -82,7 +81,6 @@ class Growth:
     high_per_step: float
     grown: float
     level: float
-    from_start: bool
 
 
 def by_step(steps: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,7 +130,6 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         high_per_step=high_per_step,
         grown=float(levels[-1] - levels[0]),
         level=float(high[-recent:].max()),
-        from_start=bool(from_start),
     )
 
 

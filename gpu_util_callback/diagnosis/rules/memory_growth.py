@@ -31,7 +31,6 @@ AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whet
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
 EXPLAINS = Constant(0.3, "more objects, tensors or operations a step, and no fewer, are kept by steps")
 A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
-ONE_IN = Constant(0.02, "of the run: what began this close to the growth may have begun it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,6 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
         "grown_mib": round(growth.grown / MIB, 1),
         "per_step_mib": float(f"{mib:.3g}"),
         "since_step": round(growth.onset),
-        "began_with": _began_with(run, forecast),
         "grows_with": observed,
         "held_gib": round(growth.level / 2**30, 3),
         "limit_gib": None if forecast.limit is None else round(forecast.limit / 2**30, 3),
@@ -289,29 +287,6 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
 def _rate(mib: float) -> str:
     value, unit = (mib, "MiB") if mib >= 0.1 else (1024 * mib, "KiB")
     return f"{float(f'{value:.2g}'):,g} {unit}"
-
-
-def _began_with(run: Run, forecast: Forecast) -> str | None:
-    """Return the event that began together with the growth; None without one."""
-    if forecast.growth.from_start:
-        return "the training"
-    near = ONE_IN * (run.end_ns - run.start_ns) + 1e9
-    events: list[tuple[float, str]] = []
-    for kind in ("validation", "checkpoint", "callback"):
-        for name, group in run.phases.of(kind).items():
-            if len(group):
-                event_name = "the first validation" if kind == "validation" else name
-                events.append((abs(int(group["start_ns"][0]) - forecast.since_ns), event_name))
-    for epochs in run.phases.of("epoch").values():
-        for number, start in enumerate(epochs["start_ns"].tolist()):
-            if number and not epochs.joined:
-                events.append((abs(start - forecast.since_ns), f"epoch {number + 1}"))
-    new = run.steps["new_rows"] > 0
-    events += [
-        (abs(start - forecast.since_ns), "a new input shape") for start in run.steps["start_ns"][new][1:].tolist()
-    ]
-    apart, event = min(events, default=(np.inf, ""))
-    return event if apart <= near else None
 
 
 _Why = tuple[str, str | None]  # the kind of growth, as `advice.memory` tells it, and the observation that shows it
