@@ -152,15 +152,11 @@ def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = Fa
     return f"{code}\ndataset = {'iter(Ahead(dataset))' if fit else 'Ahead(dataset)'}"
 
 
-def _ahead_already(wait: InputWait) -> bool:
-    """Return whether a thread makes the batches already: only its time beyond the step is lost."""
-    return wait.kind in ("ahead", "pooled")
-
-
 def _workers(wait: InputWait) -> Workers:
     """Return threads if making a batch waits, else processes."""
-    batch_ms, waits = wait.arrives_ms if _ahead_already(wait) else wait.lost_ms, wait.waits is True
-    return Workers(wait, batch_ms, waits, processes=not waits)
+    # Where a thread makes them already, only its time beyond the step is lost.
+    batch_ms = wait.arrives_ms if wait.kind in ("ahead", "pooled") else wait.lost_ms
+    return Workers(wait, batch_ms, wait.waits is True, processes=wait.waits is not True)
 
 
 def _pooled(wait: InputWait) -> str:
@@ -211,7 +207,7 @@ LOOP = (
     Entry(
         "a thread",
         when=lambda wait: (
-            not _ahead_already(wait)
+            wait.kind not in ("ahead", "pooled")
             # A thread can make a batch during the step: it waits, or has a core.
             and (wait.waits is True or wait.run.device == "gpu" or wait.cores.own is None or wait.cores.has_room)
             and wait.lost_ms <= wait.needed_ms
@@ -292,11 +288,6 @@ class SetUp:
     fills: bool = False
 
     @property
-    def kind(self) -> str:
-        """Kind of the input, in lower case."""
-        return self.run.input_kind
-
-    @property
     def busy_function(self) -> str:
         """The function of the program that most of it passes in, with its line, as a clause; "" = not known."""
         time_s, calls = self.run.account["time_s"], self.run.fit.get("input_calls") or []
@@ -312,7 +303,7 @@ class SetUp:
         """The way to make it cheaper or rarer, without a full stop."""
         if self.busy_function:
             return f"{self.busy_function}. Make {ONCE}, what is the same each time, and the rest of whole arrays"
-        if "pydataset" in self.kind:
+        if "pydataset" in self.run.input_kind:
             return "Its on_epoch_end runs, and its first batches are made, while training waits: make both cheaper"
         return "Longer epochs need it less often"
 
@@ -326,10 +317,10 @@ class SetUp:
     def starts_workers(self) -> bool | None:
         """True if a DataLoader starts its workers in every epoch; None = not known."""
         fit = self.run.fit
-        if "dataloader" in self.kind:
+        if "dataloader" in self.run.input_kind:
             workers, are_persistent = fit.get("input_workers"), fit.get("input_persistent_workers")
             return None if workers is None else workers > 0 and not are_persistent
-        return None if self.run.framework == "torch" and not self.kind else False
+        return None if self.run.framework == "torch" and not self.run.input_kind else False
 
     @property
     def passes(self) -> int:
@@ -360,7 +351,7 @@ class SetUp:
         """True if `fit` reads two arrays of equal length, x and y, through a shuffled tf.data pipeline of its own."""
         fit = self.run.fit
         return (
-            (self.kind, self.run.framework) == ("numpy", "tensorflow")
+            (self.run.input_kind, self.run.framework) == ("numpy", "tensorflow")
             and fit.get("input_beside") == ["y"]
             and len({array.get("rows") for array in fit.get("input_first", ())}) == 1
             and len(fit["input_first"]) == 2
@@ -374,7 +365,7 @@ class SetUp:
 def _several_passes(epoch: SetUp) -> str:
     """Return lines of `fit` whose epochs make several passes over the data, as many in all."""
     epochs = round(epoch.run.fit["epochs"] / epoch.passes)
-    if epoch.kind == "tf.data":
+    if epoch.run.input_kind == "tf.data":
         return f"ds = ds.repeat({epoch.passes})\nmodel.fit(ds, ..., epochs={epochs})"
     names, split = ", ".join(epoch.arrays) + "," * (len(epoch.arrays) == 1), epoch.run.fit.get("validation_split")
     if not split:
@@ -390,6 +381,26 @@ def _several_passes(epoch: SetUp) -> str:
 SEVERAL_PASSES = "several passes an epoch"
 CHEAPER = "Elements that cost less shorten that, as does a smaller buffer, which shuffles less well."
 
+PERSISTENT_WORKERS = Entry(
+    "persistent workers",
+    when=lambda epoch: epoch.starts_workers is not False,
+    says=lambda epoch: (
+        f"{epoch.fact} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.fact
+    ),
+    asks=lambda epoch: (
+        "Does the dataset stay as it is between the epochs?"
+        if epoch.starts_workers
+        else "Does a DataLoader start worker processes for every epoch, and its dataset stay as it is?"
+    ),
+    remedy="Keep them",
+    code=lambda epoch: (
+        "TrainingArguments(..., dataloader_persistent_workers=True)"
+        if epoch.run.trainer == "transformers"
+        else "loader = DataLoader(dataset, ..., persistent_workers=True)"
+    ),
+    saves=lambda epoch: epoch.saves,
+    proof="blind/second/kfold_workers",
+)
 SET_UP = (
     Entry(
         "one fit",
@@ -401,26 +412,7 @@ SET_UP = (
         saves=lambda epoch: epoch.saves,
         proof="fits_of_parts",
     ),
-    Entry(
-        "persistent workers",
-        when=lambda epoch: epoch.starts_workers is not False,
-        says=lambda epoch: (
-            f"{epoch.fact} The DataLoader starts its workers for every epoch." if epoch.starts_workers else epoch.fact
-        ),
-        asks=lambda epoch: (
-            "Does the dataset stay as it is between the epochs?"
-            if epoch.starts_workers
-            else "Does a DataLoader start worker processes for every epoch, and its dataset stay as it is?"
-        ),
-        remedy="Keep them",
-        code=lambda epoch: (
-            "TrainingArguments(..., dataloader_persistent_workers=True)"
-            if epoch.run.trainer == "transformers"
-            else "loader = DataLoader(dataset, ..., persistent_workers=True)"
-        ),
-        saves=lambda epoch: epoch.saves,
-        proof="blind/second/kfold_workers",
-    ),
+    PERSISTENT_WORKERS,
     Entry(
         "shuffle",
         when=lambda epoch: epoch.fills,
@@ -432,13 +424,15 @@ SET_UP = (
             epoch.share >= MOSTLY
             and epoch.passes >= AGAIN
             and not epoch.run.custom_loop
-            and (epoch.kind == "tf.data" or (epoch.kind == "numpy" and bool(epoch.arrays)))
+            and (epoch.run.input_kind == "tf.data" or (epoch.run.input_kind == "numpy" and bool(epoch.arrays)))
         ),
         says="{fact} An epoch is too short for that.",
         asks="May logs, validation and callbacks come after every {passes} passes over the data?",
         remedy="Let each epoch make that many",
         changes=lambda epoch: (
-            "which samples share a batch" if epoch.kind == "numpy" else "the order of the samples, where it is shuffled"
+            "which samples share a batch"
+            if epoch.run.input_kind == "numpy"
+            else "the order of the samples, where it is shuffled"
         ),
         code=_several_passes,
         # 400 epochs of two steps took 48 to 56 s, 20 of as many passes each 3 to 6 s, measured.
@@ -448,7 +442,7 @@ SET_UP = (
     Entry(
         "no autotuning",
         # With it an iterator of short epochs took up to 300 ms to end, and 14 ms without it, measured.
-        when=lambda epoch: epoch.kind == "tf.data" and epoch.run.fit.get("input_autotune") is not False,
+        when=lambda epoch: epoch.run.input_kind == "tf.data" and epoch.run.fit.get("input_autotune") is not False,
         says="{fact} That is also the end of the last epoch's iterator, which tf.data's autotuning holds up at times.",
         asks="Is an epoch shorter without autotuning?",
         remedy="Switch it off",
@@ -457,7 +451,7 @@ SET_UP = (
     ),
     Entry(
         "processes of a PyDataset",
-        when=lambda epoch: "pydataset" in epoch.kind and epoch.run.fit.get("input_processes"),
+        when=lambda epoch: "pydataset" in epoch.run.input_kind and epoch.run.fit.get("input_processes"),
         says="{fact} Keras starts the worker processes for every epoch.",
         asks=ITEM_WAITS,
         remedy="Use threads, which start at once",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.input import advise, ahead_code, at_line, made_once
+from gpu_util_callback.diagnosis.advice.input import PERSISTENT_WORKERS, SetUp, advise, ahead_code, at_line, made_once
 from gpu_util_callback.diagnosis.advice.input_wait import InputWait, brief
 from gpu_util_callback.diagnosis.advice.loaders import HANDING_OVER_MS, loader_line, spawned_text
 from gpu_util_callback.diagnosis.evidence.pipeline import chain_ms
@@ -231,12 +231,4 @@ def _kept_workers(wait: InputWait, long: LongFetches, says: str) -> Advice | Non
     saves = (1 - 1 / long.count) * wait.rare_ms / whole_ms
     if wait.gain(saves * whole_ms / wait.lost_ms) < LEAST_GAIN:
         return None
-    return Advice(
-        f"{says} The DataLoader starts its workers for every epoch. Does the dataset stay as it is between the "
-        "epochs? If so, keep them.",
-        "loader = DataLoader(dataset, ..., persistent_workers=True)",
-        saves,
-        question=True,
-        name="persistent workers",
-        proof="blind/second/kfold_workers",
-    )
+    return PERSISTENT_WORKERS.advice(SetUp(wait.run, says, 0.0, saves))
