@@ -335,7 +335,7 @@ class InputCalls:
         owners = {"batch_sampler": loader.batch_sampler, "sampler": loader.sampler, "wrapper": dataset}
         for part, owner in owners.items():
             own = None if part == "wrapper" and dataset is loader else _own_iterable(owner)
-            if own is not None:
+            if (own := own or (type(owner) if part == "sampler" else None)) is not None:  # a library's own, too
                 self.timer(f"{own.__name__}.__iter__", own).part = part
         if not str(getattr(collate, "__module__", "")).startswith("torch."):
             self.timer(*called(collate)).part = "collate_fn"
