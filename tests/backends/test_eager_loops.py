@@ -281,6 +281,25 @@ def test_operations_are_counted_by_the_numbers_of_the_batches():
     assert not OperationCount("jax").step([1.0])
 
 
+def test_exchanges_are_counted_by_the_numbers_of_the_ranks_group():
+    need("torch")
+    import torch
+
+    ranks, count = torch.distributed, OperationCount("torch")
+    count.step(None)
+    assert "exchanges" not in count.facts(), "a lone process"
+    ranks.init_process_group("gloo", store=ranks.HashStore(), rank=0, world_size=1)
+    try:
+        for exchanges in (3, 3, 3, 12):
+            count.step(None)
+            for _ in range(exchanges):
+                ranks.all_reduce(torch.ones(2))
+        count.step(None)
+    finally:
+        ranks.destroy_process_group()
+    assert count.facts()["exchanges"] == 3
+
+
 def test_the_parts_of_a_step_of_pytorch_are_told_apart():
     """Each is looked at from within: a closure of the optimizer's and a repeated forward are parts of their own."""
     need("torch")
