@@ -513,19 +513,11 @@ def _on_threads(wait: InputWait) -> bool:
     return not wait.run.fit.get("input_processes")
 
 
-def _item_ms(wait: InputWait) -> float:
-    """Return the time that one thread needs for a batch; on TensorFlow it makes the next one during the step."""
-    return wait.arrives_ms if wait.run.framework == "tensorflow" else wait.lost_ms
-
-
-def _threads(wait: InputWait) -> Workers:
-    """Return threads that make batches of a PyDataset, which wait most of the time."""
-    return Workers(wait, _item_ms(wait), waits=True, processes=False)
-
-
-def _processes(wait: InputWait) -> Workers:
-    """Return processes that make batches of a PyDataset, which computes."""
-    return Workers(wait, _item_ms(wait), waits=False)
+def _made_by(wait: InputWait, *, processes: bool) -> Workers:
+    """Return workers of a PyDataset: threads for what mostly waits, processes for what computes."""
+    # On TensorFlow a thread makes the next batch during the step.
+    item_ms = wait.arrives_ms if wait.run.framework == "tensorflow" else wait.lost_ms
+    return Workers(wait, item_ms, not processes, processes=processes)
 
 
 def _more(wait: InputWait) -> Workers:
@@ -560,8 +552,8 @@ PY_DATASET = (
         says=lambda wait: f"{_one_at_a_time(wait)}.",
         asks=lambda wait: "" if wait.waits else ITEM_WAITS,
         remedy="Build them in parallel threads. Check first: __getitem__ is thread-safe",
-        code=lambda wait: _dataset_line(_threads(wait)),
-        saves=lambda wait: _threads(wait).saves,
+        code=lambda wait: _dataset_line(_made_by(wait, processes=False)),
+        saves=lambda wait: _made_by(wait, processes=False).saves,
         changes=_first_batch,
         proof="pydataset_sleeping",
     ),
@@ -573,8 +565,8 @@ PY_DATASET = (
         ),
         asks="May processes make its batches, where what __getitem__ changes stays in each?",
         remedy="Let them",
-        code=lambda wait: _dataset_line(_processes(wait)),
-        saves=lambda wait: _processes(wait).saves,
+        code=lambda wait: _dataset_line(_made_by(wait, processes=True)),
+        saves=lambda wait: _made_by(wait, processes=True).saves,
         changes=_first_batch,
     ),
     Entry(
@@ -636,10 +628,6 @@ PY_DATASET = (
 # -- generators, arrays, Grain ---------------------------------------------------------------------
 
 
-def _made_together(wait: InputWait) -> Workers:
-    return _threads(wait) if wait.waits else _processes(wait)
-
-
 GENERATOR = (
     Entry(
         "several batches at a time",
@@ -649,8 +637,8 @@ GENERATOR = (
         remedy=lambda wait: (
             f"Let {'' if wait.waits else 'processes of '}a keras.utils.PyDataset make several at a time"
         ),
-        code=lambda wait: batches_code(wait, _made_together(wait)),
-        saves=lambda wait: _made_together(wait).saves,
+        code=lambda wait: batches_code(wait, _made_by(wait, processes=not wait.waits)),
+        saves=lambda wait: _made_by(wait, processes=not wait.waits).saves,
         changes="who makes the batches: state that the generator keeps is gone",
         proof="generator_sleeping_jax",
     ),
