@@ -516,7 +516,7 @@ EAGER = {"function": "norms", "eager": 14}
 def test_a_function_that_most_of_a_step_passes_in_is_asked_about(run, lost_s):
     """Seen: statistics of all weights in each step, of which a clause of an all-clear spoke, or nothing."""
     [span] = run.findings("host_stall")
-    assert run.diagnose()["verdict"].startswith("norms in each step stalls training")
+    assert run.diagnose()["verdict"].startswith("Most of each step passes in norms")
     assert span["lost_s"] == (lost_s and pytest.approx(lost_s, rel=0.02))
     assert "in norms (a.py, line 9)" in span["advice"]["text"] and span["advice"]["question"]
 

@@ -32,7 +32,7 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
             return findings
     if beside := _function_beside_training(run):
         (function, share, at), of_jax = beside, run.framework == "jax"
-        samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"{function} in each step stalls training"
+        samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"Most of each step passes in {function}"
         findings = _finding(run, limits, samples, {}, title, "aside", loops.in_each_step(at, share, of_jax))
         return [replace(finding, lost_ns=None if of_jax else finding.lost_ns) for finding in findings]
     # The samples do not show an operation that the loop starts without any Python of the framework.
