@@ -235,6 +235,24 @@ def lines(run: Generated, folder: Path) -> list[str]:
     return two_lines(reported(run, folder)).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("wait_ms", "policy", "backend", "is_said"),
+    [
+        (0, "float64", "torch", True),
+        (0, "float64", "jax", True),
+        (10, "float64", "tensorflow", True),
+        (60, "float64", "tensorflow", False),  # the input takes most of the time
+        (0, "float32", "torch", False),
+    ],
+)
+def test_a_model_in_float64_is_asked_about_where_its_steps_take_most(wait_ms, policy, backend, is_said):
+    run = Generated(seed=3, framework={"backend": backend, "device": "cpu"}, fit={"mixed_precision": policy})
+    run.steps(300, step_ms=20, wait_ms=wait_ms)
+    found = [finding for finding in run.diagnose()["findings"] if finding["cause"] == "half_precision_cpu"]
+    assert [finding["title"] for finding in found] == ["The model computes in float64"] * is_said
+    assert all(finding["advice"]["question"] and finding["lost_s"] is None for finding in found)
+
+
 def test_what_can_be_tried_is_said_beside_a_loss_that_nothing_mends(tmp_path):
     """Epochs of arrays set up their input; the cost of half precision is not known."""
     facts = {"input_kind": "numpy", "mixed_precision": "mixed_float16"}

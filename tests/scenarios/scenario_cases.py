@@ -121,6 +121,13 @@ def gpu_cases() -> Iterator[Case]:
         "float16 on a TPU": on_cpu | stored | {"framework": {"name": "jax", "device": "tpu"}},
     }.items():
         yield whole(None, name, **facts)
+    double = {"fit": {"batch_size": 32, "mixed_precision": "float64"}}
+    for name, facts in {
+        "float64 on a CPU": on_cpu | stored,
+        "float64 on a CPU of unknown features": on_cpu | {"framework": {"name": "jax"}},
+        "float64 on a GPU": {},
+    }.items():
+        yield whole("half_precision_cpu", name, **(facts | double))
 
 
 def piped(name: str, *stages, ahead: bool = True, wait_ms: float | np.ndarray = 6.0) -> Case:

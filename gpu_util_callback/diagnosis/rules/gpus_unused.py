@@ -32,25 +32,21 @@ class GpusUnused(Rule):
         if int(run.manifest.get("world_size", 1)) > 1 or not len(run.steps):
             return
         first, last = int(run.steps["start_ns"][0]), run.end_ns
-        active: dict[int, float] = {}
-        for gpu in run.used_gpus:
-            mean = run.gpu_mean(gpu, "utilization_pct", first, last, int(limits["min_samples"]))
-            if mean is not None:
-                active[gpu] = mean.value
+        least = int(limits["min_samples"])
+        means = {gpu: run.gpu_mean(gpu, "utilization_pct", first, last, least) for gpu in run.used_gpus}
+        active = {gpu: mean.value for gpu, mean in means.items() if mean is not None}
         unused = [gpu for gpu, pct in active.items() if pct < limits["unused_active_pct"]]
         busy = [gpu for gpu, pct in active.items() if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]
         if not unused or not busy:
             return
-        total = len(unused) + len(busy)
         do = "does" if len(unused) == 1 else "do"
-        title = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
         yield self.finding(
-            title=title,
+            title=f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing",
             evidence={
                 "gpus_unused": ", ".join(f"gpu{gpu}" for gpu in unused),
                 "unused_active_pct": round(max(active[gpu] for gpu in unused), 1),
                 "busy_active_pct": round(max(active[gpu] for gpu in busy), 1),
-                "faster_at_most": float(total) / len(busy),
+                "faster_at_most": (len(unused) + len(busy)) / len(busy),
             },
             advice=_advice(run, unused),
             gpus=unused,

@@ -46,7 +46,12 @@ class MemoryLimit(Rule):
                 "limit_gib": round(memory.limit / 2**30, 2),
                 "device_gib": round(total / 2**30, 2),
             },
-            advice=_advice(run, memory.limit, total),
+            advice=Advice(
+                f"The framework is limited to {memory.limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
+                "has used nearly all of it. Raise that limit.",
+                idioms(run).memory_limit,
+                proof="tests/cures/test_advice_gpus.py::test_a_memory_limit_is_raised",
+            ),
             gpus=low,
         )
 
@@ -54,13 +59,3 @@ class MemoryLimit(Rule):
 def _share(memory: Allocator) -> float:
     """Return the limit in percent of the device's memory."""
     return 100 * memory.limit / (memory.total or memory.limit)
-
-
-def _advice(run: Run, limit: float, total: float) -> Advice:
-    text = (
-        f"The framework is limited to {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
-        "has used nearly all of it. Raise that limit."
-    )
-    return Advice(
-        text, idioms(run).memory_limit, proof="tests/cures/test_advice_gpus.py::test_a_memory_limit_is_raised"
-    )

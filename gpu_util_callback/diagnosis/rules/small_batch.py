@@ -72,11 +72,10 @@ class SmallBatch(Rule):
             needed = needed_vram(run, gpu)
             if needed is None or 100 * needed >= limits["vram_used_pct"]:
                 continue
-            used = 100 * needed
-            batch = {"vram_used_pct": round(used, 1), "batch_size": run.fit.get("batch_size")}
+            batch = {"vram_used_pct": round(100 * needed, 1), "batch_size": run.fit.get("batch_size")}
             yield self.finding(
                 evidence=evidence | batch,
-                advice=_advice(run, evidence["sm_active_pct"], used),
+                advice=_advice(run, evidence["sm_active_pct"], 100 * needed),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )

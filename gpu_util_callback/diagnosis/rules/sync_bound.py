@@ -63,10 +63,7 @@ class SyncBound(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        if traced_gpus(run):
-            yield from self._traced(run, limits)
-        else:
-            yield from self._outside(run, limits)
+        return self._traced(run, limits) if traced_gpus(run) else self._outside(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Findings:
         """Yield the findings of profiler windows or a trace."""
