@@ -94,6 +94,7 @@ _COLLECTS = frozenset({"append", "extend", "add", "insert", "update"})
 _HANDS_ON = {"append", "appendleft", "put", "put_nowait", "send"}  # what a thread that makes batches does with them
 _OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
+BUFFERS = "exchange of buffers"  # between ranks, before a forward
 # Files and functions that run a part of PyTorch's step -> the part. `wrapper` is around every optimizer's `step`.
 _PARTS = {
     ("torch/nn/modules/module.py", "_call_impl"): "forward",
@@ -103,6 +104,7 @@ _PARTS = {
     ("torch/optim/optimizer.py", "zero_grad"): "zero_grad",
     ("torch/nn/modules/module.py", "zero_grad"): "zero_grad",
     ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer.apply",
+    ("torch/nn/parallel/distributed.py", "_sync_buffers"): BUFFERS,
 }
 # Files of exchanges between ranks -> module as a program names it; files above them in which a framework exchanges
 # gradients and weights; names in a function of the program that does so itself.
@@ -635,9 +637,8 @@ def exchange_in(stack: Stack) -> str:
     above = paths[calls[-1] + 1 : -1] if calls else []
     if not calls or any(part in path and "c10d_logger" not in path for path in above for part in _EXCHANGES_WEIGHTS):
         return ""
-    call = stack[calls[-1]][1].co_name
     module = next(name for path, name in EXCHANGES.items() if paths[calls[-1]].endswith(path))
-    return f"{module}.{call}"
+    return f"{module}.{stack[calls[-1]][1].co_name}"
 
 
 def exchanges_gradients(code: CodeType, call: str) -> bool:
@@ -733,8 +734,7 @@ def _targets(folders: tuple[str, ...]) -> tuple[str, ...]:
 def library_of(code: CodeType) -> str:
     """Return the installed package that a function is of; "" for the program's own, and for Python's."""
     path = path_of(code)
-    is_installed = "-packages/" in path or path.startswith(_targets(tuple(sys.path)))
-    return package_of(code) if is_installed else ""
+    return package_of(code) if "-packages/" in path or path.startswith(_targets(tuple(sys.path))) else ""
 
 
 def logs_to(code: CodeType) -> str:

@@ -32,3 +32,20 @@ def test_they_are_named_with_the_lines_that_spare_them():
 )
 def test_one_exchange_an_update_and_a_short_one_are_no_finding(given):
     assert not accumulating(**given).findings("communication_bound")
+
+
+@pytest.mark.parametrize(
+    ("share", "samples", "is_said"),
+    [(0.6, 100, True), (0.3, 100, True), (0.15, 40, True), (0.02, 100, False), (0.6, 3, False)],
+)
+def test_buffers_that_are_sent_in_each_step_are_asked_about(share, samples, is_said):
+    """A slower rank is waited for there too, and BatchNorm's statistics are buffers."""
+    run = accumulating(updates=600)
+    parts = {"exchange of buffers": share, "forward": 0.9 - share, "backward": 0.1}
+    run.facts["fit"]["python_in_steps"] = {"samples": samples, "aside": 0.0, "parts": parts}
+    run.facts["framework"]["device"] = "cpu"
+    spans = run.findings("communication_bound")
+    assert [span["lost_s"] for span in spans] == [pytest.approx(share * 12, rel=0.02)] * is_said
+    for span in spans:
+        assert span["advice"]["question"] and span["saves_s"] == 0 and "BatchNorm" in span["advice"]["changes"]
+        assert "broadcast_buffers=False" in span["advice"]["code"] and "slower rank" in span["advice"]["text"]

@@ -4,8 +4,9 @@ from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import MOSTLY_PCT, TRACED_PCT, Limits, Threshold
-from gpu_util_callback.recording.manifest_facts import Exchanges, SourceFacts, SourceLateRank
+from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, MIN_SAMPLES, MOSTLY_PCT, TRACED_PCT, Limits, Threshold
+from gpu_util_callback.recording.manifest_facts import SourceFacts
+from gpu_util_callback.steps.dispatch import BUFFERS
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
@@ -13,13 +14,13 @@ LESS_OFTEN = 4  # a quarter of the exchanges is left
 class CommunicationBound(Rule):
     """Collectives not hidden by kernels take a good part of the traced steps.
 
-    Without a trace, exchanges of gradients that take a good part of the steps and come several times an update.
+    Without a trace, what takes a good part of the steps: gradients exchanged several times an update, and buffers.
     """
 
     cause = "communication_bound"
     title = "Communication-bound"
     look = "⇌", "teal"
-    sources = ("profiler windows", "or: PyTorch's own times of DistributedDataParallel")
+    sources = ("profiler windows", "or: PyTorch's own times of DistributedDataParallel", "stack samples")
     thresholds = {
         "exposed_collective_pct": TRACED_PCT,
         "waited_pct": MOSTLY_PCT,  # of the time in collectives, in the traces of all ranks
@@ -31,13 +32,13 @@ class CommunicationBound(Rule):
     unknown_in_trace = "the trace has no GPU events"
 
     def missing(self, run: Run) -> bool:
-        return not (traced_gpus(run) or run.fit.get("exchanges"))
+        sampled = ((run.fit.get("python_in_steps") or {}).get("parts") or {}).get(BUFFERS)
+        return not (traced_gpus(run) or run.fit.get("exchanges") or sampled)
 
     def find(self, run: Run, limits: Limits) -> Findings:
         limit = limits["exposed_collective_pct"]
-        exchanges = run.fit.get("exchanges")
-        if exchanges and run.source is None:
-            yield from self._before_updates(run, exchanges, limits)
+        if run.source is None:
+            yield from self._untraced(run, limits)
         for share in stretches_of(run, limit, "collective"):
             evidence: Evidence = {
                 "exposed_collective_pct": run.rounded(share.pct, 1),
@@ -49,7 +50,10 @@ class CommunicationBound(Rule):
             if late is not None and late["waited_pct"] >= limits["waited_pct"]:
                 title = f"The GPUs wait for {late['name']} in {share.pct:.0f} % of the {share.whole}"
                 evidence |= {"late_rank": late["name"], "waited_pct": late["waited_pct"]}
-                advice = _of_late_rank(late)
+                advice = Advice(
+                    f"Collectives take that long because {late['name']} comes last to them: see what it does "
+                    "before, its input, its share of the batch, its GPU's clock. A faster link does not help."
+                )
             elif run.source is not None:
                 advice = _in_trace_advice(run, run.source)
             else:
@@ -57,42 +61,52 @@ class CommunicationBound(Rule):
                 advice = _advice(run)
             yield self.loss(share, advice, evidence=evidence, of_trace=title)
 
-    def _before_updates(self, run: Run, exchanges: Exchanges, limits: Limits) -> Findings:
-        """Yield the finding about gradients that are exchanged after each of the batches that an update adds up."""
-        steps = run.steps.total_rows
-        often = min(exchanges["count"], steps) // max(1, exchanges["updates"])
-        lost_ns = round(1e6 * exchanges["exposed_ms"] * steps)
-        pct = min(100.0, 100 * lost_ns / max(1, run.steps.total("duration_ns")))
-        if often < limits["exchanges_per_update"] or pct < limits["exposed_collective_pct"]:
-            return
-        yield self.finding(
-            title="Gradients are exchanged several times for one update",
-            where=run.whole,
-            lost_ns=min(lost_ns, run.steps.total("body_ns")),
-            confidence=ESTIMATED,
-            evidence={
-                "exposed_collective_pct": round(pct, 1),
-                "exchanges_per_update": often,
-                "collective_ms_per_step": round(exchanges["exposed_ms"], 3),
-            },
-            advice=Advice(
+    def _untraced(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about gradients exchanged after each of an update's batches, and about buffers."""
+        steps, exchanges, calls = run.steps.total_rows, run.fit.get("exchanges"), run.fit.get("python_in_steps") or {}
+        seen: list[tuple[str, float, Evidence, Advice]] = []
+        often = min(exchanges["count"], steps) // max(1, exchanges["updates"]) if exchanges else 0
+        if exchanges and often >= limits["exchanges_per_update"]:
+            advice = Advice(
                 f"DistributedDataParallel exchanges gradients at least {often} times for each update of the weights. "
                 "Only the last batch before an update needs it.",
                 "with contextlib.nullcontext() if last else model.no_sync():  # last: optimizer.step() follows\n"
                 "    loss_function(model(x), y).backward()",
                 saves=1 - 1 / often,
                 proof="blind/fourth/ddp_accumulates",
-            ),
-            state=True,
-        )
+            )
+            title, each_ms = "Gradients are exchanged several times for one update", exchanges["exposed_ms"]
+            seen.append((title, each_ms, {"exchanges_per_update": often}, advice))
+        if (calls.get("samples") or 0) >= MIN_SAMPLES.default:
+            each_ms = (calls.get("parts") or {}).get(BUFFERS, 0.0) * run.steps.total("body_ns") / max(1, steps) / 1e6
+            seen.append(("The model's buffers are sent to all ranks in each step", each_ms, {}, _BUFFERS_ADVICE))
+        for title, each_ms, evidence, advice in seen:
+            lost_ns = round(1e6 * each_ms * steps)
+            pct = min(100.0, 100 * lost_ns / max(1, run.steps.total("duration_ns")))
+            if pct >= limits["exposed_collective_pct"]:
+                yield self.finding(
+                    title=title,
+                    where=run.whole,
+                    lost_ns=min(lost_ns, run.steps.total("body_ns")),
+                    confidence=ESTIMATED,
+                    evidence=evidence
+                    | {"exposed_collective_pct": round(pct, 1), "collective_ms_per_step": round(each_ms, 3)},
+                    advice=advice,
+                    detail="" if evidence else "buffers",
+                    state=True,
+                )
 
 
-def _of_late_rank(late: SourceLateRank) -> Advice:
-    """Return the advice where one rank comes last to the collectives, and the others wait for it."""
-    return Advice(
-        f"Collectives take that long because {late['name']} comes last to them: see what it does "
-        "before, its input, its share of the batch, its GPU's clock. A faster link does not help."
-    )
+_BUFFERS_ADVICE = Advice(
+    "Before each forward pass DistributedDataParallel sends the model's buffers from rank 0, and waits there for a "
+    "slower rank too. Do all ranks have the same ones, such as masks or tables? If so, send none. This changes the "
+    "statistics of BatchNorm, if there are any: they stay each rank's own.",
+    "model = torch.nn.parallel.DistributedDataParallel(..., broadcast_buffers=False)",
+    saves=FOUR_FIFTHS,
+    question=True,
+    changes="the statistics of BatchNorm, if there are any",
+    proof="blind/seventh/mask_buffers",
+)
 
 
 def _in_trace_advice(run: Run, source: SourceFacts) -> Advice:

@@ -58,8 +58,7 @@ class CpuFallback(Rule):
         if check is not None and check.get("code"):
             why = Unused(check["reason"], check["cure"], check["code"])
         evidence: Evidence = {"gpus_visible": count, "gpus_used_by_framework": 0, "gpu": ", ".join(names)}
-        version = run.framework_facts.get("version")
-        if version:
+        if version := run.framework_facts.get("version"):
             evidence["framework"] = f"{run.framework or 'framework'} {version}"
         if built is not None:
             evidence["framework_built_for_cuda"] = bool(built)

@@ -30,18 +30,14 @@ class DataEnded(Rule):
         return detail or self.part
 
     def missing(self, run: Run) -> bool:
-        return (
-            run.source is not None
-            or bool(run.trainer)
-            or not (len(run.epoch_steps) > 1 or len(run.validation_batches) > 1)
-        )
+        several = max(len(run.epoch_steps), len(run.validation_batches)) > 1
+        return run.source is not None or bool(run.trainer) or not several
 
     def find(self, run: Run, limits: Limits) -> Findings:
         first_epoch = int(run.fit.get("first_epoch") or 0) + 1
         ended = run.phases.of("validation", account="validation").get("")
-        validations = np.array(
-            list(run.validation_batches.values())[: ended.count if ended is not None else 0], np.int64
-        )
+        count = ended.count if ended is not None else 0
+        validations = np.array(list(run.validation_batches.values())[:count], np.int64)
         # Of a given number of steps only an epoch that another one follows is known to have found no more.
         may_be_stopped = not run.custom_loop and bool(run.fit.get("input_one_iterator"))
         for name, kind, batches, first, cut in (

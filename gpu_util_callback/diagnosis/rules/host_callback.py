@@ -24,8 +24,7 @@ class HostCallback(Rule):
         return run.source is None or not (len(run.steps) and run.source["host_traced"])
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        calls = run.source["host_calls"] if run.source is not None else None
-        if run.source is None or calls is None:
+        if run.source is None or (calls := run.source["host_calls"]) is None:
             return
         lost = calls["idle_ns"] if run.source["gpus"] else calls["total_ns"]
         pct = 100 * lost / max(1, run.steps.total("duration_ns"))

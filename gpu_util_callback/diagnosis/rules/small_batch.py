@@ -21,8 +21,7 @@ BUSY_BUT_EMPTY = {
 
 def model_is_small(run: Run, limits: Limits) -> bool:
     """Return whether a larger batch is no remedy: a tiny model, or an already large batch."""
-    parameters = run.model.get("parameters")
-    batch = run.fit.get("batch_size")
+    parameters, batch = run.model.get("parameters"), run.fit.get("batch_size")
     tiny = parameters is not None and parameters < limits["small_parameters"]
     return bool(tiny and batch is not None and batch >= limits["large_batch"])
 

@@ -18,10 +18,8 @@ class SmallModel(Rule):
     unknown = "SM activity (GPM, Hopper and newer), copies (windows, PCIe traffic), model or batch size are not known"
 
     def missing(self, run: Run) -> bool:
-        has_parameters = run.model.get("parameters") is not None
-        sized = run.fit.get("batch_size") is not None
-        is_sampled = any(fill_is_known(run, gpu) for gpu in run.used_gpus)
-        return not (has_parameters and sized and is_sampled)
+        sized = None not in (run.model.get("parameters"), run.fit.get("batch_size"))
+        return not (sized and any(fill_is_known(run, gpu) for gpu in run.used_gpus))
 
     def find(self, run: Run, limits: Limits) -> Findings:
         if not model_is_small(run, limits):

@@ -50,17 +50,10 @@ class SyncBound(Rule):
     def missing(self, run: Run) -> bool:
         if run.source is not None:
             return not shows_idle_host(run.source)
-        return not traced_gpus(run) and not self._visible_from_outside(run)
-
-    @staticmethod
-    def _visible_from_outside(run: Run) -> bool:
-        """Return whether waits for the GPU after each step show synchronizations without a profiler window."""
-        return bool(
-            run.framework == "tensorflow"
-            and run.used_gpus
-            and run.steps.total("gpu_wait_ns")
-            and any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
-        )
+        # Without a profiler window waits for the GPU after each step show synchronizations.
+        waits = run.framework == "tensorflow" and run.steps.total("gpu_wait_ns")
+        sampled = any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
+        return not traced_gpus(run) and not (waits and sampled)
 
     def find(self, run: Run, limits: Limits) -> Findings:
         return self._traced(run, limits) if traced_gpus(run) else self._outside(run, limits)
