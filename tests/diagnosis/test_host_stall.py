@@ -26,6 +26,20 @@ def test_validation_is_a_stall_from_a_fifth_of_the_time(seconds, found):
         assert span["evidence"]["seconds_each"] == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    "seconds, count", [((18, 3.7), 1), ((3.7, 18), 1), ((9, 3.5, 3.5), 1), ((18, 1), 0), ((9, 1, 1), 0), ((2, 2.2), 0)]
+)
+def test_an_outlier_hides_no_validations_that_are_long_without_it(seconds, count):
+    """Of 12.5 s of steps each and what the others take; the longest is not what they usually take."""
+    run = Generated(seed=1)
+    for each in seconds:
+        epochs(run, 1, steps=1250, validation=(each, "validation", 0))
+    spans = run.findings("host_stall")
+    assert len(spans) == count
+    for span in spans:
+        assert span["lost_s"] == pytest.approx(sum(seconds), rel=0.01)
+
+
 def test_two_stalls_at_the_ends_of_the_same_epochs_are_shares_of_the_same_time():
     run = Generated(seed=1)
     epochs(run, 3, validation=(2, "validation", 0), callback=(2, "Pictures.on_epoch_end", 0))

@@ -147,8 +147,9 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
         phases[:] = "set-up"
     else:
         phases[at < int(run.steps["start_ns"][0])] = "set-up"
-        if where == "validation" or _in_validation(run):
-            phases[at >= int(run.steps["end_ns"].max())] = "validation"
+        ended_ns = int(run.steps["end_ns"].max())
+        if where == "validation" or (len(run.validation) and int(run.validation["start_ns"][-1]) >= ended_ns):
+            phases[at >= ended_ns] = "validation"
     for kind in ("callback", "checkpoint", "validation"):
         for name, group in run.phases.of(kind).items():
             if len(group) and not group.joined:
@@ -161,11 +162,6 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
     if len(highest) > 1:
         peaks_shown["peak_by_phase"] = ", ".join(f"{size(peaks[phase])} in {phase}" for phase in highest[:PHASES_SHOWN])
     return peaks_shown
-
-
-def _in_validation(run: Run) -> bool:
-    """Return whether the last steps were those of a validation."""
-    return len(run.validation) > 0 and int(run.validation["start_ns"][-1]) >= int(run.steps["end_ns"].max())
 
 
 def _killed(run: Run, limits: Limits) -> Findings:

@@ -28,16 +28,18 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         span_ns = max(1, run.present_in(where))
         # Compiling the test function happens once, however long the run gets.
         again = usual_ns(np.maximum(validations["self_ns"] - _compiling_ns(run, validations), 0))
-        if 100 * again < limits["validation_idle_pct"] * span_ns:
+        # What an outlier took longer, no other takes: it is no part of the usual time either.
+        usual_span_ns = max(1, span_ns - took + again)
+        if 100 * again < limits["validation_idle_pct"] * usual_span_ns:
             continue
         lost, active = lost_in(run, validations, where)
         if _holds_steps(run):
             if active is None:
                 continue  # unknown how much of it was validation
             again, took = round(lost * again / max(1, took)), lost
-        is_long, idle_again = 100 * again >= limits["validation_pct"] * span_ns, round(lost * again / max(1, took))
+        is_long = 100 * again >= limits["validation_pct"] * usual_span_ns
         fired = ("validation_pct", "lost_pct") if is_long else ("validation_idle_pct",)
-        idle = lost if is_long else 0 if active is None else idle_again
+        idle = lost if is_long else 0 if active is None else round(lost * again / max(1, took))
         if 100 * idle < limits[fired[-1]] * span_ns:
             continue  # the GPU was at work most of the time, or was not sampled
         measure = host.Validations(run, validations.count, took, run.validation.total("wait_ns"), span_ns)
