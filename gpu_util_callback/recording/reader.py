@@ -369,9 +369,7 @@ class Recording(RecordingFiles):
     def account(self) -> AccountFacts:
         """The host account (see `summary.Account`); from damaged rows, without its parts."""
         stored = self.facts.get("account")
-        if stored is not None:
-            return stored
-        return self._cached("account", self._account_of_rows)
+        return stored if stored is not None else self._cached("account", self._account_of_rows)
 
     def _account_of_rows(self) -> AccountFacts:
         """Return the account of all rows, without parts that are longer than the recording."""

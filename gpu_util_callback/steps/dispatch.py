@@ -118,6 +118,8 @@ _GRADIENTS = frozenset({"grad", "grads", "gradients"})
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 # Functions of TensorFlow and JAX that a compiled step calls, mostly on a thread of the runtime's, to call Python.
 _CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
+# Functions of transformers that join what the model returned for a validation's batches so far to that of the next.
+_JOINS = frozenset({"EvalLoopContainer.add", "nested_concat"})
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
 _A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
@@ -309,7 +311,8 @@ class DispatchWatch:
         self._loop = loop
         self._operations = operations
         self._samples = 0
-        self._between: Counter[str] = Counter()  # samples between steps, by what they were in; "" = all
+        # Samples between steps, by what they were in; "" = all.
+        self._between = Counter(dict.fromkeys(("", "_predict", "_predict_set_up", "_input", "_joining"), 0))
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._own: Counter[str] = Counter()
@@ -491,21 +494,19 @@ class DispatchWatch:
     def _look_between(self) -> None:
         """Sample the stack between two steps: in `model.predict`, its set-up, an iterator, or another function."""
         seen: set[str] = {""}
-        sets_up_call, in_iterator = False, False
+        sets_up_call = False
         function: CodeType | None = None  # the outermost one that no step is in
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
             own = code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user"
             if own or path_of(code).endswith(tuple(EXCHANGES)):
                 function = code if code.co_name != "<module>" else function
-            in_iterator |= delivers(code)
+            seen |= {"_input"} if delivers(code) else {"_joining"} if code.co_qualname in _JOINS else set()
             if code.co_name == "predict" and "keras/src/" in path_of(code):
                 seen |= {"_predict", "_predict_set_up"} if sets_up_call else {"_predict"}
             sets_up_call |= sets_up(code)
         if self._working():
             return  # it went on meanwhile
-        if in_iterator and "_predict" not in seen:
-            seen.add("_input")
-        self._between.update(seen)
+        self._between.update(seen - {"_input"} if "_predict" in seen else seen)
         if function is not None:
             self._between_functions[function] += 1
 
@@ -622,7 +623,7 @@ class DispatchWatch:
             "at_place": place[0][1] if place else 0,
             "function": name if usual else None,
             **(self._operations.facts() if self._operations is not None else {}),
-            **{f"between{part}": self._between[part] for part in ("", "_predict", "_predict_set_up", "_input")},
+            **{f"between{part}": count for part, count in self._between.items()},
             "between_function": name_of(between[0][0]) if between else None,
             "between_in_function": between[0][1] if between else 0,
             "called": name_of(called[0][0]) if called else None,

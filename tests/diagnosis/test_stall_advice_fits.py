@@ -17,6 +17,7 @@ from gpu_util_callback.words import what_to_do
 
 LIGHTNING = LOOP | {"trainer": "lightning"}
 HUGGING_FACE = LOOP | {"trainer": "transformers"}
+JOINING, FORWARD, FEW = ({"between": n, "between_joining": joining} for n, joining in ((135, 110), (135, 30), (4, 4)))
 
 # cause: run, in the code ("" = no line), never in the code
 RUNS = {
@@ -63,6 +64,13 @@ RUNS = {
         # A trainer's user has no monitor.
         (phases("validation", "validation", 1, **LIGHTNING), "Trainer(..., check_val_every_n_epoch=", "monitor"),
         (phases("validation", "validation", 1, **HUGGING_FACE), 'eval_strategy="steps", eval_steps=', "monitor"),
+        (
+            phases("validation", "validation", **HUGGING_FACE, dispatch=JOINING),
+            "preprocess_logits_for_metrics=",
+            "eval_",
+        ),
+        (phases("validation", "validation", **HUGGING_FACE, dispatch=FORWARD), "eval_steps=", "preprocess"),
+        (phases("validation", "validation", **HUGGING_FACE, dispatch=FEW), "eval_steps=", "preprocess"),
         (hooks("checkpoint", **LIGHTNING), "ModelCheckpoint(..., every_n_train_steps=100)", "monitor"),
         (hooks("checkpoint", **HUGGING_FACE), 'save_strategy="steps", save_steps=100)', "monitor"),
         (hooks("checkpoint", **LOOP), 'if step % 100 == 0:\n    with monitor.phase("checkpoint")', "epoch"),

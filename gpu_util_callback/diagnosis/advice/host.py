@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holdin
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import batch_memory
 from gpu_util_callback.diagnosis.rule import Advice
-from gpu_util_callback.diagnosis.thresholds import A_FEW, A_QUARTER, A_TENTH, DOUBLE, MOSTLY, Count
+from gpu_util_callback.diagnosis.thresholds import A_FEW, A_QUARTER, A_TENTH, DOUBLE, MIN_SAMPLES, MOSTLY, Count
 from gpu_util_callback.recording.manifest_facts import InputDrop, SourceBlockingCall
 from gpu_util_callback.words import duration, ordinal
 
@@ -116,12 +116,6 @@ class Validations:
         return self.batches / self.set_batches if self.set_batches else 0.0
 
     @property
-    def meant_samples(self) -> str:
-        """The mistake behind several passes, in words; "" where the count is not that of the samples."""
-        samples = self.run.fit.get("validation_set_samples")
-        return " validation_steps counts batches, not samples." if samples == self.batches else ""
-
-    @property
     def dropped(self) -> InputDrop | None:
         """The skip of the validation pipeline that drops most samples which were made for it; None without one."""
         skips = [drop for drop in drops_of(self.run, "validation") if drop["stage"] == "skip"]
@@ -159,11 +153,6 @@ class Validations:
         return min(TIMES_AS_LARGE, *rooms, self.batches // A_FEW) if size else 0
 
     @property
-    def larger_batch(self) -> int:
-        """Samples of so large a batch."""
-        return self.larger * int(self.run.fit["validation_batch_size"])
-
-    @property
     def factor(self) -> int:
         """Epochs between validations with which they take a tenth of the time, and some remain."""
         return max(2, min(self._times_less, self.total // LEFT))
@@ -171,9 +160,8 @@ class Validations:
     @property
     def every(self) -> str:
         """`factor` in words: "every 5th epoch"."""
-        if self.run.custom_loop and not in_epochs(self.run, self.count):
-            return f"{self.factor} times less often"
-        return f"every {ordinal(self.factor)} epoch"
+        in_steps = self.run.custom_loop and not in_epochs(self.run, self.count)
+        return f"{self.factor} times less often" if in_steps else f"every {ordinal(self.factor)} epoch"
 
     @property
     def steps(self) -> int:
@@ -185,6 +173,12 @@ class Validations:
         """Share of a validation that its batches take, without its beginning and its end."""
         spent = self.run.validation.total("duration_ns")
         return min(1.0, spent / max(1, self.took_ns))
+
+    @property
+    def joining(self) -> float:
+        """Share of the stack samples between steps that were in joining the outputs of its batches."""
+        dispatch = self.run.fit.get("dispatch") or {}
+        return (dispatch.get("between_joining") or 0) / max(MIN_SAMPLES.default, dispatch.get("between") or 0)
 
     @property
     def known_less_often(self) -> str:
@@ -203,6 +197,8 @@ def _fewer_steps(validations: Validations) -> str:
     return f"model.fit(..., validation_steps={validations.steps}{size})"
 
 
+_MEANT_SAMPLES = " validation_steps counts batches, not samples."
+_ITEMS = "[val_dataset[i] for i in range(len(val_dataset))]"
 # The same samples more than once, or for nothing: whatever else takes time, these need none of it.
 VALIDATION_AGAIN = (
     Entry(
@@ -210,7 +206,7 @@ VALIDATION_AGAIN = (
         when=lambda v: not v.run.custom_loop and v.passes >= DOUBLE,
         says=lambda v: (
             f"{v.takes}. Each validation has {v.batches:,} batches of a set of {v.set_batches:,}: it reads the set "
-            f"{v.passes:.0f} times.{v.meant_samples}"
+            f"{v.passes:.0f} times.{_MEANT_SAMPLES * (v.run.fit.get('validation_set_samples') == v.batches)}"
         ),
         remedy="Read it once",
         code="model.fit(..., validation_steps={set_batches})",
@@ -288,13 +284,7 @@ VALIDATION_DATA = (
         says="{waits}.",
         asks="Are its batches the same every time, and do they fit into memory?",
         remedy="Make them once, before training",
-        code=lambda v: (
-            "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]"
-            if "pydataset" in v.kind and v.run.custom_loop
-            else "val_dataset = list(val_dataset)"
-            if v.run.custom_loop
-            else ""
-        ),
+        code=lambda v: f"val_dataset = {_ITEMS if 'pydataset' in v.kind else 'list(val_dataset)'}" * v.run.custom_loop,
         saves=lambda v: v.waiting * (1 - 1 / v.total),
         proof="validation_kept",
     ),
@@ -302,12 +292,24 @@ VALIDATION_DATA = (
 # Four times 625 batches of 32 took 4.9 to 32 s, of 256 samples 2.3 to 8.8 s: a small model, TensorFlow and PyTorch.
 VALIDATION_BATCHES = (
     Entry(
+        "joined outputs",
+        untried="it is about what metrics need",
+        when=lambda v: v.run.trainer == "transformers" and v.joining >= MOSTLY,
+        says="{takes}, most of it in joining all that the model returns for each batch.",
+        asks="Do the metrics need the logits alone, not hidden states or attentions (output_hidden_states=True)?",
+        remedy="Keep those only",
+        code="Trainer(..., preprocess_logits_for_metrics="
+        "lambda logits, labels: logits[0] if isinstance(logits, tuple) else logits)",
+        saves=lambda v: v.joining,
+        proof="blind/seventh/hidden_states",
+    ),
+    Entry(
         "larger batches",
         when=lambda v: v.kind == "numpy" and not v.run.custom_loop and v.larger >= DOUBLE,
         says="{takes}, in {batches} batches.",
         asks="Is it faster in batches {larger} times as large?",
         remedy="Validate in those",
-        code="model.fit(..., validation_batch_size={larger_batch})",
+        code=lambda v: f"model.fit(..., validation_batch_size={v.larger * int(v.run.fit['validation_batch_size'])})",
         saves=lambda v: v.per_batch * MOSTLY,
         proof="validation_small_batches",
     ),
@@ -350,15 +352,12 @@ VALIDATION_LIMITS = (Entry("time", says=lambda v: f"{v.takes}.{f' {v.waits}.' if
 
 def advise_validations(validations: Validations) -> Advice:
     """Return advice for validations that take a good part of the time."""
-    again = choose(VALIDATION_AGAIN, validations)
-    if again is not None:
-        return replace(again, leaves_out=True)
-    advice = choose(VALIDATION_DATA, validations) if validations.waiting > A_QUARTER else None
-    advice = advice or choose(VALIDATION_BATCHES, validations)
-    if advice is not None:
-        return advice
-    advice = choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)
-    return replace(advice, leaves_out=True)
+    again, waits = choose(VALIDATION_AGAIN, validations), validations.waiting > A_QUARTER
+    quicker = (waits and choose(VALIDATION_DATA, validations)) or choose(VALIDATION_BATCHES, validations)
+    if again is None and quicker is not None:
+        return quicker
+    less = again or choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)
+    return replace(less, leaves_out=True)
 
 
 PREDICT_ADVICE = Advice(

@@ -273,9 +273,9 @@ def _indexed_at_once(wait: InputWait) -> str:
 
 def _beside_steps(wait: InputWait) -> bool:
     """Return whether batches are made while steps run, and not in turns with them."""
-    if "pydataset" in wait.kind:
-        return wait.run.framework == "tensorflow" or wait.workers > 1
-    return wait.workers > 0
+    return wait.workers > ("pydataset" in wait.kind) or (
+        "pydataset" in wait.kind and wait.run.framework == "tensorflow"
+    )
 
 
 def _prepared(wait: InputWait) -> str:

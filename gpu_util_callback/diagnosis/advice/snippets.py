@@ -338,9 +338,8 @@ _SAVE_LAST = {
 def usual_period(steps: float, times: float) -> int:
     """Return the roundest distance in steps of what may come so many times in so many steps, at the first or later."""
     usual, least, most = steps / times, steps / (times + 1), (steps - 1) / max(1.0, times - 1)
-    if usual < 1 or (usual == round(usual) and times > A_FEW):
-        return max(1, round(usual))
-    return roundest(least, most)
+    is_exact = usual < 1 or (usual == round(usual) and times > A_FEW)
+    return max(1, round(usual)) if is_exact else roundest(least, most)
 
 
 def roundest(above: float, most: float) -> int:
@@ -366,11 +365,8 @@ def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = F
         if last:
             return f"def on_train_end(self, *_, **__): ...  # what {phase} does now"
         return _in_trainer(run, phase, factor if epochs else 0, steps)
-    if epochs:
-        when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
-    else:
-        when = f"step == {total - 1}" if last else f"step % {steps} == 0"
-    return _only_if(when, phase)
+    name, end, every = ("epoch", count, factor) if epochs else ("step", total, steps)
+    return _only_if(f"{name} == {end - 1}" if last else f"{name} % {every} == 0", phase)
 
 
 def at_steps(run: Run, phase: str, steps: int) -> str:
