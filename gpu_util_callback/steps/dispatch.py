@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import dis
 import functools
 import inspect
@@ -772,15 +771,17 @@ class OperationCount:
 
     def step(self, batch: object) -> bool:
         """Begin a step with this batch, and return whether more are to be counted; on the training thread."""
-        for name, read in self._readers.items():
-            now, before = None, self._before.get(name)
-            with contextlib.suppress(Exception):  # a version that counts elsewhere, or a process without ranks
-                now = read(batch)
+        for name in self._readers:
+            before = self._before.get(name)
+            try:
+                now = self._readers[name](batch)
+            except Exception:  # a version that counts elsewhere, or a process without ranks
+                now = None
             if now is not None and before is not None and now >= before:
                 self._counted[name].append(now - before)
+                if len(self._counted[name]) >= self._MOST:
+                    self._readers = {}
             self._before[name] = now
-        if any(len(counted) >= self._MOST for counted in self._counted.values()):
-            self._readers = {}
         return bool(self._readers)
 
     def facts(self) -> dict[str, int | None]:
