@@ -129,7 +129,7 @@ HIDDEN = {
     "xid",
     "lost",
     "python_blocks",
-    "process_address_space_bytes",  # of older recordings
+    "process_address_space_bytes",
     "allocator_live_allocations",
 }
 UNITS = (

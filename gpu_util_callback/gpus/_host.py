@@ -60,6 +60,7 @@ class Host:
             "process_read_bytes_per_s",
             "process_write_bytes_per_s",
             "process_held_bytes",
+            "process_address_space_bytes",
             "python_blocks",
             "workers",
             "workers_memory_bytes",
@@ -137,6 +138,7 @@ class Host:
             rate = self._rate("process_cpu", answer[0])
             row["process_cpu_pct"] = 100 * rate
             row["process_memory_bytes"] = float(answer[1].rss)
+            row["process_address_space_bytes"] = float(answer[1].vms)
             row["process_threads"] = float(answer[2])
         io = self._try("process I/O", lambda: self._process.io_counters())
         if io is not None:
@@ -257,6 +259,7 @@ def host_facts(root: str = "/") -> dict[str, object]:
     system: "Linux", "WSL", "Windows", "Darwin". cpu: the name of its model. cpu_float16: whether
     the CPU computes in float16, beyond storing it. cpus_allowed: the CPUs this process may run on.
     cpu_quota: cores' worth of time its control group may use (a container's `--cpus`).
+    address_space_limit_bytes: `ulimit -v`.
     """
     groups = control_groups(Path(root))
     quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
@@ -274,6 +277,7 @@ def host_facts(root: str = "/") -> dict[str, object]:
         "cpus_allowed": cpus_allowed(),
         "cpu_quota": min(quotas, default=None),
         "memory_limit_bytes": min(limits, default=None),
+        "address_space_limit_bytes": _address_space_limit(),
         "memory_total_bytes": total_bytes,
     }
 
@@ -296,3 +300,14 @@ def _cpu(root: Path) -> dict[str, str | bool | None]:
         elif name.strip() in ("flags", "Features"):
             facts["cpu_float16"] = not _FLOAT16.isdisjoint(value.split())
     return facts
+
+
+def _address_space_limit() -> int | None:
+    """Return the limit on this process's address space in bytes; None without one."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except (ImportError, ValueError, OSError):  # Windows has none
+        return None
+    return None if limit == resource.RLIM_INFINITY else limit

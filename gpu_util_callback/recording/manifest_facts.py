@@ -397,6 +397,7 @@ class Machine(TypedDict, total=False):
     cpu_quota: Number
     memory_total_bytes: Count
     memory_limit_bytes: Annotated[int, Within(0, MOST_NS)]
+    address_space_limit_bytes: Annotated[int, Within(0, MOST_NS)]
 
 
 class OutOfMemoryFacts(TypedDict, total=False):
@@ -658,7 +659,7 @@ class HostMemory(TypedDict, total=False):
 
     peak_bytes: Required[Number]  # of this process: what the kernel cannot take back
     limit_bytes: Required[Number | None]
-    limited_by: Required[str | None]  # container or machine
+    limited_by: Required[str | None]  # container, ulimit -v or machine
 
 
 class GpuMemory(TypedDict, total=False):

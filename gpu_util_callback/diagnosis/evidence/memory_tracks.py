@@ -15,6 +15,7 @@ TRACKED = {
         "workers_memory_bytes",
         "container_memory_bytes",
         "memory_available_bytes",
+        "process_address_space_bytes",
         "python_blocks",
         "workers",
     ),

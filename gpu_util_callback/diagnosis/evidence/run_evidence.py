@@ -305,6 +305,7 @@ class Run(Gauges):
         """The lowest limit of the host's memory, bytes, and what sets it."""
         limits = {
             "container": self.machine.get("memory_limit_bytes"),
+            "ulimit -v": self.machine.get("address_space_limit_bytes"),
             "machine": self.machine.get("memory_total_bytes"),
         }
         return min(((limit, name) for name, limit in limits.items() if limit), default=None)

@@ -137,7 +137,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     if growth is None:
         return None
     since_ns = int(np.interp(growth.onset, steps_done, times))
-    room = _room(run, group, growth)
+    room = _room(run, group, column, growth)
     room_bytes = None if room is None else max(0.0, room.left)
     taken_pct = 0.0 if room_bytes is None else 100 * growth.grown / (room_bytes + growth.grown)
     if not _grows_past_an_epoch(run, growth, steps, low) and (
@@ -204,7 +204,7 @@ def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
     return per_epoch is None or room_bytes > growth.per_step * max(0, per_epoch - run.end_step)
 
 
-def _room(run: Run, group: str, growth: Growth) -> _Room | None:
+def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
     """Return how much more the memory can grow, and the limit that stops it."""
     if group != "host":
         return _room_on_gpu(run, group, growth)
@@ -223,6 +223,9 @@ def _room(run: Run, group: str, growth: Growth) -> _Room | None:
     available = run.memory.get("host:memory_available_bytes")
     if available is not None and len(available):
         rooms.append(_Room(available.of_late[0], "the machine's memory"))
+    space, used_space = run.machine.get("address_space_limit_bytes"), reached("process_address_space_bytes")
+    if space is not None and used_space is not None and column.startswith("process"):
+        rooms.append(_Room(space - used_space, "the limit of `ulimit -v`"))
     return min(rooms, default=None)
 
 
