@@ -124,6 +124,14 @@ def looped(aside: float, calls="gc.collect", gpus=(), learned=False, **steps) ->
     return run
 
 
+@pytest.mark.parametrize("calls", ["np.array", "numpy.asarray", "torch.tensor"])
+def test_an_array_made_in_each_step_is_kept_rather_than_made_seldom(calls):
+    """The step works on it: what it takes to draw from a replay's priorities cannot be left out."""
+    [span] = looped(0.8, calls).findings("host_stall")
+    assert span["advice"]["question"] and span["saves_s"] == 0 and not span["advice"]["code"]
+    assert "keep them in an array" in span["advice"]["text"] and "10th" not in span["advice"]["text"]
+
+
 @pytest.mark.parametrize("calls", ["gc.collect", "copy.deepcopy", "confusion", OWN_PYTHON])
 def test_they_are_named_with_their_line(calls):
     run = looped(0.8, calls)

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.input_wait import brief
+from gpu_util_callback.diagnosis.advice.input_work import MAKES_ARRAY
 from gpu_util_callback.diagnosis.advice.snippets import at_steps, in_loop, steps_an_epoch, usual_period
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -537,15 +538,17 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
     slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
     if calls.get("learned"):
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")
-    return Advice(
-        f"{says}{slow} Does training go on the same where it is left out of most steps? If so, do it every "
-        f"{ordinal(SELDOM)} step.",
-        f"if step % {SELDOM} == 0: ...  # {call}",
-        at_line * (1 - 1 / SELDOM),
-        question=True,
-        leaves_out=True,
-        proof="step_statistics",
-    )
+    if re.search(MAKES_ARRAY, call):
+        asks = f"Does {call} get Python's numbers, such as a list or a deque? It goes through them one by one"
+        return Advice(f"{says} {asks}: keep them in an array, and change that in place.", question=True)
+    return leave_out(f"{says}{slow}", f"...  # {call}", at_line, proof="step_statistics")
+
+
+def leave_out(says: str, code: str, share: float, otherwise: str = "", proof: str = "") -> Advice:
+    """Return advice to leave out of most steps what a share (0-1) of the lost time passes in, if it may be."""
+    often = f"If so, do it every {ordinal(SELDOM)} step{otherwise}."
+    text, code = f"{says} {_AS_BEFORE[:-1]} of most steps? {often}", f"if step % {SELDOM} == 0: {code}"
+    return Advice(text, code, share * (1 - 1 / SELDOM), question=True, leaves_out=True, proof=proof)
 
 
 def _called_back(calls: PythonInSteps, part: str) -> Advice:

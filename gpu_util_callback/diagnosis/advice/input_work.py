@@ -36,6 +36,7 @@ class LineWork:
 
 
 ONCE = "once, before training"
+MAKES_ARRAY = r"^(\S+\.)?(tensor|as_tensor|FloatTensor|LongTensor|array|asarray|convert_to_tensor)\b"
 _BY_REASON = (
     LineWork("it waits for a lock", "Hold that only around what it protects, or give each worker its own", slow="lock"),
     LineWork(
@@ -121,7 +122,7 @@ Give it a whole batch, or all samples {ONCE}
 ^(datasets|pyarrow)\.
 each row is decoded and formatted by itself
 Ask for the rows of a batch at once (dataset[rows]), or compute {ONCE} with map(..., batched=True)
-^(\S+\.)?(tensor|as_tensor|FloatTensor|LongTensor|array|asarray|convert_to_tensor)\b
+{MAKES_ARRAY}
 it makes an array of a list, number by number
 Make NumPy arrays of the data once, and join parts of these by np.stack
 """

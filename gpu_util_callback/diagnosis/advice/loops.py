@@ -1,6 +1,6 @@
 """Advice on a loop of the user's own: time that nothing names between its steps, or in some of them."""
 
-from gpu_util_callback.diagnosis.advice.callbacks import SELDOM
+from gpu_util_callback.diagnosis.advice.callbacks import leave_out
 from gpu_util_callback.diagnosis.advice.snippets import roundest
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.evidence.script import StackSamples
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import DOUBLE, MOSTLY
 from gpu_util_callback.recording.manifest_facts import Dispatch
-from gpu_util_callback.words import capitalized, duration, ordinal, percent
+from gpu_util_callback.words import capitalized, duration, percent
 
 # Places of time between the steps of a loop; another is "about every 20 steps".
 AFTER_EPOCHS, EACH_STEP = "after each epoch", "between the steps"
@@ -101,7 +101,5 @@ def in_each_step(at: str, share: float, of_jax: bool) -> Advice:
     says, code = f"{percent(100 * share)} of the steps' time passes in {at}", f"{at.partition(' (')[0]}(...)"
     if of_jax:  # the thread hands the compiled step over
         says += ", which starts operations one by one, and may wait there for the compiled step that came before"
-    often = f"every {ordinal(SELDOM)} step{', or within the compiled step' * of_jax}"
-    text = f"{says}. Does training go on the same where it is left out of most steps? If so, do it {often}."
-    proof, saves = "blind/sixth/layer_norms" if of_jax else "step_statistics", 1 - 1 / SELDOM
-    return Advice(text, f"if step % {SELDOM} == 0: {code}", saves, question=True, leaves_out=True, proof=proof)
+    within, proof = ", or within the compiled step" * of_jax, "blind/sixth/layer_norms" if of_jax else "step_statistics"
+    return leave_out(f"{says}.", code, 1.0, within, proof)
