@@ -268,7 +268,15 @@ WORK = (
     ({"library": "PIL", "in_library": 18}, "store the smaller results", False),
     ({"called": "self.db.execute"}, "one query", False),
     ({"called": "requests.get"}, "copy the data to a local disk once", False),
-    ({"called": "time.sleep"}, "leave the pause out", False),
+    ({"called": "pyarrow.ParquetFile.read_row_group"}, "let a chunk hold what is asked for together", False),
+    ({"called": "np.stack result read"}, "it reads and unpacks chunks", False),
+    ({"called": "zarr.Array.__getitem__"}, "keep chunks that were read", False),
+    ({"called": "pandas.read_parquet"}, "read it once, before training", False),
+    ({"called": "numpy.setdiff1d"}, "draw a few, and again those that do not fit", False),
+    ({"called": "numpy.isin"}, "sort them once, before training", False),
+    ({"called": "scores.argsort"}, "it sorts or compares whole arrays", False),
+    ({"called": "numpy.convolve"}, "use scipy.signal.fftconvolve", False),
+    ({"called": "scipy.correlate2d"}, "it convolves directly", False),
     ({"called": "sklearn.StandardScaler.transform"}, "give it a whole batch", False),
     ({"called": "datasets.Dataset.__getitem__"}, "dataset[rows]", False),
     ({"called": "torch.tensor"}, "make NumPy arrays of the data once", False),
@@ -277,7 +285,7 @@ WORK = (
 INPUTS = (LOOP, DATALOADER | {"input_workers": 0}, {**DATASET, "framework": JAX})
 
 
-@pytest.mark.parametrize(("case", "given"), list(zip(WORK, [*INPUTS] * 7, strict=False)))
+@pytest.mark.parametrize(("case", "given"), list(zip(WORK, [*INPUTS] * 10, strict=False)))
 def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
     """Seen: rows of a JAX array stacked one by one, and a teacher's predict a batch, got "make a batch cheaper"."""
     at, says, promises = case
@@ -288,3 +296,18 @@ def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
     advice = finding["advice"]
     assert says.lower() in advice["text"].lower() and LINE in advice["text"]
     assert bool(finding["saves_s"]) == promises
+
+
+@pytest.mark.parametrize(
+    ("framework", "facts"),
+    [(JAX, {}), (TENSORFLOW, {}), (JAX, {"input_kind": "generator", "input_class": "series"}), (JAX, LOOP)],
+)
+def test_a_function_that_waits_for_threads_which_compute_needs_no_more_of_them(framework, facts):
+    """Seen: a library unpacked chunks on both cores while `__getitem__` waited, and ten threads were promised 4.6."""
+    given = {"framework": framework, "epochs": 4, "gpus": [], "machine": MACHINE, **DATASET, **facts}
+    run = waits(**given, input_calls=[CALL | {"cpu_ms": 1.0, "queued_ms": 0.8}])
+    idle, busy = (found(run, "input_bound", {"process_cpu_pct": own, "cpu_pct": own / 2}) for own in (5, 185))
+    assert "workers=" in idle["advice"]["code"].replace(" ", "") or "Pooled" in idle["advice"]["code"]
+    assert idle["saves_s"] > 0 or idle["advice"]["question"]
+    assert "in parallel" not in busy["advice"]["text"] and "several" not in busy["advice"]["text"]
+    assert "network" not in busy["advice"]["text"] and busy["saves_s"] == 0

@@ -405,10 +405,8 @@ class InputWait:
     @property
     def fits_memory(self) -> bool | None:
         """True if the batches of a pass fit into this machine's memory; None = unknown."""
-        machine = self.run.machine
-        memory = machine.get("memory_limit_bytes") or machine.get("memory_total_bytes")
-        size = self.pass_bytes
-        return None if size is None or not memory else size <= MOSTLY * memory
+        size, limit = self.pass_bytes, self.run.host_limit
+        return None if size is None or limit is None else size <= MOSTLY * limit[0]
 
     @property
     def asked_room(self) -> str:
@@ -485,11 +483,9 @@ class InputWait:
             return capitalized(self.cores.busy)
         if self.workers > 1:
             return f"{maker} has {self.workers} workers, as many as this machine can use"
-        if self.waits is True:
-            return f"{maker} makes one batch at a time, and mostly waits"
         if self.waits is False:
             return f"{maker} computes in Python, which runs one thread at a time"
-        return f"{maker} makes one batch at a time"
+        return f"{maker} makes one batch at a time{', and mostly waits' * (self.waits is True)}"
 
     @property
     def limit(self) -> str:
@@ -500,8 +496,6 @@ class InputWait:
         if self.cores.full and self.waits is not True:
             mine = self.stage is not NO_STAGE and not self.cores.others_compute
             return self.cores.busy + (f", most with {who}" if mine else "")
-        if self.waits is True and self.stage is not NO_STAGE:
-            return f"the stage {who} mostly waits, for files or a network"
         if self.waits is False and (self.calls.slowest or "py_function" in self.stage.flags):
             return f"the Python code of {self.call_name} runs one thread at a time"
         if self.stage is not NO_STAGE:

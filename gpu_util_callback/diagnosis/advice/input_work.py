@@ -86,6 +86,15 @@ _BY_REASON = (
 )
 # Three lines each: a pattern of what is called, what that does, and what to do in its place. The first one counts.
 _BY_CALL = rf"""
+^(zarr|numcodecs|blosc2?|tensorstore|pyarrow|fastparquet|h5py\.Dataset)\.|\b(result read$|read_(parquet|row_g|feather))
+it reads and unpacks chunks, or groups of rows, each time
+Read it {ONCE}, keep chunks that were read, or let a chunk hold what is asked for together (or shuffle within chunks)
+^(numpy\.)?(setdiff1d|setxor1d|union1d|intersect1d|isin|in1d|unique|argsort|lexsort)\b|\w\.(sort|argsort|unique)\b
+it sorts or compares whole arrays
+Sort them {ONCE} (np.searchsorted or a mask answers for a few), or draw a few, and again those that do not fit
+^numpy\.(convolve|correlate)\b|\b(convolve|correlate)[12]d\b
+it convolves directly, so that the time grows with the product of both lengths
+Use scipy.signal.fftconvolve where both are long, or convolve whole batches on the accelerator
 ^(zipfile|gzip|tarfile|bz2|lzma|numpy\.NpzFile|h5py)\b|\bzlib\.
 it opens or unpacks an archive
 Open it once in each process, and unpack it once (arrays as .npy, of which np.load(..., mmap_mode="r") reads parts)
@@ -110,16 +119,13 @@ Read the rows of a batch by one query, or all of them once into arrays; a column
 ^(requests|urllib\w*|http|httpx|aiohttp|boto\w*|s3fs|gcsfs|fsspec|google|socket|ssl)\.
 it waits for a network
 Copy the data to a local disk once, or fetch ahead in several threads
-\bsleep\b
-it sleeps
-Leave the pause out, or let several workers pause at a time
 ^scipy\.\w*(Index|csc|csr|coo|lil|sparse)
 it takes rows out of a sparse matrix
 Store it by rows once (matrix.tocsr()), and take all rows of a batch at a time
 ^(sklearn|scipy|statsmodels|pywt)\.
 each call checks and copies its arguments
 Give it a whole batch, or all samples {ONCE}
-^(datasets|pyarrow)\.
+^datasets\.
 each row is decoded and formatted by itself
 Ask for the rows of a batch at once (dataset[rows]), or compute {ONCE} with map(..., batched=True)
 {MAKES_ARRAY}

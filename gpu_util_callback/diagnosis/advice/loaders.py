@@ -18,7 +18,7 @@ from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, AGAIN, MOSTLY, Constant
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, AGAIN, MOSTLY, THREE_QUARTERS, Constant
 from gpu_util_callback.recording.manifest_facts import InputFile
 from gpu_util_callback.words import percent
 
@@ -75,7 +75,10 @@ class Workers:
             count = min(count, max(1, int(wait.workers + wait.cores.spare)))
         least = 0.0
         if not self.processes:
-            least = wait.interpreter_ms(wait.python_ms)
+            # A function may wait for threads that a library or a pool of its own computes on.
+            # PyTorch's threads spin, which is no computation.
+            computed_ms = 0.0 if wait.run.framework == "torch" else wait.cores_ms() / THREE_QUARTERS
+            least = max(wait.interpreter_ms(wait.python_ms), computed_ms)
         elif not wait.workers and wait.cores.own is not None:
             least = wait.cores_ms()
         handing_ms = 0.0
@@ -316,9 +319,8 @@ def _reads_rows(wait: InputWait) -> str:
 
 def _fits(wait: InputWait) -> bool | None:
     """Return whether the array of the file fits into a quarter of the memory; None = its size is not known."""
-    file, machine = _array_file(wait), wait.run.machine
-    memory = machine.get("memory_limit_bytes") or machine.get("memory_total_bytes")
-    return None if file is None or not memory else file["bytes"] <= A_QUARTER * memory if "bytes" in file else None
+    file, limit = _array_file(wait), wait.run.host_limit
+    return None if limit is None or file is None or "bytes" not in file else file["bytes"] <= A_QUARTER * limit[0]
 
 
 def _read_whole(wait: InputWait) -> str:
@@ -528,7 +530,7 @@ def _more(wait: InputWait) -> Workers:
 
 def _one_at_a_time(wait: InputWait) -> str:
     """Return the time that a single maker of batches takes for one, as a sentence without its full stop."""
-    takes = brief(wait.arrives_ms) + ", mostly waiting for files or the network" * (wait.waits is True)
+    takes = brief(wait.arrives_ms) + ", mostly waiting" * (wait.waits is True)
     return f"{wait.maker} builds one batch at a time ({takes}); the model needs one every {brief(wait.needed_ms)}"
 
 
