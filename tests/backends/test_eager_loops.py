@@ -202,6 +202,8 @@ def test_a_look_between_the_steps_names_the_outermost_function_that_holds_no_ste
     module, loop, train = (made_in("/home/me/train.py", name) for name in ("<module>", "main", "train"))
     inner, test = made_in("/home/me/metrics.py", "accuracy"), made_in("/home/me/train.py", "test")
     library = made_in("site-packages/torch/nn/modules/module.py", "_call_impl")
+    joins = made_in("site-packages/transformers/trainer_pt_utils.py", "nested_concat")
+    evaluates = made_in("site-packages/transformers/trainer.py", "evaluate")
     looks = [
         (True, [library, train, loop]),
         (False, [library, inner, test, loop]),
@@ -209,6 +211,7 @@ def test_a_look_between_the_steps_names_the_outermost_function_that_holds_no_ste
         (False, [train, loop]),  # of its own
         (False, [library, loop, module]),
         (False, [test, module]),  # not below the loop
+        (False, [library, joins, evaluates, loop]),
     ]
     stacks, working = [stack for _, stack in looks], [step for step, _ in looks for _ in range(2)]
     monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stacks.pop(0)})
@@ -217,7 +220,8 @@ def test_a_look_between_the_steps_names_the_outermost_function_that_holds_no_ste
     for _ in looks:
         watch.look()
     facts = watch.facts()
-    assert (facts["between"], facts["between_function"], facts["between_in_function"]) == (5, "test", 3)
+    assert (facts["between"], facts["between_function"], facts["between_in_function"]) == (6, "test", 3)
+    assert (facts["between_joining"], facts["between_input"]) == (1, 0)
 
 
 def test_a_look_keeps_no_frame_alive():
