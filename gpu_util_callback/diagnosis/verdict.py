@@ -174,8 +174,9 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     gains = _promise_or_limit(lead, findings, wall_s, script, it)
     compile_s = run.account["time_s"].get("compile", 0.0)
     compiling = rule.part != "compile" and compile_s > max(lost_s, A_TENTH * wall_s)
-    also = f" {duration(compile_s)} went into compiling." if compiling else ""
-    return f"{loss}{gains}{also}{_unknown_too(findings)}"
+    also = f" {duration(compile_s)} went into compiling." * compiling
+    others = _cores_of_others(run) if rule.between_steps else ""
+    return f"{loss}{gains}{also}{f' {others}.' * bool(others)}{_unknown_too(findings)}"
 
 
 def _of_small_costs(run: Run, findings: Sequence[Mapping]) -> str:
@@ -183,11 +184,10 @@ def _of_small_costs(run: Run, findings: Sequence[Mapping]) -> str:
     unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
     if unknown is not None:
         return _of_unknown_cost(unknown)
-    unnamed_s = sum(finding["lost_s"] for finding in findings if is_unnamed(finding))
+    lost_s = sum(finding["lost_s"] for finding in findings if is_unnamed(finding))
     wall_s = run.wall_ns / 1e9
-    if shows(run, round(1e9 * min(unnamed_s, wall_s))):
-        passed = f"{duration(unnamed_s)} of {duration(wall_s)} passed"
-        return f"{UNKNOWN}: {passed} outside steps and phases, without a name."
+    if shows(run, round(1e9 * min(lost_s, wall_s))):
+        return f"{UNKNOWN}: {duration(lost_s)} of {duration(wall_s)} passed outside steps and phases, without a name."
     return _healthy(run, NOTHING_LARGE)
 
 

@@ -359,6 +359,22 @@ def test_cores_that_other_programs_keep_are_said_in_place_of_an_all_clear(gpus, 
     assert "Other programs" not in quiet["verdict"]
 
 
+@pytest.mark.parametrize("kind", ["validation", "checkpoint", "callback"])
+def test_cores_that_other_programs_keep_are_said_beside_a_stall(kind):
+    """Seen: two busy processes of others, and validations of half of the time."""
+    run = Generated(seed=1)
+    for _ in range(4):
+        with run.epoch():
+            run.steps(200, step_ms=10)
+            run.phase(kind, 2, name=f"Pictures.{kind}")
+    run.facts["machine"] = {"cpus": 2, "cpus_allowed": 2}
+    full = host_samples(run, process_cpu_pct=45, cpu_pct=98, threads_queued_pct=85)
+    verdict = run.diagnose(samples=run.samples() | full)["verdict"]
+    assert "stalls training: 8.0 s of 16 s." in verdict and " Other programs used 1.5 of the 2 cores, and" in verdict
+    quiet = run.diagnose(samples=run.samples() | host_samples(run, process_cpu_pct=45, cpu_pct=25))
+    assert "stalls training" in quiet["verdict"] and "Other programs" not in quiet["verdict"]
+
+
 @pytest.mark.parametrize(
     "place",
     [
