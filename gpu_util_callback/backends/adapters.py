@@ -16,10 +16,12 @@ from gpu_util_callback.backends.functions import Batches, FirstCall, KerasModel,
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
 from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.backends.inputs import leaves
-from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
+from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount, is_library, path_of
 from gpu_util_callback.steps.frames import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.timeline import Timeline
+
+_LOOPS = frozenset({"map_fn", "while_loop", "fori_loop", "scan", "foldl", "foldr"})  # each runs a function many times
 
 
 class KerasAdapter(WatchingAdapter):
@@ -50,16 +52,14 @@ class KerasAdapter(WatchingAdapter):
 
     def end(self) -> None:
         self._calls.end()
-        for function in (self._train, self._test):
-            if function is not None:
-                function.unwrap()
+        for function in filter(None, (self._train, self._test)):
+            function.unwrap()
 
     def _time_input(self, failed: Failed) -> None:
         """Time the Python functions that make the batches of the fit that is calling us."""
         self._calls.begin()
-        frame = calling_fit()
         try:
-            if frame is not None:
+            if (frame := calling_fit()) is not None:
                 data_adapter, arguments = given_adapter(), frame.f_locals
                 time_fit(self._calls, data_adapter, arguments.get("x"), self.first_batch.note)
                 if type(data_adapter).__name__ == "ArrayDataAdapter":
@@ -70,8 +70,9 @@ class KerasAdapter(WatchingAdapter):
     def facts(self) -> dict[str, Any]:
         model = self._model
         optimizer = getattr(model, "optimizer", None)
-        built = bool(getattr(model, "built", False))
         layers: list[object] = list(getattr(model, "_flatten_layers", list)())
+        codes = {type(of).__name__: getattr(getattr(of, "call", None), "__code__", None) for of in layers}
+        own = {of: _LOOPS & {*code.co_names} for of, code in codes.items() if code and not is_library(path_of(code))}
         older = "tf_keras " if is_tf_keras(model) else ""
         return {
             "framework": {
@@ -80,9 +81,10 @@ class KerasAdapter(WatchingAdapter):
             },
             "model": {
                 "name": getattr(model, "name", None),
-                "parameters": int(model.count_params()) if built else None,
+                "parameters": int(model.count_params()) if getattr(model, "built", False) else None,
                 "thresholds": _thresholds(model),
                 "unrolled": sorted({type(layer).__name__ for layer in layers if getattr(layer, "unroll", False)}),
+                "looped": {name: min(loops) for name, loops in own.items() if loops},
             },
             "fit": {
                 "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),
@@ -167,8 +169,9 @@ class PythonAdapter(KerasAdapter):
 def _thresholds(model: object) -> dict[str, int]:
     """Return compiled metric -> thresholds with which it compares each value one by one: not evenly from 0 to 1."""
     given = leaves(getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None))
-    uneven = [metric for metric in given if getattr(metric, "_thresholds_distributed_evenly", True) is False]
-    return {type(metric).__name__: len(metric.thresholds) for metric in uneven}
+    return {
+        type(of).__name__: len(of.thresholds) for of in given if not getattr(of, "_thresholds_distributed_evenly", 1)
+    }
 
 
 # ---- custom loops, with or without Keras -----------------------------------------------------------
@@ -242,14 +245,10 @@ class LoopAdapter(WatchingAdapter):
         self.compile_clock.stop()
 
     def facts(self) -> dict[str, Any]:
-        facts: dict[str, dict[str, object]] = {
-            "framework": self.runtime.framework(),
-            "fit": {"step_threads": self.runtime.step_threads()},
-        }
-        facts["framework"] |= {"guessed": True} if self._guessed else {}
+        framework: dict[str, object] = self.runtime.framework() | ({"guessed": True} if self._guessed else {})
         if "keras" in sys.modules:
-            facts["framework"]["keras"] = getattr(sys.modules["keras"], "__version__", None)
-        return facts
+            framework["keras"] = getattr(sys.modules["keras"], "__version__", None)
+        return {"framework": framework, "fit": {"step_threads": self.runtime.step_threads()}}
 
     def iterates(self, iterator: Iterator, validating: bool) -> None:
         """Note that the loop starts another pass over a dataset."""

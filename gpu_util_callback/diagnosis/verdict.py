@@ -533,8 +533,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
             otherwise = f", {percent(otherwise_pct)} without compiling"
         if took:
             return f"{took}, training steps {share}; {gpu} active {active}{otherwise}."
-        gpus_active = f"{'GPUs' if is_plural else 'GPU'} active {percent(idle.active_pct)}{basis}{otherwise}"
         cores = f" {others}." if others else ""
+        gpus_active = f"{'GPUs' if is_plural else 'GPU'} active {percent(idle.active_pct)}{basis}{otherwise}"
         return f"{gpus_active}, {UNEXPLAINED}{_idle_parts_of_run(run, idle)}.{cores} {capitalized(unclear)}."
     kernels = _kernels_at_least(run, idle)
     if kernels is not None and kernels < BUSY_PCT.default:
@@ -566,8 +566,7 @@ def _active_but_for_compiling(run: Run, idle: Idle) -> float:
 
 def _kernels_at_least(run: Run, idle: Idle) -> float | None:
     """Return the time in which kernels ran on the GPU with fewest, %; None where GPM did not measure it."""
-    filled = [part for gpu in idle.gpus if (part := fill(run, gpu, A_FEW)) is not None]
-    return min((part.kernels_pct for part in filled), default=None)
+    return min((part.kernels_pct for gpu in idle.gpus if (part := fill(run, gpu, A_FEW)) is not None), default=None)
 
 
 def _cores_of_others(run: Run) -> str:
@@ -599,7 +598,7 @@ def _unchecked(run: Run) -> str:
         unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
         if sum(share for part, share in parts if part.startswith(("optimizer", "zero_grad"))) >= MOSTLY:
             unchecked += _ALL_WEIGHTS
-    return unchecked + "".join(asks(run) for asks in (_operations, _short_steps, _unrolled, _thresholds))
+    return unchecked + "".join(asks(run) for asks in (_operations, _short_steps, _unrolled, _thresholds, _looped))
 
 
 def _operations(run: Run) -> str:
@@ -617,6 +616,12 @@ def _thresholds(run: Run) -> str:
     with_each = f"{max(many.values(), default=0)} thresholds, one by one: try equal steps from 0 to 1"
     said = f" {listed([*many] or ['-'])} compare{'s' * (len(many) == 1)} each value of a batch with {with_each}"
     return f"{said} (np.linspace(0, 1, 201)), which take one pass, or fewer." if many else ""
+
+
+def _looped(run: Run) -> str:
+    """Return a question about layers that call a loop of small operations; "" without any."""
+    calls = " and ".join(f"{layer} calls {loop}" for layer, loop in (run.model.get("looped") or {}).items())
+    return calls and f" {calls}, a loop of small operations: try whether it can compute a whole batch at once."
 
 
 def _short_steps(run: Run) -> str:
@@ -654,8 +659,7 @@ def _unrolled(run: Run) -> str:
 
 def _others_pct(run: Run, idle: Idle) -> float:
     """Return how much more active the GPUs were over the run than they were for this training."""
-    means = (run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus)
-    measured = [mean.value for mean in means if mean is not None]
+    measured = [mean.value for gpu in idle.gpus if (mean := run.use(gpu, run.start_ns, run.end_ns)) is not None]
     return sum(measured) / len(measured) - idle.active_pct if measured else 0.0
 
 
@@ -727,8 +731,7 @@ class Announcer:
 
     def _results_needed(self, finding: Mapping) -> int:
         """Return in how many results in a row a finding's cause must be present to be established."""
-        blocking = finding["cause"] in BLOCKING
-        unknown = finding["lost_s"] is None and not blocking
+        unknown = finding["lost_s"] is None and finding["cause"] not in BLOCKING
         if finding["cause"] in _FORECASTS:
             soon = (finding["evidence"].get("full_in_s") or self.SOON_S) < self.SOON_S
             return 1 if soon else self.IN_A_ROW  # a warning after the end is none

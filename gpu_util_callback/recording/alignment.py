@@ -81,8 +81,7 @@ class Clocks:
 
 
 def _ms(ns: int, sign: str = "") -> str:
-    digits = 0 if abs(ns) >= 100_000_000 else 1
-    return f"{ns / 1e6:{sign},.{digits}f} ms"
+    return f"{ns / 1e6:{sign},.{0 if abs(ns) >= 100_000_000 else 1}f} ms"
 
 
 def session_clocks(recordings: Sequence[Recording]) -> Clocks:

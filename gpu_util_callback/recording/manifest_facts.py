@@ -108,6 +108,7 @@ class Model(TypedDict, total=False):
     parameters: Count
     thresholds: dict[str, Count]  # class of a compiled metric -> those it compares each value with, one by one
     unrolled: list[str]  # classes of recurrent layers whose time steps are unrolled into the graph
+    looped: dict[str, str]  # class of a layer of the program's -> the loop of operations that it calls, as "map_fn"
 
 
 class Replica(TypedDict, total=False):

@@ -90,3 +90,20 @@ def test_thresholds_that_keras_counts_one_by_one_are_told_from_even_ones():
     given = [["mae", uneven], {"area": metrics.AUC(), "recall": even}, None]
     model = SimpleNamespace(_compile_metrics=SimpleNamespace(_user_metrics=given))
     assert _thresholds(model) == {"Precision": 199} and _thresholds(object()) == {}
+
+
+@pytest.mark.parametrize(
+    ("looped", "said"),
+    [
+        ({"Bones": "map_fn"}, " Bones calls map_fn, a loop of small operations: try whether"),
+        ({"Cells": "while_loop"}, " Cells calls while_loop, a loop of small operations"),
+        ({"Bones": "map_fn", "Walk": "scan"}, " Bones calls map_fn and Walk calls scan, a loop of small operations"),
+    ],
+)
+def test_layers_that_loop_over_small_operations_are_asked_about(looped, said):
+    run = Generated(seed=3, framework={"name": "tensorflow", "backend": "tensorflow"}, model={"looped": looped})
+    run.steps(300, step_ms=20)
+    assert said in run.diagnose()["verdict"]
+    assert not run.diagnose()["findings"], "nothing is promised"
+    run.facts["model"] = {"looped": {}}
+    assert "small operations" not in run.diagnose()["verdict"]
