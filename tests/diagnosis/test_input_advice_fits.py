@@ -29,7 +29,7 @@ from advised_runs import (
     run_of,
     waits,
 )
-from generated_runs import Generated
+from generated_runs import START_NS, Generated
 
 from gpu_util_callback.diagnosis.advice import callbacks, host, loaders, tf_data
 from gpu_util_callback.diagnosis.advice import input as inputs
@@ -783,3 +783,28 @@ def test_workers_of_torchdata_s_nodes_are_asked_for_and_no_data_loader(own, meth
     advice = found(run, "input_bound", {"process_cpu_pct": own, "cpu_pct": 12})["advice"]
     assert advice["question"] and f'method="{method}"' in advice["code"] and "ParallelMapper" in advice["code"]
     assert "DataLoader" not in advice["text"] + advice["code"]
+
+
+@pytest.mark.parametrize(
+    "wait_ms, queued_pct, gpus, is_told",
+    [
+        (1.2, 28, [], False),
+        (0.9, 26, [], False),  # a compiled step, batches in memory
+        (1.5, 40, [], False),
+        (1.2, 2, [], True),
+        (4.0, 14, [], True),  # longer than it had no core
+        (1.2, None, [], True),
+        (1.2, 28, None, True),  # its steps compute on a GPU
+    ],
+)
+def test_a_wait_for_a_core_beside_stages_that_keep_up_is_none_for_the_input(wait_ms, queued_pct, gpus, is_told):
+    """Seen: two healthy programs whose stages take little of a step, told that some batches come late."""
+    run = run_of(gpus=gpus, machine={"cpus": 2, "cpus_allowed": 2})
+    for _ in range(2):
+        run.steps(400, step_ms=10, wait_ms=wait_ms)
+        run.reading(("map(scale)", "ParallelMapV2", 0.3, 1.0, "autotuned"), PREFETCH, batches=400)
+    times = np.arange(START_NS, run.now, 10**9)
+    host = {"process_cpu_pct": 150, "children_cpu_pct": 0, "cpu_pct": 76, "threads_queued_pct": queued_pct}
+    columns = {name: np.full(len(times), float(value)) for name, value in host.items() if value is not None}
+    samples = run.samples() | {"host": {"time_ns": times} | columns}
+    assert bool(run.findings("input_bound", samples=samples)) == is_told

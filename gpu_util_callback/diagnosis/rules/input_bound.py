@@ -589,9 +589,9 @@ def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
     if not wait.not_the_bottleneck:
         return False
     # A thread that hands a batch over waits for a core as long as any other: no input is slow then.
-    if wait.cores.full and wait.cores.others_compute and wait.rare is None:
-        return True
-    return not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns
+    queued_ns = (wait.cores.queued or 0) * waiting.running_ns if wait.keeps_up and not wait.run.used_gpus else 0
+    no_core = wait.rare is None and (queued_ns > waiting.lost_ns or (wait.cores.full and wait.cores.others_compute))
+    return no_core or (not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns)
 
 
 def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
