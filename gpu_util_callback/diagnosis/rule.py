@@ -318,18 +318,19 @@ def significant(findings: Findings, present_ns: int, limits: Limits) -> list[Fin
     left out.
 
     Args:
-        findings: of one cause, with their loss; those of unknown loss are left out.
+        findings: of one cause; those of unknown loss are kept.
         present_ns: duration of the run without times in which the process was stopped.
         limits: the cause's thresholds.
     """
     enough = limits["min_run_pct"] / 100 * present_ns
     if "always_s" in limits:
         enough = min(enough, limits["always_s"] * 1e9)
+    findings = list(findings)
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.lost_ns:
             by_kind.setdefault(finding.detail, []).append(finding)
-    listed = []
+    listed = [finding for finding in findings if finding.lost_ns is None]
     for kind in by_kind.values():
         total = sum(finding.lost_ns or 0 for finding in kind)
         if total >= enough and not negligible(kind, limits):

@@ -101,9 +101,8 @@ class HostStall(Rule):
     def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
-        findings = list(chain.from_iterable(detect(run, limits) for detect in DETECTORS))
-        of_unknown_cost = [finding for finding in findings if finding.lost_ns is None]
-        return [*significant(findings, run.present_ns, limits), *of_unknown_cost]
+        findings = chain.from_iterable(detect(run, limits) for detect in DETECTORS)
+        return significant(findings, run.present_ns, limits)
 
     # -- a trace ---------------------------------------------------------------------------------
 
