@@ -761,9 +761,9 @@ class OperationCount:
     _MOST = 200  # steps
 
     def __init__(self, framework: str):
-        self._readers: Mapping[str, Callable[[object], int | None]] = _NUMBERS.get(framework, {})
+        self._readers: Sequence[tuple[str, Callable]] = _NUMBERS.get(framework, ())
         self._before: dict[str, int | None] = {}
-        self._counted: dict[str, list[int]] = {name: [] for name in self._readers}
+        self._counted: dict[str, list[int]] = {name: [] for name, _ in self._readers}
 
     def begin(self) -> None:
         """Begin a new pass over a dataset: operations since the last step belong to no step."""
@@ -771,16 +771,16 @@ class OperationCount:
 
     def step(self, batch: object) -> bool:
         """Begin a step with this batch, and return whether more are to be counted; on the training thread."""
-        for name in self._readers:
+        for name, read in self._readers:
             before = self._before.get(name)
             try:
-                now = self._readers[name](batch)
+                now = read(batch)
             except Exception:  # a version that counts elsewhere, or a process without ranks
                 now = None
             if now is not None and before is not None and now >= before:
                 self._counted[name].append(now - before)
                 if len(self._counted[name]) >= self._MOST:
-                    self._readers = {}
+                    self._readers = ()
             self._before[name] = now
         return bool(self._readers)
 
@@ -805,7 +805,8 @@ def _collectives(batch: object) -> int:
     return int(sys.modules["torch.distributed"].distributed_c10d.GroupMember.WORLD._get_sequence_number_for_group())
 
 
-_NUMBERS: dict[str, Mapping[str, Callable[[object], int | None]]] = {
-    "tensorflow": {"operations": _eager_tensor},
-    "torch": {"operations": _autograd_sequence, "exchanges": _collectives},
+# Name of what is counted, and what reads its count so far.
+_NUMBERS: dict[str, Sequence[tuple[str, Callable[[object], int | None]]]] = {
+    "tensorflow": [("operations", _eager_tensor)],
+    "torch": [("operations", _autograd_sequence), ("exchanges", _collectives)],
 }
