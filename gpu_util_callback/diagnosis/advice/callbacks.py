@@ -39,7 +39,7 @@ _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 # Keras' own, whose code a program subclasses instead of editing it.
 _OF_KERAS = ("CSVLogger", "EarlyStopping", "LambdaCallback", "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard")
 SHORT = Constant(1800, "s: a training this short is repeated rather than resumed; a longer one keeps its saves")
-_AS_BEFORE = "Does training go on the same where it is left out?"
+_AS_BEFORE = "Does training go on the same where it is left out"
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ _SAVE_ONCE = Entry(
 )
 _LESS_OFTEN = Entry(
     "less often",
-    asks=_AS_BEFORE,
+    asks=f"{_AS_BEFORE}?",
     remedy="Do it less often, or in a background thread",
     code=lambda w: _at_every(w, w.every_epochs),
     before=lambda w: w.as_now,
@@ -278,7 +278,7 @@ _LESS_OFTEN = Entry(
 _ONCE = Entry(
     "once, at the end",
     when=lambda w: w.once and w.hook,
-    asks=_AS_BEFORE,
+    asks=f"{_AS_BEFORE}?",
     remedy="Do it once, at the end of this short training",
     code=lambda w: _in_later_hook(w, "on_train_end"),
     before=lambda w: w.as_now,
@@ -547,7 +547,7 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
 def leave_out(says: str, code: str, share: float, otherwise: str = "", proof: str = "") -> Advice:
     """Return advice to leave out of most steps what a share (0-1) of the lost time passes in, if it may be."""
     often = f"If so, do it every {ordinal(SELDOM)} step{otherwise}."
-    text, code = f"{says} {_AS_BEFORE[:-1]} of most steps? {often}", f"if step % {SELDOM} == 0: {code}"
+    text, code = f"{says} {_AS_BEFORE} of most steps? {often}", f"if step % {SELDOM} == 0: {code}"
     return Advice(text, code, share * (1 - 1 / SELDOM), question=True, leaves_out=True, proof=proof)
 
 
