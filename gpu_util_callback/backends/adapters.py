@@ -73,12 +73,8 @@ class KerasAdapter(WatchingAdapter):
         layers: list[object] = list(getattr(model, "_flatten_layers", list)())
         codes = {type(of).__name__: getattr(getattr(of, "call", None), "__code__", None) for of in layers}
         own = {of: _LOOPS & {*code.co_names} for of, code in codes.items() if code and not is_library(path_of(code))}
-        older = "tf_keras " if is_tf_keras(model) else ""
         return {
-            "framework": {
-                **self.runtime.framework(),
-                "keras": f"{older}{sys.modules[older.strip() or 'keras'].__version__}",
-            },
+            "framework": {**self.runtime.framework(), "keras": _keras_of(model)},
             "model": {
                 "name": getattr(model, "name", None),
                 "parameters": int(model.count_params()) if getattr(model, "built", False) else None,
@@ -164,6 +160,13 @@ class PythonAdapter(KerasAdapter):
             self._pipelines.note_dataset(phase, dataset)
             watched = WatchedIterable(dataset, partial(self._pipelines.note_iterator, phase))
             self._calls.replace_attribute(data_adapter, "_dataset", watched)
+
+
+def _keras_of(model: object) -> str:
+    """Return the version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
+    if is_tf_keras(model):
+        return f"tf_keras {sys.modules['tf_keras'].__version__}"
+    return sys.modules["keras"].__version__
 
 
 def _thresholds(model: object) -> dict[str, int]:

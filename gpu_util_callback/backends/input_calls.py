@@ -159,7 +159,9 @@ class CallTimer:
                 entry |= {"library": library, "in_library": count}
         packages = Counter(f"{name.partition('.')[0]}." for name in self._called.elements())
         called = _mostly(self._called, self.samples)
-        if (called := _mostly(packages, self.samples) if called is None else called) is not None:
+        if called is None:  # then their package, if it is one
+            called = _mostly(packages, self.samples)
+        if called is not None:
             entry["called"] = called
         if slow := _mostly(self._slow, self.samples):
             entry["slow"] = slow
