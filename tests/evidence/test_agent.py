@@ -154,8 +154,7 @@ TRIED["code"] = FINDING["advice"]["code"]
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
     """An agent whose commands answer as given; it works on a program of one line."""
-    (tmp_path / "given.py").write_text("model.fit(x)\n")
-    made = Agent((tmp_path / "given.py").read_text(), tmp_path)
+    made = Agent("model.fit(x)\n", tmp_path)
     asked = []
 
     def answers(findings=(FINDING,), tried=TRIED, ab=(0, "train.py: 9 → 5 ms a step, ×1.9 [1.8 … 2.0], 4 pairs")):
