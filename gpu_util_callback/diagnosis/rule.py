@@ -198,7 +198,7 @@ class Rule:
     title: ClassVar[str]
     look: ClassVar[tuple[str, str]]
     sources: ClassVar[tuple[str, ...]]
-    thresholds: ClassVar[Mapping[str, Threshold]]
+    thresholds: ClassVar[Mapping[str, Threshold]] = {}
     unknown: ClassVar[str]
     unknown_in_trace: ClassVar[str] = ""
     opening: ClassVar[str] = ""

@@ -17,7 +17,6 @@ class GpuLost(Rule):
     title = "GPU lost"
     look = "✕", "red"
     sources = ("return codes of the driver",)
-    thresholds = {}
     unknown = "no GPU was sampled"
 
     def missing(self, run: Run) -> bool:

@@ -27,10 +27,9 @@ class HalfPrecisionCpu(Rule):
     """
 
     cause = "half_precision_cpu"
-    title = "Half precision on a CPU"
+    title = "Slow precision"
     look = "½", "grey"
     sources = ("dtype policy", "device of the framework", "features of the CPU")
-    thresholds = {}
     unknown = "the model's precision, its device or the CPU's features are not known"
 
     def missing(self, run: Run) -> bool:
@@ -44,6 +43,7 @@ class HalfPrecisionCpu(Rule):
             yield self.finding(title="The model computes in float64", evidence={"precision": policy}, advice=_DOUBLE)
         if is_half and len(run.steps) and on_cpu and not run.machine.get("cpu_float16"):
             yield self.finding(
+                title="Half precision on a CPU",
                 evidence={"precision": policy, "cpu": run.machine.get("cpu")},
                 advice=Advice(
                     f"The model computes in float16 ({policy}), and this CPU has no arithmetic for it: "
