@@ -54,7 +54,8 @@ def test_the_tab_saves_itself_as_a_file(tab, open_report, tmp_path):
     box = page.locator(".tl-surface").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
     page.locator(".tooltip").wait_for()
-    assert "input wait" in page.locator(".tooltip").inner_text()
+    # Tiles of the other axis are asked for first.
+    wait_until(lambda: "input wait" in page.locator(".tooltip").inner_text(), what="values by step")
     for _ in range(30):
         page.keyboard.press("w")
     # Down to single steps: a run of this length is in the file as it is.

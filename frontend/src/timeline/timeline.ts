@@ -218,7 +218,10 @@ export class Timeline {
       selected: this.app.selection, groups: this.app.rows, named: namedIn(first.recording), gpus: state.gpus, lit: state.lit, without: withoutIt(this.app, state.without), waits: state.job?.waits ?? null, measure: state.measure, openWindow: state.window, live,
     };
     if (this.frame && !sameRange(this.frame.view, view)) this.moved();
+    const turned = this.frame !== null && this.frame.axis !== axis;
     this.frame = frame;
+    // A pointer that moved since the axis was chosen was placed on the old one.
+    if (turned) this.app.cursor.set({ at: this.cursorAt(frame) });
     const compact = width < 520 || first.recording.lanes.length > 40;
     const layout = this.relayout(sources, compact, height);
     const head = this.headOf(first, frame);
