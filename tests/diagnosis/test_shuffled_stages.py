@@ -1,4 +1,4 @@
-"""Stages before a shuffle: what fills its buffer is no work of the batches that it gave meanwhile."""
+"""Stages before a shuffle or a repeat: the work for the batches that came meanwhile, no more and no less."""
 
 import numpy as np
 import pytest
@@ -55,6 +55,22 @@ def test_a_shuffle_whose_input_begins_anew_in_each_pass_passes_on_no_more_than_i
     repeated = [(*row[:3], "ShuffleAndRepeatV2", *row[4:]) if row[0] == 3 else row for row in FILLED]
     anew = tuple((*row[:4], 1, row[5]) if row[0] == 4 else row for row in repeated)
     assert read(anew)["shuffle"].work_ms_per_batch == pytest.approx(25 / 40)
+
+
+@pytest.mark.parametrize("repeat", ["Repeat", "ForeverRepeat", "ShuffleAndRepeatV2"])
+def test_passes_that_ended_since_the_last_reading_worked_like_the_one_that_goes_on(repeat):
+    """Seen: a filter kept one in twenty of 480 photos, so that most passes came and went between two readings."""
+    row = (2, 1, "repeat", repeat, 40, 1.0)
+    short = (
+        (1, -1, "iterator", "Root", 40, 0.0),
+        row,
+        (3, 2, "batch", "BatchV2", 5, 5.0),
+        (4, 3, "m", "Map", 50, 25.0),
+    )
+    stages = read(short)
+    assert stages["m"].work_ms_per_batch == pytest.approx(5.0) and stages["m"].elements_per_batch == pytest.approx(10)
+    assert stages["batch"].work_ms_per_batch == pytest.approx(1.0)
+    assert stages["repeat"].work_ms_per_batch == pytest.approx(1 / 40)
 
 
 def test_stages_stand_in_the_order_of_the_pipeline_in_whatever_order_they_are_read():

@@ -300,8 +300,10 @@ def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]
 
 
 def _passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return per row the share of its work, and of its elements, that shuffles passed on: more as one runs empty.
+    """Return per row the share of its work, and of its elements, that shuffles and repeats passed on.
 
+    More than 1 as a shuffle's buffer runs empty, and behind a repeat: its input counts from 0 again in each pass, so
+    that what it did in passes that ended since the last reading is taken to have been like what it did in this one.
     A shuffle's own work is for what it takes in, its elements are those that it gives.
     """
     consumers, ops = _consumers(table), [str(op) for op in table["op"]]
@@ -310,25 +312,22 @@ def _passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     for i in range(len(ops)):
         below = i
         for above in consumers(i):
-            if ops[above].startswith("Shuffle") and counts[below]:
+            shuffles, repeats = ops[above].startswith("Shuffle"), _REPEATS.match(ops[above]) is not None
+            if (shuffles or repeats) and counts[below]:
                 passed_on = counts[above] / counts[below]
-                if _REPEATS.match(ops[above]):
-                    passed_on = min(1.0, passed_on)  # its input counts from 0 again in each pass
                 worked[i] *= passed_on
                 gave[i] *= passed_on
-                if below == i:
-                    worked[above] *= passed_on
+                if shuffles and below == i:
+                    worked[above] *= min(1.0, passed_on) if repeats else passed_on
             below = above
     return worked, gave
 
 
 def _elements(table: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return each row's processed elements: the input's for stages that also make batches."""
-    counts = [max(0, int(count)) for count in table["elements"]]
-    worked = list(counts)
+    worked = np.maximum(table["elements"], 0).astype(np.int64)
     for i, op in enumerate(table["op"]):
         if str(op).startswith("MapAndBatch"):
-            same_time = table["time_ns"] == table["time_ns"][i]
-            below = np.flatnonzero(same_time & (table["parent"] == table["node"][i]))
-            worked[i] = max((counts[row] for row in below), default=counts[i])
-    return np.array(worked, np.int64)
+            below = (table["time_ns"] == table["time_ns"][i]) & (table["parent"] == table["node"][i])
+            worked[i] = max(worked[below].tolist(), default=worked[i])
+    return worked
