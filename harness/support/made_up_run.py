@@ -85,7 +85,7 @@ class MadeUpRun:
 
     def reading(
         self,
-        *stages: tuple[str, str, float, float, str],
+        *stages: tuple,
         batches: int,
         elements: int = 1,
         which: str = "train",
@@ -94,10 +94,10 @@ class MadeUpRun:
         """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
 
         The root stands first in the table, as in the pipeline's model; the stages before it make
-        `elements` for each batch. In its buffer are so many of so many batches.
+        `elements` for each batch, or as many as a stage names at its end. In its buffer are so many of so many batches.
         """
-        for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
-            made = batches * (elements if node else 1)
+        for node, (stage, op, ms, parallelism, flags, *own) in enumerate(reversed(stages)):
+            made = round(batches * (own[0] if own else elements if node else 1))
             place = (self.now, self.step, which, node, node - 1, stage, op)
             self._rows["pipeline"].append((*place, made, round(ms * MS * batches), parallelism, *buffer, flags))
             buffer = NAN, NAN

@@ -158,6 +158,52 @@ def test_a_take_behind_the_cache_that_never_fills():
     assert finding["advice"]["code"].startswith("ds = ds.take(400).cache()")
 
 
+AUTOTUNED, BATCHED = "autotuned,random,stateful", ("batch", "BatchV2", 0.2, 1.0, "", 1)
+KEEP = ("filter(keep)", "Filter", 0.2, 1.0, "", 16)
+
+
+def decoding(elements: float, ms: float = 240.0) -> tuple:
+    return "map(decode)", "ParallelMapV2", ms, 8.0, AUTOTUNED, elements
+
+
+@pytest.mark.parametrize(
+    ("stages", "share"),
+    [
+        ([decoding(128), KEEP, BATCHED], "88 %"),
+        ([decoding(160), ("map(resize)", "Map", 0.5, 1.0, "", 160), KEEP, BATCHED], "90 %"),
+        ([decoding(8), ("batch", "BatchV2", 0.2, 1.0, "", 8), (*KEEP[:5], 1)], "88 %"),  # whole batches
+        ([decoding(128), ("filter(first)", "Filter", 0.2, 1.0, "", 32), KEEP, BATCHED], "75 %"),
+    ],
+)
+def test_a_filter_that_drops_most_of_what_was_decoded_is_asked_to_come_first(stages, share):
+    """Seen: each of eight branches decoded all photos and kept those of its class."""
+    finding = found(waits(*stages), "input_bound", {"process_cpu_pct": 620, "cpu_pct": 80})
+    advice = finding["advice"]
+    assert f"drops {share} of its results" in advice["text"] and "without map(decode)" in advice["text"]
+    assert advice["question"] and advice["code"].endswith("  # before map(decode)")
+    assert finding["advice"]["code"].startswith("ds = ds.filter(")
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [decoding(128), CACHE, KEEP, BATCHED],  # it keeps what was decoded
+        [decoding(20), KEEP, BATCHED],  # few
+        [KEEP, decoding(16), BATCHED],
+        [decoding(128), (*KEEP[:4], "library", 16), BATCHED],  # no line of the program's
+    ],
+)
+def test_a_filter_that_saves_little_or_cannot_be_moved_is_left_where_it_is(stages):
+    finding = found(waits(*stages, epochs=3), "input_bound", {"process_cpu_pct": 620, "cpu_pct": 80})
+    assert "ds.filter(" not in finding["advice"]["code"]
+
+
+def test_what_a_filter_drops_is_said_beside_a_remedy_that_was_observed():
+    slow = ("map(decode)", "Map", 80.0, 1.0, "sequential", 128)
+    advice = found(waits(slow, KEEP, BATCHED), "input_bound", {"process_cpu_pct": 90, "cpu_pct": 15})["advice"]
+    assert "num_parallel_calls" in advice["code"] and "drops 88 % of its results" in advice["text"]
+
+
 STREAM = DATALOADER | {"input_class": "Stream", "input_iterable": True, "input_workers": 3, "loop": "custom"}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.cores import Cores, measure_cores
-from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms
+from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms, dropped_behind
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.read_ahead import LongFetches
@@ -374,6 +374,11 @@ class InputWait:
         return any(stage.threaded for stage in self.stages)
 
     @property
+    def filtered(self) -> tuple[Stage, float] | None:
+        """The filter behind the slow stage that drops most of its results, and the share of these, 0-1."""
+        return dropped_behind(self.stage, self.stages)
+
+    @property
     def keeps_up(self) -> bool:
         """True if the stages are fast enough by their own numbers, so that none is to blame.
 
@@ -517,6 +522,8 @@ class InputWait:
             each = f"Putting a batch together takes {took}{summed}"
         else:
             each = f"{stage.name} takes {took} a batch{summed}"
+        if self.filtered is not None:
+            each += f" ({self.filtered[0].name} drops {percent(100 * self.filtered[1])} of its results)"
         alone_ms = stage.work_ms_per_batch if self.overlaps else stage.ms_per_batch
         if alone_ms >= self.needed_ms or not self.stages:
             return f"{each}, but the model could take one every {needed_text}"

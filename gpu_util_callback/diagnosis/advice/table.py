@@ -2,19 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_util_callback.diagnosis.rule import EQUAL_RUNS, LEAST_GAIN, MODELLED, Advice
 
 Words = str | Callable[[Any], str]
-
-
-class Measure(Protocol):
-    """Properties of one slow place in a run, which a table reads."""
-
-    def gain(self, saves: float) -> float:
-        """Return how many times faster the place gets if this share of the loss is saved."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +19,7 @@ class Entry:
     Attributes:
         name: what tests call it.
         when: whether its conditions were observed in this run; by default always.
+        of: the measure that all the others are asked about, made of the one at hand; by default that itself.
         says: the observation, one or two sentences; by default the property of this name.
         remedy: what to do, an imperative without its full stop; "" for a limit without a remedy.
         code: what to paste; `before`: what it replaces.
@@ -42,6 +35,7 @@ class Entry:
 
     name: str
     when: Callable[[Any], bool] = lambda measure: True
+    of: Callable[[Any], Any] = lambda measure: measure
     says: Words = "{says}"
     remedy: Words = ""
     code: Words = ""
@@ -57,12 +51,12 @@ class Entry:
 
     def question(self, measure: Any) -> str:
         """Return what a measure leaves open of the conditions; "" where all of them were observed."""
-        return _filled(self.asks, measure)
+        return _filled(self.asks, self.of(measure))
 
     def advice(self, measure: Any, saves: float | None = None) -> Advice:
         """Return the advice in the words of a measure."""
+        question, measure = self.question(measure), self.of(measure)
         remedy, changes = _filled(self.remedy, measure), _filled(self.changes, measure)
-        question = self.question(measure)
         if question:
             remedy = f"{question} If so, {remedy[:1].lower()}{remedy[1:]}"
         if changes:
@@ -88,13 +82,14 @@ class Entry:
         )
 
 
-def choose(entries: Sequence[Entry], measure: Measure) -> Advice | None:
+def choose(entries: Sequence[Entry], measure: Any) -> Advice | None:
     """Return the best remedy: the first of those with about the highest gain; None if none helps.
 
+    The measure has `gain(saves)`: how many times faster its place gets if this share of the loss is saved.
     A question is chosen only where no remedy's conditions were all observed; those whose ranges
     overlap are equal.
     """
-    holding = [(entry, entry.saves(measure)) for entry in entries if entry.when(measure)]
+    holding = [(entry, entry.saves(entry.of(measure))) for entry in entries if entry.when(measure)]
     for is_question, alike in ((False, EQUAL_RUNS), (True, MODELLED**2)):
         gains = [
             (measure.gain(saves), entry, saves)

@@ -1,5 +1,6 @@
 """Advice on a tf.data pipeline, by its slowest stage."""
 
+import functools
 import itertools
 import math
 import re
@@ -13,7 +14,6 @@ from gpu_util_callback.diagnosis.advice.table import Entry
 from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE, Stage, chain_ms
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
-from gpu_util_callback.recording.manifest_facts import InputDrop
 
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work")
@@ -29,10 +29,8 @@ def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice
     Args:
         calls_save: the share that is saved with a number of calls at a time.
     """
-    maps = [stage for stage in wait.stages if stage.name.startswith("map")]
-    if not maps:
-        return None
-    slowest = replace(wait, stage=maps[0])
+    maps = (stage for stage in wait.stages if stage.name.startswith("map"))
+    slowest = replace(wait, stage=next(maps, NO_STAGE))
     return _WAITING_CALLS.advice(slowest, calls_save(_calls(slowest))) if _WAITING_CALLS.when(slowest) else None
 
 
@@ -92,9 +90,7 @@ def _samples(wait: InputWait) -> bool:
     """Return whether the slow stage is `sample_from_datasets`, or draws its choices."""
     stage = wait.stage
     sampler = next((other for other in wait.stages if other.op.startswith("DirectedInterleave")), None)
-    if sampler is None:
-        return False
-    return stage is sampler or (stage.place > sampler.place and "library" in stage.flags)
+    return sampler is not None and (stage is sampler or (stage.place > sampler.place and "library" in stage.flags))
 
 
 def _waiting_python_ms(wait: InputWait) -> float:
@@ -233,11 +229,6 @@ def _cache_that_helps(wait: InputWait) -> str:
     return "" if _random(wait) and "library" in _first_random(kept).flags else "cache behind a helper's shuffle"
 
 
-def _of_kept(words: Callable[[InputWait], Any]) -> Callable[[InputWait], Any]:
-    """Return a function that is asked about the stage that a cache may follow."""
-    return lambda wait: words(_keepable(wait) or wait)
-
-
 def _shuffles_files(wait: InputWait, shuffle: Stage) -> bool:
     """Return whether a shuffle before the slow stage is of files to open, and their elements are shuffled again."""
     opened = any(other.opens_files and other.place < shuffle.place for other in wait.stages)
@@ -315,19 +306,19 @@ def _random(wait: InputWait, upto: Stage = NO_STAGE) -> bool | None:
     return None if any(stage.flags & _OPAQUE for stage in before) else False
 
 
-def _dropping(wait: InputWait, kind: str) -> InputDrop | None:
-    """Return the stage of this kind that drops what the slow stage, or one before it, has made; None without one."""
+def _dropping(wait: InputWait, kind: str) -> Any:
+    """Return the `InputDrop` of this kind that drops what the slow stage, or one before it, made; None without one."""
     drops = [drop for drop in drops_of(wait.run, "train") if drop["stage"] == kind]
     place = {stage.name.partition(" + ")[0]: stage.place for stage in wait.stages}
     return next((d for d in drops if place.get(d["behind"], -1) >= wait.stage.place), None)
 
 
-def _after_shard(wait: InputWait) -> float:
-    """Return the share of the wait that is saved by sharding before the slow stage, 0-1."""
-    parts, stage = _SHARD(wait)["count"], wait.stage
+def _after_dropping(wait: InputWait, share: float) -> float:
+    """Return the share of the wait that is saved where this share of results is dropped before they are made, 0-1."""
+    stage = wait.stage
     if stage is NO_STAGE:
-        return 1 - 1 / parts
-    return wait.saves_by(stage.ms_per_batch / parts, spared_ms=stage.work_ms_per_batch * (1 - 1 / parts))
+        return share
+    return wait.saves_by((1 - share) * stage.ms_per_batch, spared_ms=share * stage.work_ms_per_batch)
 
 
 # -- code ------------------------------------------------------------------------------------------
@@ -372,17 +363,13 @@ def _on_threads(count: int, line: str) -> str:
 def _split_generator(wait: InputWait) -> str:
     """Return lines that read the parts of a generator side by side."""
     parts = _calls(wait)
-    opener = next((stage for stage in wait.stages if "Interleave" in stage.op), NO_STAGE)
-    several = f"cycle_length={parts}, num_parallel_calls={parts}"
-    interleaved = (
-        f"ds = files.interleave({function_of(opener)}, {several})"
-        if opener is not NO_STAGE
-        else "def part(k):\n"
+    return _on_threads(
+        parts + 1,
+        "def part(k):\n"
         "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
         f"  # element k, k + {parts}, ...\n"
-        f"ds = tf.data.Dataset.range({parts}).interleave(part, {several})"
+        f"ds = tf.data.Dataset.range({parts}).interleave(part, cycle_length={parts}, num_parallel_calls={parts})",
     )
-    return _on_threads(parts + 1, interleaved)
 
 
 def _interleaved(wait: InputWait) -> str:
@@ -450,13 +437,14 @@ ds = tf.data.Dataset.zip(tuple(parts)).map(
 _CACHE = Entry(
     "cache",
     when=lambda wait: _cache_that_helps(wait) == "cache",
-    says=_of_kept(lambda kept: f"{kept.takes}, again in every pass.{_seen_to_keep(kept)}"),
-    asks=_of_kept(lambda kept: "" if _seen_to_keep(kept) else _cache_question(kept)),
+    of=lambda wait: _keepable(wait) or wait,
+    says=lambda kept: f"{kept.takes}, again in every pass.{_seen_to_keep(kept)}",
+    asks=lambda kept: "" if _seen_to_keep(kept) else _cache_question(kept),
     remedy="Keep its result: the first pass stays slow, the others do not wait",
-    code=_of_kept(_cache),
-    saves=_of_kept(_keeping),
-    most=_of_kept(lambda kept: min(1.0, kept.kept(1.0))),
-    changes=_of_kept(_order_kept),
+    code=_cache,
+    saves=_keeping,
+    most=lambda kept: min(1.0, kept.kept(1.0)),
+    changes=_order_kept,
     frees_cores=True,
     proof="image_files",
 )
@@ -464,9 +452,9 @@ _BEFORE_RANDOM = replace(
     _CACHE,
     name="cache before what is random",
     when=lambda wait: _cache_that_helps(wait) == "cache before what is random",
-    asks=_of_kept(_cache_question),
-    remedy=_of_kept(lambda kept: f"Keep its result{_random_behind(kept)}"),
-    saves=_of_kept(_keeping_before_random),
+    asks=_cache_question,
+    remedy=lambda kept: f"Keep its result{_random_behind(kept)}",
+    saves=_keeping_before_random,
     most=None,
     frees_cores=False,
     proof="",
@@ -477,20 +465,14 @@ _OF_A_HELPER = replace(
     _CACHE,
     name="cache behind a helper's shuffle",
     when=lambda wait: _cache_that_helps(wait) == "cache behind a helper's shuffle",
-    saves=_of_kept(lambda kept: _keeping_before_random(kept) if _random(kept) else _keeping(kept)),
+    saves=lambda kept: _keeping_before_random(kept) if _random(kept) else _keeping(kept),
     frees_cores=lambda wait: _random(wait) is not True,
-    says=_of_kept(
-        lambda kept: f"{kept.takes}, again in every pass. The library that made this dataset also shuffles it."
-    ),
-    asks=_of_kept(
-        lambda kept: f"May each batch keep its samples in all epochs{_asked_room(kept.fits_memory, _size(kept))}?"
-    ),
-    remedy=_of_kept(lambda kept: f"Keep the batches{_size(kept)}{_random_behind(kept)}, and shuffle whole ones"),
-    code=_of_kept(
-        lambda kept: (
-            f"ds = ds.cache().shuffle({batches_an_epoch(kept.run)})"
-            f"  # {f'before {_first_random(kept).name}' if _first_random(kept).name else 'as the last step'}"
-        )
+    says="{takes}, again in every pass. The library that made this dataset also shuffles it.",
+    asks=lambda kept: f"May each batch keep its samples in all epochs{_asked_room(kept.fits_memory, _size(kept))}?",
+    remedy=lambda kept: f"Keep the batches{_size(kept)}{_random_behind(kept)}, and shuffle whole ones",
+    code=lambda kept: (
+        f"ds = ds.cache().shuffle({batches_an_epoch(kept.run)})"
+        f"  # {f'before {_first_random(kept).name}' if _first_random(kept).name else 'as the last step'}"
     ),
     changes="which samples share a batch",
     proof="image_directory",
@@ -510,30 +492,26 @@ _WAITING_CALLS = Entry(
 )
 
 
-def _dropped(kind: str) -> Callable[[InputWait], InputDrop]:
-    return lambda wait: _dropping(wait, kind)  # type: ignore[return-value]  # asked where there is one
-
-
-_SHARD, _TAKE = _dropped("shard"), _dropped("take")
+_SHARD, _TAKE = functools.partial(_dropping, kind="shard"), functools.partial(_dropping, kind="take")
 # What is made for nothing comes before what would make it quicker.
 IN_VAIN = (
     Entry(
         "shard first",
         # It could as well drop them before they are made.
-        when=lambda wait: (drop := _dropping(wait, "shard")) is not None and drop["exact"] and drop["count"] > 1,
+        when=lambda wait: (drop := _SHARD(wait)) is not None and drop["exact"] and drop["count"] > 1,
         says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
         asks=lambda wait: (
             "" if wait.stage is not NO_STAGE else f"Does {_SHARD(wait)['behind']} take most of the time of a batch?"
         ),
         remedy="Let it drop them before they are made: the same samples follow",
         code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
-        saves=_after_shard,
+        saves=lambda wait: _after_dropping(wait, 1 - 1 / _SHARD(wait)["count"]),
         frees_cores=True,
         proof="shard_first",
     ),
     Entry(
         "take before the cache",
-        when=lambda wait: wait.stage is not NO_STAGE and _dropping(wait, "take") is not None and wait.passes.later > 0,
+        when=lambda wait: wait.stage is not NO_STAGE and _TAKE(wait) is not None and wait.passes.later > 0,
         says=lambda wait: (
             f"{wait.takes}, again in every pass: take({_TAKE(wait)['count']}) ends each pass before the cache is full, "
             "and what is not full keeps nothing."
@@ -546,6 +524,17 @@ IN_VAIN = (
     ),
 )
 REMEDIES = (
+    Entry(
+        "filter first",
+        when=lambda wait: wait.filtered is not None and "library" not in wait.filtered[0].flags,
+        says="{takes}.",
+        asks=lambda wait: f"Can {wait.filtered[0].name} do without {wait.stage.name}, as by a label or a file's name?",
+        remedy="Filter first, or split the files by it once",
+        code=lambda wait: f"ds = ds.filter({function_of(wait.filtered[0])})  # before {wait.stage.name}",
+        changes=_random_numbers,
+        saves=lambda wait: _after_dropping(wait, wait.filtered[1]),
+        proof="blind/seventh/balanced_classes",
+    ),
     Entry(
         "autotune",
         when=lambda wait: wait.run.fit.get("input_autotune") is False,

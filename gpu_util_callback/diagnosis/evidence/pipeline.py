@@ -3,20 +3,22 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FOUR_FIFTHS, Constant
+from gpu_util_callback.diagnosis.thresholds import A_QUARTER, FOUR_FIFTHS, MOSTLY, Constant
 from gpu_util_callback.recording.fold import FAR, Fold
 
 LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause")
-# Flag of a stage that `cache()` skips from the second epoch on.
-CACHED = "cached"
+# Flags of a stage that `cache()` skips from the second epoch on, and of one whose results a filter drops in part.
+CACHED, FILTERED = "cached", "filtered"
 # Stages that open an input for each element; `sample_from_datasets` has all of its inputs from the start.
 _OPENS = re.compile("(?!Directed).*(Interleave|FlatMap)")
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _REPEATS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
+_FILTER = "Filter"  # end of the operation of one
 # Stages on threads of their own: downstream stages run at the same time.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -109,6 +111,18 @@ def fill_ms(stages: Sequence[Stage]) -> float:
     return filling_ms
 
 
+def dropped_behind(stage: Stage, stages: Sequence[Stage]) -> tuple[Stage, float] | None:
+    """Return the filter that drops most of a stage's results, and the share of these, 0-1; None without one."""
+    chain = [other for other in stages if FILTERED in other.flags or other.op.endswith(_FILTER)]
+    filters = [other for other in chain if other.op.endswith(_FILTER) and other.place < stage.place]
+    if FILTERED not in stage.flags or not filters:
+        return None
+    last = max(filters, key=lambda other: other.place)
+    taken = min((other for other in chain if other.place > last.place), key=lambda other: other.place)
+    share = 1 - last.elements_per_batch / max(1e-9, taken.elements_per_batch)
+    return (last, share) if share >= MOSTLY else None
+
+
 # Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
 _Written = tuple[str, str, str]
 _Node = tuple[str, str, str, _Written | None]
@@ -145,7 +159,8 @@ class Pipeline:
         begins, at = time_ns != before, np.arange(len(rows))
         number = self._readings - 1 + np.cumsum(begins)
         self._readings, self._last_ns = int(number[-1]) + 1, int(time_ns[-1])
-        node = self._named(table, rows)
+        nodes = _written(table)
+        node = np.array([self._nodes.setdefault(nodes[row], str(len(self._nodes))) for row in rows.tolist()])
         columns = list(self._nodes.values())
         own = node == np.array(columns)[:, np.newaxis]
         work_ns, made = (np.maximum(table[name][rows], 0) for name in ("processing_ns", "elements"))
@@ -168,16 +183,6 @@ class Pipeline:
             ),
             last=([*(f"{name} buffered" for name in columns), "last_ns"], np.vstack([own * buffered, time_ns])),
         )
-
-    def _named(self, table: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
-        """Return the names of these rows' columns."""
-        cached, openers = _cached(table), _openers(table)
-        names = []
-        for row in rows.tolist():
-            stage, op, flags = (str(table[name][row]) for name in ("stage", "op", "flags"))
-            node = stage, op, flags + cached[row], openers[row]
-            names.append(self._nodes.setdefault(node, str(len(self._nodes))))
-        return np.array(names)
 
     def has_cache(self, phase: str) -> bool | None:
         """Return whether the pipeline of "train" or "validation" has a cache; None = not read."""
@@ -259,28 +264,24 @@ def _flags(text: str) -> frozenset[str]:
     return frozenset(flag.strip() for flag in text.split(",") if flag.strip())
 
 
-def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
-    """Return per row the nearest interleave or flat_map that opens this stage per element.
+def _written(table: Mapping[str, np.ndarray]) -> list[_Node]:
+    """Return per row its stage, op and flags, with those that its consumers give it, and its nearest opener.
 
-    Stages opened that way have no name of their own (only the chain of datasets has names), which
-    excludes a stage with a function's name before it in the chain.
+    An opener is an interleave or flat_map that opens the stage per element. Stages opened that way have no name of
+    their own (only the chain of datasets has names), which excludes a stage with a function's name before it in the
+    chain.
     """
-    rows = len(table["time_ns"])
-    opens = [_OPENS.match(str(op)) is not None for op in table["op"]]
     consumers = _consumers(table)
-    openers: list[_Written | None] = [None] * rows
-    for i in range(rows):
-        above = () if "(" in str(table["stage"][i]) else consumers(i)
-        row = next((row for row in above if opens[row]), None)
-        if row is not None:
-            openers[i] = str(table["stage"][row]), str(table["op"][row]), str(table["flags"][row])
-    return openers
-
-
-def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
-    """Return per row the flag of stages that work until a cache after them is full, else ""."""
-    consumers, ops = _consumers(table), [str(op) for op in table["op"]]
-    return [f",{CACHED}" if any("Cache" in ops[row] for row in consumers(i)) else "" for i in range(len(ops))]
+    written = [(str(table["stage"][i]), str(table["op"][i]), str(table["flags"][i])) for i in range(len(table["op"]))]
+    nodes: list[_Node] = []
+    for i, (stage, op, flags) in enumerate(written):
+        behind = [written[row] for row in consumers(i)]
+        opener = next((above for above in behind if _OPENS.match(above[1])), None)
+        one_by_one = takewhile(lambda op: "Cache" not in op and not _OPENS.match(op), (op for _, op, _ in behind))
+        flags += f",{CACHED}" * any("Cache" in op for _, op, _ in behind)
+        flags += f",{FILTERED}" * any(op.endswith(_FILTER) for op in one_by_one)
+        nodes.append((stage, op, flags, None if "(" in stage else opener))
+    return nodes
 
 
 def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]]:
