@@ -158,11 +158,9 @@ class CallTimer:
             if library:
                 entry |= {"library": library, "in_library": count}
         packages = Counter(f"{name.partition('.')[0]}." for name in self._called.elements())
-        called = _mostly(self._called, self.samples)
-        if called is None:  # then their package, if it is one
-            called = _mostly(packages, self.samples)
-        if called is not None:
-            entry["called"] = called
+        for names in (self._called, packages):  # where lines call several functions, their package, if it is one
+            if (called := _mostly(names, self.samples)) is not None:
+                entry.setdefault("called", called)
         if slow := _mostly(self._slow, self.samples):
             entry["slow"] = slow
         if is_rare and mean.timed:
@@ -271,8 +269,9 @@ def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast
     held = [part for part in parts if isinstance(part, ast.withitem)]
     if "acquire" in functions or any(_LOCK.search(ast.unparse(item)) for item in held):
         return "lock"
-    anew = [word.arg for word in functions["choice"].keywords] if "choice" in functions else ()
-    if {"permutation", "shuffle"} & functions.keys() or "replace" in anew:
+    words = {word.arg: ast.unparse(word.value) for word in getattr(functions.get("choice"), "keywords", ())}
+    anew = "p" not in words and words.get("replace") == "False"
+    if {"permutation", "randperm", "shuffle"} & functions.keys() or anew:
         return "draw"
     loops = [node for node in around[:-1] if isinstance(node, ast.For)]
     collects = isinstance(around[-1], ast.AugAssign) or "append" in functions

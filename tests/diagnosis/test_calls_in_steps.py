@@ -412,16 +412,18 @@ with FileLock(path):
 rows = np.random.choice(len(x), 32, replace=False)
 order = rng.permutation(len(x))
 rng.shuffle(rows)
+rows = torch.randperm(len(x))[:32]
 with self.connection:
 with torch.no_grad():
 with open(path) as file:
-rows = rng.choice(len(x), 32)
+rows = rng.choice(len(x), 32, replace=True)
+rows = np.random.choice(len(x), 32, replace=False, p=weights)
 batch = x[rows]
 """
 
 
 @pytest.mark.parametrize(
-    ("line", "why"), list(zip(SLOW.splitlines(), ["lock"] * 4 + ["draw"] * 3 + [""] * 5, strict=True))
+    ("line", "why"), list(zip(SLOW.splitlines(), ["lock"] * 4 + ["draw"] * 4 + [""] * 6, strict=True))
 )
 def test_lines_that_wait_for_a_lock_or_order_all_rows_are_told_by_their_source(tmp_path, line, why):
     path = tmp_path / "slow.py"

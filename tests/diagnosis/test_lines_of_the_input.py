@@ -1,5 +1,7 @@
 """What a function of the input spends its time in: the line, the library, and what helps against that."""
 
+import itertools
+
 import numpy as np
 import pytest
 from advised_runs import DATALOADER, JAX, KERAS_TORCH, TENSORFLOW, TORCH, found, run_of, waits
@@ -258,13 +260,13 @@ WORK = (
     ({"slow": "rows", "called": "words.split"}, "values one by one in Python", False),
     ({"slow": "model", "called": "keras.Trainer.predict"}, "compute the model's outputs once", True),
     ({"called": "pandas._LocationIndexer.__getitem__"}, "convert its columns to NumPy arrays once", True),
-    ({"called": "pandas.read_csv"}, "parse the files once, before training", False),
+    ({"called": "pandas.read_csv"}, "parse all of it once, before training", False),
     ({"called": "pandas.DataFrame.rolling"}, "or its groups (groupby), once", False),
     ({"called": "torch._BaseDataLoaderIter.__next__"}, "give that loader itself to", False),
     ({"slow": "grow", "called": "np.concatenate"}, "join them once", False),
-    ({"called": "numpy.NpzFile.__getitem__"}, "unpack it once", False),
-    ({"called": "re.findall"}, "turn all texts into numbers once", False),
-    ({"called": "float line.split"}, "parse the files once, before training", False),
+    ({"called": "numpy.NpzFile.__getitem__"}, "unpacks files: do that once", False),
+    ({"called": "re.findall"}, "parse all of it once, before training", False),
+    ({"called": "float line.split"}, "parse all of it once, before training", False),
     ({"library": "PIL", "in_library": 18}, "store the smaller results", False),
     ({"called": "self.db.execute"}, "one query", False),
     ({"called": "requests.get"}, "copy the data to a local disk once", False),
@@ -272,20 +274,27 @@ WORK = (
     ({"called": "np.stack result read"}, "it reads and unpacks chunks", False),
     ({"called": "zarr.Array.__getitem__"}, "keep chunks that were read", False),
     ({"called": "pandas.read_parquet"}, "read it once, before training", False),
-    ({"called": "numpy.setdiff1d"}, "draw a few, and again those that do not fit", False),
-    ({"called": "numpy.isin"}, "sort them once, before training", False),
-    ({"called": "scores.argsort"}, "it sorts or compares whole arrays", False),
+    ({"called": "numpy.setdiff1d"}, "draw again those that do not fit", False),
+    ({"called": "numpy.isin"}, "do that once, before training", False),
+    ({"called": "scores.argsort"}, "it sorts, compares or averages whole arrays", False),
     ({"called": "numpy.convolve"}, "use scipy.signal.fftconvolve", False),
     ({"called": "scipy.correlate2d"}, "it convolves directly", False),
     ({"called": "sklearn.StandardScaler.transform"}, "give it a whole batch", False),
     ({"called": "datasets.Dataset.__getitem__"}, "dataset[rows]", False),
+    ({"called": "np.random.choice"}, "add these up once: sums = np.cumsum", False),
+    ({"called": "scipy.rotate"}, "it computes with SciPy", False),
+    ({"called": "sorted os.listdir"}, "lists or unpacks files: do that once", False),
+    ({"called": "pickle.load"}, "parse all of it once, before training", False),
+    ({"called": "numpy.load"}, "it opens, lists or unpacks files", False),
+    ({"called": "numpy._std"}, "averages whole arrays: do that once, before training", False),
+    ({"called": "_strptime._strptime_datetime"}, "parse all of it once, before training", False),
     ({"called": "torch.tensor"}, "make NumPy arrays of the data once", False),
     ({"called": "mine"}, "make a ", False),
 )
 INPUTS = (LOOP, DATALOADER | {"input_workers": 0}, {**DATASET, "framework": JAX})
 
 
-@pytest.mark.parametrize(("case", "given"), list(zip(WORK, [*INPUTS] * 10, strict=False)))
+@pytest.mark.parametrize(("case", "given"), list(zip(WORK, itertools.cycle(INPUTS), strict=False)))
 def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
     """Seen: rows of a JAX array stacked one by one, and a teacher's predict a batch, got "make a batch cheaper"."""
     at, says, promises = case
@@ -300,7 +309,12 @@ def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
 
 @pytest.mark.parametrize(
     ("framework", "facts"),
-    [(JAX, {}), (TENSORFLOW, {}), (JAX, {"input_kind": "generator", "input_class": "series"}), (JAX, LOOP)],
+    [
+        (JAX, {}),
+        (TENSORFLOW, {}),
+        (JAX, {"input_kind": "generator", "input_class": "series"}),
+        (JAX, LOOP),
+    ],
 )
 def test_a_function_that_waits_for_threads_which_compute_needs_no_more_of_them(framework, facts):
     """Seen: a library unpacked chunks on both cores while `__getitem__` waited, and ten threads were promised 4.6."""

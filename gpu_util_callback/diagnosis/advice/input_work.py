@@ -84,32 +84,30 @@ _BY_REASON = (
     LineWork("it goes through values one by one in Python", f"Compute whole arrays (NumPy), or {ONCE}", slow="rows"),
     LineWork("it copies an array to make it longer", "Collect the parts in a list, and join them once", slow="grow"),
 )
+_PARSERS = "json|csv|xml|yaml|html|_strptime|_?pickle|joblib|re|regex|transformers|tokenizers|nltk|spacy|unicodedata"
 # Three lines each: a pattern of what is called, what that does, and what to do in its place. The first one counts.
 _BY_CALL = rf"""
 ^(zarr|numcodecs|blosc2?|tensorstore|pyarrow|fastparquet|h5py\.Dataset)\.|\b(result read$|read_(parquet|row_g|feather))
 it reads and unpacks chunks, or groups of rows, each time
 Read it {ONCE}, keep chunks that were read, or let a chunk hold what is asked for together (or shuffle within chunks)
-^(numpy\.)?(setdiff1d|setxor1d|union1d|intersect1d|isin|in1d|unique|argsort|lexsort)\b|\w\.(sort|argsort|unique)\b
-it sorts or compares whole arrays
-Sort them {ONCE} (np.searchsorted or a mask answers for a few), or draw a few, and again those that do not fit
+^(numpy\.)?([a-z]+1d|isin|unique|(arg|lex)sort|_(mean|var|std)|median|percentile|quantile)\b|\w\.(sort|argsort|unique)\b
+it sorts, compares or averages whole arrays
+Do that {ONCE}; for a few ask a mask or np.searchsorted, or draw again those that do not fit
 ^numpy\.(convolve|correlate)\b|\b(convolve|correlate)[12]d\b
 it convolves directly, so that the time grows with the product of both lengths
 Use scipy.signal.fftconvolve where both are long, or convolve whole batches on the accelerator
-^(zipfile|gzip|tarfile|bz2|lzma|numpy\.NpzFile|h5py)\b|\bzlib\.
-it opens or unpacks an archive
-Open it once in each process, and unpack it once (arrays as .npy, of which np.load(..., mmap_mode="r") reads parts)
+^(zipfile|gzip|tarfile|bz2|lzma|numpy\.NpzFile|h5py)\b|\bzlib\.|^(numpy|torch)\.load\b|\b(listdir|scandir|iterdir|r?glob|walk)\b
+it opens, lists or unpacks files
+Do that once in each process, or before (arrays as .npy, of which np.load(..., mmap_mode="r") reads parts)
 ^torch\._\w*DataLoaderIter\b
 it takes the batches of a DataLoader
 Give that loader itself to fit or monitor.batches(), which then see its workers; index arrays in memory by whole batches
-^(json|csv|xml|yaml|html)\.|^pandas\.\w*(read_|Parser|TextFile)|^numpy\.(loadtxt|genfromtxt)|\b(orjson|float) \S*split\b
-it parses text
-Parse the files {ONCE}, and store arrays (np.save)
+^({_PARSERS})\.|^(pandas\.\w*(read_|Parser|Text)|numpy\.\w+txt)|\.(split|findall|finditer|sub|lower|encode|tokenize)\b
+it parses files or text
+Parse all of it {ONCE}, and store arrays of numbers (np.save)
 ^(pandas|polars)\.
 it computes on a table
 Compute its columns, or its groups (groupby), {ONCE}, and keep them as NumPy arrays
-^(re|regex|transformers|tokenizers|nltk|spacy|unicodedata)\.|\.(split|findall|finditer|sub|lower|encode|tokenize)\b
-it takes text apart
-Turn all texts into numbers {ONCE}, and store these
 ^(PIL|cv2|imageio|skimage|torchvision|tifffile|pydicom|librosa|torchaudio|soundfile|wave)\.|\b(imread|imdecode|resize)\b
 it decodes or transforms files
 Do that once for all of them, and store the smaller results; what is random comes behind it
@@ -122,9 +120,12 @@ Copy the data to a local disk once, or fetch ahead in several threads
 ^scipy\.\w*(Index|csc|csr|coo|lil|sparse)
 it takes rows out of a sparse matrix
 Store it by rows once (matrix.tocsr()), and take all rows of a batch at a time
-^(sklearn|scipy|statsmodels|pywt)\.
-each call checks and copies its arguments
-Give it a whole batch, or all samples {ONCE}
+\b(choices?|multinomial)\b
+it draws rows, and adds up the weights of all (p=), if they have any, each time
+Add these up once: sums = np.cumsum(p), then rows = np.searchsorted(sums, rng.random(n)); a tree, if they change
+^(scipy|sklearn|statsmodels|pywt)\.
+it computes with SciPy, or a library on it
+Give it a whole batch (along an axis), or all samples {ONCE}; what is random in images can be layers of the model
 ^datasets\.
 each row is decoded and formatted by itself
 Ask for the rows of a batch at once (dataset[rows]), or compute {ONCE} with map(..., batched=True)
