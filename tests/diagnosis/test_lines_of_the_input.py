@@ -314,6 +314,8 @@ def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
         (TENSORFLOW, {}),
         (JAX, {"input_kind": "generator", "input_class": "series"}),
         (JAX, LOOP),
+        (KERAS_TORCH, {"step_threads": 2}),
+        (KERAS_TORCH, {"step_threads": 1, "input_kind": "generator", "input_class": "series"}),
     ],
 )
 def test_a_function_that_waits_for_threads_which_compute_needs_no_more_of_them(framework, facts):

@@ -76,9 +76,9 @@ class Workers:
         least = 0.0
         if not self.processes:
             # A function may wait for threads that a library or a pool of its own computes on.
-            # PyTorch's threads spin, which is no computation.
-            computed_ms = 0.0 if wait.run.framework == "torch" else wait.cores_ms() / THREE_QUARTERS
-            least = max(wait.interpreter_ms(wait.python_ms), computed_ms)
+            # In a step all of PyTorch's threads but the training's own may spin, which is no computation.
+            spun = ((wait.run.fit.get("step_threads") or wait.cores.allowed) - 1) * (wait.run.framework == "torch")
+            least = max(wait.interpreter_ms(wait.python_ms), wait.cores_ms(spun * wait.needed_ms) / THREE_QUARTERS)
         elif not wait.workers and wait.cores.own is not None:
             least = wait.cores_ms()
         handing_ms = 0.0
