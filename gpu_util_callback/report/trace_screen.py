@@ -197,7 +197,7 @@ def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     columns = {
         "time": [_time(op.total_ps) for op in ops],
         "calls": [str(op.count) for op in ops],
-        "op": [strip_control(f"{op.name} ({op.kind})" if op.kind else op.name) for op in ops],
+        "op": [strip_control(f"{op.name} ({op.type})" if op.type else op.name) for op in ops],
     }
     out = ["", pen.bold("Busiest ops on the host"), *_indented(columns, pen)]
     if stages:

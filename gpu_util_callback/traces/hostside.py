@@ -31,7 +31,7 @@ class HostOp:
     """One op of the framework on the host, over all threads."""
 
     name: str
-    kind: str  # "MatMul" of "model/dense/MatMul:MatMul"; "" = unknown
+    type: str | None  # "MatMul" of "model/dense/MatMul:MatMul"; None = unknown
     count: int
     total_ps: int
     max_ps: int
@@ -56,7 +56,7 @@ def host_ops(process: Process, names: Names) -> list[HostOp]:
     result = []
     for i in np.argsort(-total, kind="stable")[:_BUSIEST_OPS].tolist():
         name, kind = op_name(names[int(unique[i])])
-        result.append(HostOp(name=name, kind=kind, count=int(count[i]), total_ps=int(total[i]), max_ps=int(longest[i])))
+        result.append(HostOp(name, kind or None, int(count[i]), int(total[i]), int(longest[i])))
     return result
 
 
@@ -64,7 +64,7 @@ def host_ops(process: Process, names: Names) -> list[HostOp]:
 class TracedStage:
     """One stage of a tf.data pipeline, all threads together."""
 
-    name: str  # "Map" of "Iterator::Root::Prefetch::Map"
+    stage: str  # "Map" of "Iterator::Root::Prefetch::Map"
     path: str
     count: int
     total_ps: int

@@ -117,6 +117,11 @@ class CopyGroup:
     total_ps: int
     exposed_ps: int  # while no kernel ran
 
+    @property
+    def gb_per_s(self) -> float | None:
+        """10^9 bytes per second while it copied; None = unknown."""
+        return self.bytes / self.total_ps * 1000 if self.bytes and self.total_ps else None
+
 
 def copy_groups(device: Device) -> list[CopyGroup]:
     """Return the copies and memsets of a GPU, the group with most time first."""
@@ -149,7 +154,7 @@ class LaunchStats:
 
     kernels: int
     linked: int  # kernels whose launch call was found
-    short_share: float | None  # of kernels that ran less than 10 µs
+    short_kernels_pct: float | None  # of kernels that ran less than 10 µs
     graph_kernels: int  # launched by a call for a whole graph
 
 
@@ -171,7 +176,7 @@ def launch_stats(process: Process, device: Device, names: Names) -> LaunchStats:
     return LaunchStats(
         kernels=count,
         linked=int((launches(process, device)[0] > UNLINKED)[kernel].sum()),
-        short_share=float((events.duration_ps[kernel] < SHORT_KERNEL_PS).mean()) if count else None,
+        short_kernels_pct=100 * float((events.duration_ps[kernel] < SHORT_KERNEL_PS).mean()) if count else None,
         graph_kernels=int(replayed(process, device, names)[kernel].sum()),
     )
 

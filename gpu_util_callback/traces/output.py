@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, cast
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -50,17 +51,29 @@ def trace_json(analysis: Analysis) -> TraceReport:
         "devices": of_processes(lambda p: map(_device, p.devices)),
         "steps": of_processes(_steps),
         "kernels": of_devices(_kernels),
-        "copies": of_devices(_copies),
-        "launches": list(map(_launches, analysis.devices)),
+        "copies": of_devices(lambda d: [_row(c, gpu=d.index, gb_per_s=c.gb_per_s) for c in d.copies]),
+        "launches": [_row(d.launches, gpu=d.index) for d in analysis.devices],
         "counters": of_processes(_counters),
-        "host_ops": of_processes(_host_ops),
-        "pipeline": of_processes(_pipeline),
+        "host_ops": of_processes(lambda p: map(_row, p.host_ops)),
+        "pipeline": of_processes(lambda p: map(_row, p.stages)),
         "verdict": analysis.verdict,
         "findings": analysis.findings,
         "thresholds": analysis.thresholds,
         "silent": analysis.silent,
         "problems": analysis.problems,
     }
+
+
+def _row(item: Any, **more: object) -> Row:
+    """Return the fields of a dataclass as a row; times in picoseconds become milliseconds."""
+    row = dict(more)
+    for field in fields(item):
+        value = getattr(item, field.name)
+        if field.name.endswith("_ps"):
+            row[f"{field.name.removesuffix('_ps')}_ms"] = _ms(value)
+        else:
+            row[field.name] = value
+    return row
 
 
 def _process(p: ProcessAnalysis) -> TraceProcess:
@@ -151,33 +164,6 @@ def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
     ]
 
 
-def _copies(d: DeviceAnalysis) -> list[Row]:
-    return [
-        {
-            "gpu": d.index,
-            "direction": c.direction,
-            "memory": c.memory,
-            "count": c.count,
-            "bytes": c.bytes,
-            "total_ms": _ms(c.total_ps),
-            "exposed_ms": _ms(c.exposed_ps),
-            "gb_per_s": c.bytes / c.total_ps * 1000 if c.bytes and c.total_ps else None,  # 10^9 bytes per second
-        }
-        for c in d.copies
-    ]
-
-
-def _launches(d: DeviceAnalysis) -> Row:
-    s = d.launches
-    return {
-        "gpu": d.index,
-        "kernels": s.kernels,
-        "linked": s.linked,
-        "short_kernels_pct": None if s.short_share is None else 100 * s.short_share,
-        "graph_kernels": s.graph_kernels,
-    }
-
-
 def _counters(p: ProcessAnalysis) -> list[Row]:
     return [
         {
@@ -189,30 +175,4 @@ def _counters(p: ProcessAnalysis) -> list[Row]:
         }
         for c in p.process.counters
         if len(c.value)
-    ]
-
-
-def _host_ops(p: ProcessAnalysis) -> list[Row]:
-    return [
-        {
-            "name": o.name,
-            "type": o.kind or None,
-            "count": o.count,
-            "total_ms": _ms(o.total_ps),
-            "max_us": o.max_ps / PS_PER_US,
-        }
-        for o in p.host_ops
-    ]
-
-
-def _pipeline(p: ProcessAnalysis) -> list[Row]:
-    return [
-        {
-            "stage": stage.name,
-            "path": stage.path,
-            "count": stage.count,
-            "total_ms": _ms(stage.total_ps),
-            "self_ms": _ms(stage.self_ps),
-        }
-        for stage in p.stages
     ]

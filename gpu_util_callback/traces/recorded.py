@@ -126,7 +126,7 @@ def kernel_rows(p: ProcessAnalysis, index: Index = _own_index) -> dict[str, np.n
         # The host alone: its busiest ops take the place of kernels.
         for o in p.host_ops:
             spent = (o.total_ps // PS_PER_NS, -1, o.max_ps // PS_PER_NS)  # the least is not kept
-            rows.append((0, -1, o.name, o.kind, o.count, *spent, *[math.nan] * 4, ""))
+            rows.append((0, -1, o.name, o.type or "", o.count, *spent, *[math.nan] * 4, ""))
     columns = zip(*rows, strict=True) if rows else [()] * len(TABLES["kernels"])
     return {
         name: np.array(column, object if kind == "text" else None)
@@ -238,7 +238,7 @@ def _slowest_stage(p: ProcessAnalysis) -> dict[str, object] | None:
     # `from_generator` is a FlatMap, which starts the generator, over the generator itself.
     inner = next((s for s in p.stages if s.path == f"{stage.path}::Generator"), stage)
     self_ps = stage.self_ps if inner is stage else stage.self_ps + inner.self_ps
-    return {"name": inner.name, "path": inner.path, "self_ms": self_ps / PS_PER_MS}
+    return {"name": inner.stage, "path": inner.path, "self_ms": self_ps / PS_PER_MS}
 
 
 def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) -> dict[str, object]:
@@ -269,7 +269,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) ->
         "slowest_stage": None if wording.arrays else _slowest_stage(p),
         "gpus": [index(d) for d in p.devices if d in p.active],
         "linked_kernels": sum(d.launches.linked for d in p.active),
-        "short_kernels_pct": 100 * max((d.launches.short_share or 0.0 for d in p.active), default=0.0),
+        "short_kernels_pct": max((d.launches.short_kernels_pct or 0.0 for d in p.active), default=0.0),
         "copies": [
             {"direction": c.direction, "memory": c.memory, "bytes": c.bytes, "total_ns": c.total_ps / PS_PER_NS}
             for d in p.devices

@@ -286,7 +286,7 @@ def test_rows_of_the_host_alone_hold_its_busiest_ops(analysed):
     kernels = recording_tables(analysis)["kernels"]
     ops = analysis.processes[0].host_ops
     assert kernels["name"].tolist() == [op.name for op in ops]
-    assert kernels["op"].tolist() == [op.kind for op in ops]
+    assert kernels["op"].tolist() == [op.type or "" for op in ops]
     assert kernels["total_ns"].tolist() == [op.total_ps // 1000 for op in ops]
     assert set(kernels["gpu"].tolist()) == {-1} and len(ops) > 0
     assert set(recording_tables(analysed(SYNTHETIC))["kernels"]["gpu"].tolist()) == {0}
