@@ -14,7 +14,6 @@ import codecs
 import contextlib
 import json
 import re
-import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -270,7 +269,7 @@ def read_kineto(
     """Read the files of one session, one per rank.
 
     Args:
-        files: (path, function that opens the decompressed bytes) each.
+        files: (path, function that opens the decompressed bytes) each; it names a file that cannot be read.
         progress: called about once per megabyte.
         most: maximum number of bytes that each may expand to.
 
@@ -289,8 +288,6 @@ def read_kineto(
             ) from None
         except _NoTrace as other:
             raise UnusableInput(f"{path}: {other}. {foreign.READABLE}") from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise UnusableInput(f"{path}: cannot be read ({error})") from None
         trace.processes.append(process)
         prefix = "" if len(files) == 1 else f"{process.host}: "
         trace.problems.extend(prefix + problem for problem in reader.problems)

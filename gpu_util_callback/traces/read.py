@@ -88,11 +88,8 @@ def sniff(path: Path) -> str:
 
     Raises: UnusableInput: it has none of these formats.
     """
-    try:
-        with _Stream(path).open() as file:
-            head = file.read(_HEAD)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
+    with _Stream(path).open() as file:
+        head = file.read(_HEAD)
     if not head:
         raise UnusableInput(f"{path}: empty; the profiler may have been killed while writing")
     if head.startswith(b"SQLite format 3\0"):
@@ -159,10 +156,6 @@ def _newest_of_each_worker(files: list[Path]) -> list[Path]:
     return sorted(newest.values())
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
 def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
     from gpu_util_callback.traces.xplane import read_xplane
 
@@ -170,15 +163,12 @@ def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
 
 
 def _load(path: Path) -> bytes:
-    try:
+    with _Stream(path).open() as file:
         size = path.stat().st_size
         if size > limits.MAX_BYTES:
             raise UnusableInput(f"{path}: larger than {limits.MAX_BYTES >> 30} GB; profile fewer steps")
         most = max(size, limits.unpacked_limit(size))
-        with _Stream(path).open() as file:
-            data = file.read(most + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
+        data = file.read(most + 1)
     if len(data) > most:
         raise UnusableInput(
             f"{path}: unpacks to more than {most >> 20:,} MB, which no trace of its size does; "
@@ -196,11 +186,16 @@ class _Stream:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        with self.path.open("rb") as raw:
-            self._raw = raw
-            packed = raw.read(2) == _GZIP
-            raw.seek(0)
-            yield gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
+        """Open the file. Raises: UnusableInput where it cannot be opened, or not be read within the block."""
+        try:
+            with self.path.open("rb") as raw:
+                self._raw = raw
+                packed = raw.read(2) == _GZIP
+                raw.seek(0)
+                yield gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnusableInput(f"{self.path}: cannot be read ({reason})") from None
 
     def tell(self) -> int:
         return 0 if self._raw is None or self._raw.closed else self._raw.tell()
