@@ -239,6 +239,7 @@ _LOADER = re.compile(
 )
 _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_comms")
 _DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
+_TPU = "/device:TPU:"
 _DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
 _CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime")
 _NO_ACTIVITY = (  # copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans
@@ -256,7 +257,7 @@ _HOST_KINDS = {
     **dict.fromkeys(_NO_ACTIVITY),
 }
 _CATEGORIES, _PHASES, _MOST_KNOWN = 64, 16, 65536  # the first two: listed of those that are not known
-_PLAIN = -1  # kind of an activity without a category, until its process' name is known
+_PLAIN = -1  # kind of an activity without a category: its process tells it
 # Kind (None = no activity), name, memory that a GPU's copy touches, number of a step, whether it is a root.
 _Known = tuple[Any, int, Any, int, bool]
 
@@ -364,7 +365,6 @@ class _TextReader:
         self.threads: dict[tuple[Any, Any], int] = {}
         self.process_names: dict[object, str] = {}
         self.thread_names: dict[tuple[object, object], str] = {}
-        self.plain = _PlainEvents()
         self.window_end: int | None = None
         self.unusable = 0
         self.count = 0
@@ -372,7 +372,6 @@ class _TextReader:
         self.others: dict[str, int] = {}  # phase of events that hold no activity -> how many
         self.no_events: list[str] = []  # members of the first object in the list that is no event
         self.categories: set[str] = set()  # of events that none of the profilers read here writes
-        self.tpu = False
         self._known: dict[tuple[Any, Any], _Known] = {}  # by category and name
 
     def read(self, document: Document) -> Process:
@@ -390,7 +389,6 @@ class _TextReader:
         labels = [*self.categories, *self.process_names.values()]
         if not self.count or foreign.by_labels(labels):
             raise _NoTrace(foreign.by_labels(labels) or self._without_activity(document, labels))
-        self._settle_plain()
         process = self._process(members)
         if not process.devices and (accelerator := foreign.accelerator(labels)):
             self.problems.append(f"the trace is of {accelerator}, whose work is not read: the host's side only")
@@ -422,7 +420,7 @@ class _TextReader:
                 return
             self.count += 1
             self._complete(event, start, end)
-            if self.count > limits.MAX_EVENTS or self.plain.count > limits.MAX_PLAIN_EVENTS:
+            if self.count > limits.MAX_EVENTS:
                 raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
         elif phase == "i" or phase == "I":
             if event.get("name") == "Record Window End":
@@ -447,7 +445,7 @@ class _TextReader:
         if memory is not None:
             self.device.add_kineto(event, arguments, (start, end), known)
         elif kind == _PLAIN:
-            self.plain.add_event(event, name_id, arguments, start, end)
+            self._plain(event, name_id, arguments, start, end)
         elif kind is not None:
             correlation = _id(arguments.get("correlation", -1))
             external = _id(arguments.get("External id", arguments.get("external id", -1)))
@@ -495,40 +493,29 @@ class _TextReader:
         elif event.get("name") == "thread_name":
             self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
 
-    def _settle_plain(self) -> None:
-        """Assign events without categories to GPUs by their process's name."""
-        gpus = {
-            pid: ordinal(device_match[1])
-            for pid, name in self.process_names.items()
-            if (device_match := _DEVICE_NAME.search(name))
-        }
-        tpus = {pid for pid, name in self.process_names.items() if "/device:TPU:" in name}
-        self.tpu = bool(tpus)
-        for pid, tid, name_id, arguments, start, end in self.plain.rows():
-            name = self.names[name_id]
-            if pid in tpus:
-                continue
-            if pid in gpus:
-                thread = self.thread_names.get((pid, tid), "")
-                if thread.startswith(DERIVED_LINES) or "Tensors" in self.process_names[pid]:
-                    continue
-                gpu = gpus[pid]
-                if gpu is None:
-                    self.device.without_device += 1
-                else:
-                    self.device.add_plain(gpu, integer(tid), name, arguments, start, end)
-                continue
-            kind = host_kind(name)
-            if "step_num" in arguments:
-                kind = HostKind.STEP
-            if kind < 0:
-                continue
-            correlation = integer(arguments.get("correlation_id"))
-            if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
-                kind = HostKind.LAUNCH
-            number = integer(arguments.get("step_num" if kind == HostKind.STEP else "id"))
-            root = integer(arguments.get("_r")) > 0
-            self.host.add(start, end, self._thread(pid, tid), kind, name_id, correlation, number, -1, root)
+    def _plain(self, event: dict, name_id: int, arguments: dict, start: int, end: int) -> None:
+        """Add an event without a category to a GPU or the host, by the name of its process, which is written first."""
+        pid, tid, name = event.get("pid"), event.get("tid"), self.names[name_id]
+        process = self.process_names.get(str(pid), "")
+        if device_match := _DEVICE_NAME.search(process):
+            thread = self.thread_names.get((str(pid), str(tid)), "")
+            if thread.startswith(DERIVED_LINES) or "Tensors" in process:
+                return
+            gpu = ordinal(device_match[1])
+            if gpu is None:
+                self.device.without_device += 1
+            else:
+                self.device.add_plain(gpu, integer(tid), name, arguments, start, end)
+            return
+        kind = HostKind.STEP if "step_num" in arguments else host_kind(name)
+        if kind < 0 or _TPU in process:
+            return
+        correlation = integer(arguments.get("correlation_id"))
+        if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
+            kind = HostKind.LAUNCH
+        number = integer(arguments.get("step_num" if kind == HostKind.STEP else "id"))
+        root = integer(arguments.get("_r")) > 0
+        self.host.add(start, end, self._thread(pid, tid), kind, name_id, correlation, number, -1, root)
 
     def _process(self, members: dict[str, object]) -> Process:
         """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations."""
@@ -564,7 +551,7 @@ class _TextReader:
             rank=rank if 0 <= rank <= limits.MAX_FACT else None,
             epoch_ns=_epoch(members, zero),
         )
-        process.facts["tpu"] = self.tpu
+        process.facts["tpu"] = any(_TPU in name for name in self.process_names.values())
         process.facts["group_sizes"] = self.device.group_sizes
         return process
 
@@ -574,34 +561,6 @@ class _TextReader:
             if name:
                 return f"{name} {pid}" if rank < 0 else f"rank {rank}"
         return f"rank {rank}" if rank >= 0 else "host"
-
-
-class _PlainEvents(_Rows):
-    """Events without a category (JAX's, TensorFlow's), until their processes' names are known."""
-
-    codes: ClassVar = {"thread": "i", "name": "i", "start_ps": "q", "end_ps": "q"}
-    _KEPT = ("correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r", "id")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-        self._threads: dict[tuple[str, str], int] = {}
-        self._arguments: dict[int, dict] = {}
-
-    def add_event(self, event: dict, name: int, arguments: dict, start: int, end: int) -> None:
-        useful = {key: arguments[key] for key in self._KEPT if key in arguments}
-        if useful:
-            self._arguments[self.count] = useful
-        self.count += 1
-        key = (str(event.get("pid")), str(event.get("tid")))
-        self.add(self._threads.setdefault(key, len(self._threads)), name, start, end)
-
-    def rows(self) -> Iterator[tuple[str, str, int, dict, int, int]]:
-        """Yield pid, tid, name, kept arguments, start and end of each event."""
-        threads = list(self._threads)
-        columns = (column.tolist() for column in self.arrays().values())
-        for row, (thread, name, start, end) in enumerate(zip(*columns, strict=True)):
-            yield *threads[thread], name, self._arguments.get(row, {}), start, end
 
 
 def _epoch(members: dict[str, object], zero_ps: int) -> int | None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
-MAX_PLAIN_EVENTS = 3_000_000  # without categories; the trace viewer's own limit is 10^6
 MAX_METADATA = 2_000_000  # names and other entries of one plane
 MAX_LINES = 20_000  # of one host: threads, and streams of GPUs
 MAX_PLANES = 1_024
