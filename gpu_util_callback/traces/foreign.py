@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from gpu_util_callback.traces.wire import BadMessage, varint
 
 READABLE = (
     "Not read here: gpu-util reads traces of torch.profiler, jax.profiler, the TensorFlow Profiler "
@@ -16,6 +19,8 @@ _OF_AMD = "torch.profiler and jax.profiler record AMD's GPUs as well, and the st
 ROCPD = f"a rocpd database, as rocprofv3 writes it. {_OF_AMD}"
 _INSTRUMENTS = "a recording of Apple's Instruments, as of torch.mps.profiler: its signposts and Metal's GPU work"
 _PERFETTO = "a Perfetto trace (protobuf), as rocprofv3 and Android write them"
+_PPROF = "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times"
+_GRAPH = "a protobuf of another kind, such as a graph, an HLO module or a table of the Profile tab"
 
 _BEGINNINGS = (
     (rb"\x80[\x02-\x05]", "a pickle, such as PyTorch's memory snapshot: not opened, since a pickle can run any code"),
@@ -90,42 +95,33 @@ def by_beginning(path: Path, head: bytes) -> str:
 def _protobuf(head: bytes) -> str:
     """Return whose protobuf begins so; "" for an XSpace: its planes have fields 1 to 6, a number and a text first."""
     at = 0
-    while at + 2 < len(head) and head[at] == 0x0A:
-        length, at = _varint(head, at + 1)
-        end, inner = at + length, at
-        seen: list[int] = []
-        while inner < min(end, len(head)) and len(seen) < 64:
-            tag, inner = _varint(head, inner)
-            seen.append(tag)
-            # Data that no plane has: other fields, the user that wrote a packet, a clock without a name before it.
-            if tag >> 3 > 6 or tag == 0x18 or seen == [0x32]:
-                return _PERFETTO
-            if seen == [0x08, 0x10]:
-                return "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times"
-            if tag & 7 == 0:
-                _, inner = _varint(head, inner)
-            elif tag & 7 == 2:
-                length, inner = _varint(head, inner)
-                if tag in (0x0A, 0x12) and length and head[inner : inner + 1] < b" ":  # a message: planes have text
+    with suppress(BadMessage):  # a number that the head does not hold whole
+        while at + 2 < len(head) and head[at] == 0x0A:
+            length, at = varint(head, at + 1, len(head))
+            end, inner = at + length, at
+            seen: list[int] = []
+            while inner < min(end, len(head)) and len(seen) < 64:
+                tag, inner = varint(head, inner, len(head))
+                seen.append(tag)
+                # Data that no plane has: other fields, the user that wrote a packet, a clock without a name before it.
+                if tag >> 3 > 6 or tag == 0x18 or seen == [0x32]:
                     return _PERFETTO
-                if tag == 0x0A:
-                    return "a protobuf of another kind, such as a graph, an HLO module or a table of the Profile tab"
-                inner += length
-            else:
-                return ""
-        at = end
+                if seen == [0x08, 0x10]:
+                    return _PPROF
+                if tag & 7 == 0:
+                    _, inner = varint(head, inner, len(head))
+                elif tag & 7 == 2:
+                    length, inner = varint(head, inner, len(head))
+                    # A message: planes have text there.
+                    if tag in (0x0A, 0x12) and length and head[inner : inner + 1] < b" ":
+                        return _PERFETTO
+                    if tag == 0x0A:
+                        return _GRAPH
+                    inner += length
+                else:
+                    return ""
+            at = end
     return ""
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place of a protobuf, and the place behind it; cut where the data end."""
-    value = shift = 0
-    while at < len(data) and shift < 64:
-        value |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 0x80:
-            break
-    return value, at
 
 
 def by_members(names: Collection[str], texts: Mapping[str, str]) -> str:

@@ -56,7 +56,6 @@ from gpu_util_callback.traces.naming import (
 )
 from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
 
-_LIMIT = 1 << 63
 _BLOCK = 64  # events whose times are read together
 _BLOCK_BYTES = 1 << 16  # of rows that are put into columns together
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
@@ -339,10 +338,6 @@ def to_ps(value: object) -> int | None:
         return None
 
 
-def _id(value: object) -> int:
-    return value if type(value) is int and abs(value) < _LIMIT else -1
-
-
 _IN_NS = re.compile(r"(?:[0-9]{1,17}\.[0-9]{3} )*")
 
 
@@ -447,8 +442,8 @@ class _TextReader:
         elif kind == _PLAIN:
             self._plain(event, name_id, arguments, start, end)
         elif kind is not None:
-            correlation = _id(arguments.get("correlation", -1))
-            external = _id(arguments.get("External id", arguments.get("external id", -1)))
+            correlation = integer(arguments.get("correlation", -1))
+            external = integer(arguments.get("External id", arguments.get("external id", -1)))
             thread = self._thread(event.get("pid"), event.get("tid"))
             self.host.add(start, end, thread, kind, name_id, correlation, value, external, root)
 

@@ -32,7 +32,7 @@ class TooMany(Exception):
     """More entries than a trace has: made up, or far too long a window."""
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return one varint: (value, position after it)."""
     value = shift = 0
     while at < end:
@@ -54,15 +54,15 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
     `data[a:b]`, else `a` is the value (as an unsigned number) and `b` the position after it.
     """
     while at < end:
-        key, at = _varint(data, at, end)
+        key, at = varint(data, at, end)
         number, wire = key >> 3, key & 7
         if number == 0:
             raise BadMessage("field number 0")
         if wire == 0:
-            value, at = _varint(data, at, end)
+            value, at = varint(data, at, end)
             yield number, wire, value, at
         elif wire == 2:
-            length, at = _varint(data, at, end)
+            length, at = varint(data, at, end)
             if at + length > end:
                 raise BadMessage("a field is longer than its message")
             yield number, wire, at, at + length
@@ -109,7 +109,7 @@ def spans_of(
             if length < 128:
                 at += 1
             else:
-                length, at = _varint(data, at, end)
+                length, at = varint(data, at, end)
             add_start(at)
             at += length
             if at > end:
