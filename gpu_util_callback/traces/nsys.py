@@ -344,20 +344,18 @@ class _TableReader:
         for key, text in file.rows("StringIds", ("id", "value")):
             if isinstance(key, int) and isinstance(text, str):
                 self.strings[key] = self.names.id(text)
-        gpu = {table: self._gpu_table(table) for table in _GPU_EVENTS}
-        calls, call_pid, call_tid = self._calls()
-        ranges, range_pid, range_tid = self._ranges()
-        work_pid = np.concatenate([pid for pid, _, _ in gpu.values()])
-        pids = {*np.unique(work_pid).tolist(), *np.unique(call_pid).tolist()} or set(np.unique(range_pid).tolist())
+        work_pids, devices, works = zip(*map(self._gpu_table, _GPU_EVENTS), strict=True)
+        work_pid, device, work = np.concatenate(work_pids), np.concatenate(devices), DeviceEvents.concat(works)
+        calls, call_tid = self._calls()
+        ranges, range_tid = self._ranges()
+        pids = {*np.unique(work_pid).tolist(), *np.unique(_pid(call_tid)).tolist()}
+        pids = pids or set(np.unique(_pid(range_tid)).tolist())
         if len(pids) > limits.MAX_PROCESSES:
             raise UnusableInput(f"{file.path}: {len(pids):,} processes; export those of the training alone")
         process_names, thread_names = self._process_names(), self._thread_names()
         epoch_ns = epoch(next(file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)), (None,))[0])
-        work = DeviceEvents.concat([events for _, _, events in gpu.values()])
-        device = np.concatenate([number for _, number, _ in gpu.values()])
         calls, tids = HostEvents.concat([calls, ranges]), np.concatenate((call_tid, range_tid))
-        work_of = dict(groups(work_pid))
-        calls_of = dict(groups(np.concatenate((call_pid, range_pid))))
+        work_of, calls_of = dict(groups(work_pid)), dict(groups(_pid(tids)))
         none = np.empty(0, np.int64)
         for pid in sorted(pids):
             mine, of_host = work_of.get(pid, none), calls_of.get(pid, none)
@@ -392,11 +390,13 @@ class _TableReader:
 
     # --- tables -------------------------------------------------------------------------------
 
-    def _times(self, table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return start and end in picoseconds, and a mask of the rows with valid ones."""
-        start, end = table["start"], table["end"]
-        good = (end >= start) & (start > -_MAX_NS) & (end < _MAX_NS)
-        return np.where(good, start, 0) * PS_PER_NS, np.where(good, end, 0) * PS_PER_NS, good
+    def _rows(self, table: str, columns: tuple[str, ...], where: str = "") -> dict[str, np.ndarray]:
+        """Return the rows of a table with valid times: `start_ps`, `end_ps`, more columns, and `row`, their places."""
+        data = self.file.integers(table, ("start", "end", *columns), where)
+        start, end = data.pop("start"), data.pop("end")
+        rows = np.flatnonzero((end >= start) & (start > -_MAX_NS) & (end < _MAX_NS))
+        times = {"start_ps": start[rows] * PS_PER_NS, "end_ps": end[rows] * PS_PER_NS}
+        return {**{name: column[rows] for name, column in data.items()}, **times, "row": rows}
 
     def _name_ids(self, keys: np.ndarray, fallback: str) -> np.ndarray:
         missing = self.names.id(fallback)
@@ -407,18 +407,15 @@ class _TableReader:
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
         """Return process id, device number and events of one of the three GPU tables."""
-        base = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "graphId")
+        base = ("deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "graphId")
         if table.endswith("KERNEL"):
             extra: tuple[str, ...] = ("demangledName", "shortName", *_SHAPE)
         elif table.endswith("MEMCPY"):
             extra = ("bytes", "copyKind", "srcKind", "dstKind")
         else:
             extra = ("bytes",)
-        data = self.file.integers(table, base + extra)
-        start, end, good = self._times(data)
-        data = {key: column[good] for key, column in data.items()}
-        start, end = start[good], end[good]
-        n = len(start)
+        data = self._rows(table, base + extra)
+        n = len(data["row"])
         memory = np.zeros(n, np.int8)
         shape = np.full(n, -1, np.int32)
         if table.endswith("KERNEL"):
@@ -437,8 +434,8 @@ class _TableReader:
             kind = np.full(n, int(DeviceKind.MEMSET), np.int8)
             name = np.full(n, self.names.id("Memset"), np.int32)
         events = DeviceEvents.build(
-            start_ps=start,
-            end_ps=end,
+            start_ps=data["start_ps"],
+            end_ps=data["end_ps"],
             kind=kind,
             stream=data["streamId"],
             correlation=np.where(data["correlationId"] > 0, data["correlationId"], -1),
@@ -467,46 +464,40 @@ class _TableReader:
             numbers.append(self.shapes.id(shape))
         return np.array(numbers, np.int32)[inverse.reshape(-1)]
 
-    def _calls(self) -> tuple[HostEvents, np.ndarray, np.ndarray]:
-        data = self.file.integers(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "end", "globalTid", "correlationId", "nameId")
-        )
-        start, end, good = self._times(data)
+    def _calls(self) -> tuple[HostEvents, np.ndarray]:
+        """Return the driver's and runtime's calls, and the global id of each one's thread."""
+        data = self._rows("CUPTI_ACTIVITY_KIND_RUNTIME", ("globalTid", "correlationId", "nameId"))
         name = self._name_ids(data["nameId"], "CUDA call")
-        kind = self._classify(name, lambda s: api_kind(s) or HostKind.CALL)
         events = HostEvents.build(
-            start_ps=start,
-            end_ps=end,
-            kind=kind,
+            start_ps=data["start_ps"],
+            end_ps=data["end_ps"],
+            kind=self._classify(name, lambda s: api_kind(s) or HostKind.CALL),
             name=name,
             correlation=np.where(data["correlationId"] > 0, data["correlationId"], -1),
-        ).take(good)
-        return events, _pid(data["globalTid"])[good], data["globalTid"][good]
+        )
+        return events, data["globalTid"]
 
-    def _ranges(self) -> tuple[HostEvents, np.ndarray, np.ndarray]:
-        """Return NVTX ranges: steps, ops, input waits, and the user's annotations."""
-        table = "NVTX_EVENTS"
+    def _ranges(self) -> tuple[HostEvents, np.ndarray]:
+        """Return NVTX ranges (steps, ops, input waits, the user's annotations), and the global ids of their threads."""
+        table, where = "NVTX_EVENTS", 'WHERE "end" IS NOT NULL'
         if not self.file.has(table, "start", "end"):
-            empty = np.empty(0, np.int64)
-            return HostEvents.concat([]), empty, empty
-        where = 'WHERE "end" IS NOT NULL'
-        data = self.file.integers(table, ("start", "end", "globalTid", "textId"), where)
-        start, end, good = self._times(data)
+            return HostEvents.concat([]), np.empty(0, np.int64)
+        data = self._rows(table, ("globalTid", "textId"), where)
         name = self._name_ids(data["textId"], "")
         if self.file.has(table, "text"):
-            texts = self.file.rows(table, ("text",), where)
-            for row, (text,) in zip(range(len(name)), texts, strict=False):
-                if isinstance(text, str):
-                    name[row] = self.names.id(text)
+            texts = (text for (text,) in self.file.rows(table, ("text",), where))
+            own = np.fromiter((self.names.id(text) if isinstance(text, str) else -1 for text in texts), np.int32)
+            name = np.where(own[data["row"]] >= 0, own[data["row"]], name)
 
         def kind_value_name(key: int) -> tuple[int, int, int]:
             kind, value, label = range_kind(self.names[key])
             return kind, value, self.names.id(label)
 
         kind, value, name = map_distinct(name, kind_value_name, np.int64).reshape(-1, 3).T
-        events = HostEvents.build(start_ps=start, end_ps=end, kind=kind, name=name, value=value)
-        keep = good & (events.kind >= 0)
-        return events.take(keep), _pid(data["globalTid"])[keep], data["globalTid"][keep]
+        times = {"start_ps": data["start_ps"], "end_ps": data["end_ps"]}
+        events = HostEvents.build(**times, kind=kind, name=name, value=value)
+        keep = events.kind >= 0
+        return events.take(keep), data["globalTid"][keep]
 
     # --- one process --------------------------------------------------------------------------
 
