@@ -22,7 +22,7 @@ from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.recording.manifest import plain, strict_json
 from gpu_util_callback.recording.problems import reported, unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import PLUGIN_NAME, STEP_SERIES, TABLES
+from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from tensorboard_plugin.downloads import csv_lines, html_report
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.replies import (
@@ -45,8 +45,6 @@ logger = logging.getLogger("gpu_util_callback")
 MAX_REPORTS = 2 * MAX_WORKERS
 # A request for the sums of all runs diagnoses recordings this long; the next request continues.
 DIAGNOSE_S = 1.5
-# A recording of more values than this takes long to diagnose.
-LONG_CELLS = 1 << 20
 # The most that the tab compares.
 MAX_COMPARED = 8
 # A fixed table: some Windows registries give .js another type.
@@ -268,7 +266,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                     revision, row = entry.revision, row_of_open(recording)
                     # In this order: the length of a run is read from a file of its own.
                     going_on = not row["steps"] or entry.status == "live"
-                    is_final = row["judged"] or going_on or is_long(recording)
+                    is_final = row["judged"] or going_on
                 if not is_final and row and time.monotonic() < until:
                     is_final = True  # once, also where that fails
                     row = row_of_open(recording, diagnose(recording))
@@ -315,18 +313,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         with self._reporting.setdefault(recording.id, threading.Lock()):
             cached = self._reports.get(recording.id)
             if cached is None or cached[0] is not recording or cached[1] != revision:
-                # Applying newer rules to ten million steps takes too long: long runs keep older ones.
-                cached = (recording, revision, run_report(recording, recompute=not is_long(recording)))
+                cached = (recording, revision, run_report(recording))
                 self._reports.put(recording.id, cached)
             return cached[2]
-
-
-def is_long(recording: Recording) -> bool:
-    """Return whether a recording has too many values to be diagnosed while a request waits."""
-    if recording.step_count * len(STEP_SERIES) > LONG_CELLS:
-        return True  # known without opening anything
-    summary = recording.summary.values()
-    return sum(column.get("count", 0) for group in summary for column in group.values()) > LONG_CELLS
 
 
 def _frontend_digest() -> str:

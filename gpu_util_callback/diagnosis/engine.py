@@ -109,7 +109,7 @@ def _completed(findings: Findings, run: Run, limits: Mapping[str, Limits]) -> It
         yield finding
 
 
-def diagnose(recording: Recording, thresholds: Mapping | None = None, *, recompute: bool = True) -> DiagnosisFacts:
+def diagnose(recording: Recording, thresholds: Mapping | None = None) -> DiagnosisFacts:
     """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
@@ -118,15 +118,13 @@ def diagnose(recording: Recording, thresholds: Mapping | None = None, *, recompu
 
     Args:
         thresholds: on top of the recording's own.
-        recompute: False: accept the findings of older rules, too, unless other thresholds are given;
-            the rows of a long run take long to read. `rules_version` shows which rules were used.
     """
     stored: DiagnosisFacts = recording.stored or cast(DiagnosisFacts, {})
     stored_limits = still_known(stored.get("thresholds_set"))
     limits = thresholds_in_force(thresholds, before=stored_limits)
     up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds_set") == thresholds_set(limits)
     lost = recording.status == "lost"  # its last moments were never judged
-    if "verdict" in stored and ((up_to_date and not lost) or not (recompute or thresholds)):
+    if "verdict" in stored and up_to_date and not lost:
         return {"silent": [], "findings": [], "spans": [], "thresholds_set": {}, **stored}
     facts: Mapping = recording.facts
     if lost:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
+from gpu_util_callback.diagnosis.engine import diagnose
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.report_types import (
@@ -39,7 +39,6 @@ from gpu_util_callback.recording.manifest_facts import (
     Status,
     TracedFacts,
     TriedFacts,
-    Unavailable,
 )
 from gpu_util_callback.recording.problems import Problem, reported, unexpected
 from gpu_util_callback.recording.schema import CATEGORIES, IDLE_CATEGORIES
@@ -177,19 +176,17 @@ class Recorded:
         return max(self.start_ns, self.facts.get("ended_ns") or self.facts.get("heartbeat_ns") or 0)
 
 
-def run_report(
-    recording: Recording | Recorded, thresholds: Mapping | None = None, *, recompute: bool = True
-) -> RunReport:
+def run_report(recording: Recording | Recorded, thresholds: Mapping | None = None) -> RunReport:
     """Return one run of the report: its account, its GPUs, its findings and the advice.
 
     Args:
-        thresholds, recompute: as for `diagnose`; a `Recorded` has been judged already.
+        thresholds: as for `diagnose`; a `Recorded` has been judged already.
     """
     facts = recording.facts
     if isinstance(recording, Recorded):
         judged = facts["diagnosis"]
     else:
-        judged = diagnose(recording, thresholds, recompute=recompute)
+        judged = diagnose(recording, thresholds)
     traced = judged.get("traced") or []
     account = recording.account
     wall_s = account.get("wall_s")
@@ -223,7 +220,7 @@ def run_report(
         "gpu_time_est": _gpu_times(facts, gpus, traced, account),
         "gpus": gpus,
         "traced": _traced(traced),
-        "unavailable": [*(facts.get("unavailable") or []), *_older_rules(judged)],
+        "unavailable": list(facts.get("unavailable") or []),
         "overhead": facts.get("overhead") or {},
         "au_pct": use and use["pct"],
         "au_epochs": use["epochs"] if use else [],
@@ -320,21 +317,6 @@ def _process(facts: Facts) -> ProcessReport | None:
         "between_s": dict(script.between_s),
         "predict_set_up_s": script.predict_set_up_s,
     }
-
-
-def _older_rules(judged: DiagnosisFacts) -> list[Unavailable]:
-    """Return a notice where findings of older rules are shown as they were recorded."""
-    version = judged["rules_version"]
-    if version == RULES_VERSION:
-        return []
-    return [
-        {
-            "source": "current rules",
-            "reason": "the run is long and was judged while it was recorded, "
-            f"by rules version {version} (now {RULES_VERSION})",
-            "cure": "gpu-util report LOGDIR judges it by the current rules",
-        }
-    ]
 
 
 Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from long_recording import METRICS, make_long_recording
 from make_recording import make_recording
+from plugin_app import PluginApp
 from tile_reply import decode_tile, reduced, settled_tile
 from waiting import wait_until
 
-from gpu_util_callback.diagnosis import RULES_VERSION, run_report
+from gpu_util_callback.diagnosis import RULES_VERSION
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
+from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.top import SampleCells
 from tensorboard_plugin.tiles import recording_tiles
 from tensorboard_plugin.tiles.recording_tiles import Recent, RecordingTiles, View
@@ -371,19 +373,17 @@ def test_who_has_time_gets_everything_at_once(recording):
     np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=2e-5)
 
 
-def test_a_long_run_keeps_what_older_rules_found(path, tmp_path):
-    """Its rows are not gone through when the tab is opened; who asks for it, gets it."""
+def test_newer_rules_judge_a_long_run_by_its_sums(path, tmp_path, monkeypatch):
+    """Its rows are not gone through when the tab is opened."""
     shutil.copytree(path, tmp_path / "copy")
     (manifest,) = (tmp_path / "copy").rglob("manifest.json")
     facts = json.loads(manifest.read_text())
+    recorded = facts["diagnosis"]["verdict"]
     facts["diagnosis"] |= {"rules_version": -1, "verdict": "by older rules"}
     manifest.write_text(json.dumps(facts))
-    (one,) = read_recordings(tmp_path / "copy")
-    report = run_report(one, recompute=False)
-    assert (report["rules_version"], report["verdict"]) == (-1, "by older rules")
-    assert "rules version -1" in report["unavailable"][-1]["reason"], "and says so"
-    anew = run_report(one)
-    assert "current rules" not in {one["source"] for one in anew["unavailable"]}
-    assert anew["rules_version"] == RULES_VERSION
-    assert [span["cause"] for span in anew["spans"]] == [span["cause"] for span in report["spans"]]
-    assert run_report(one, {"input_bound.wait_pct": 50}, recompute=False)["rules_version"] > 0
+    app = PluginApp(tmp_path / "copy")
+    (one,) = app.json("/runs")["recordings"]
+    with monkeypatch.context() as context:
+        context.setattr(Recording, "open_segment", lambda self, info: pytest.fail("a segment was opened"))
+        report = app.json("/recording", id=one["id"])["report"]
+    assert (report["rules_version"], report["verdict"]) == (RULES_VERSION, recorded)
