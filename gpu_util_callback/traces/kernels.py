@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gpu_util_callback.traces.model import (
     MemoryKind,
     Names,
     Process,
+    groups,
 )
 from gpu_util_callback.traces.naming import TensorCore, tensor_core
 
@@ -37,57 +38,47 @@ class KernelGroup:
     total_ps: int
     min_ps: int
     max_ps: int
-    shape: KernelShape  # of the launches that took most of its time
-    occupancy_pct: float | None  # mean over launches that have it, weighted by time
+    shape: KernelShape = field(default_factory=KernelShape)  # of the launches that took most of its time
+    occupancy_pct: float | None = None  # mean over launches that have it, weighted by time
 
 
 def kernel_groups(process: Process, device: Device, names: Names) -> list[KernelGroup]:
     """Return the kernels of a GPU, longest first; beyond a limit the rest is one row."""
     events = device.events
+    took = events.duration_ps
     rows = np.flatnonzero(events.of(*KERNELS))
-    if not len(rows):
-        return []
-    order = rows[np.argsort(events.name[rows], kind="stable")]
-    name = events.name[order]
-    first = np.flatnonzero(np.concatenate((np.ones(1, bool), name[1:] != name[:-1])))
-    duration = events.duration_ps[order]
-    total = np.add.reduceat(duration, first)
-    low = np.minimum.reduceat(duration, first)
-    high = np.maximum.reduceat(duration, first)
-    count = np.diff(np.append(first, len(order)))
+    by_name = [(name, rows[mine]) for name, mine in groups(events.name[rows])]
+    by_name.sort(key=lambda kernel: -int(took[kernel[1]].sum()))
     # Of every launch shape, NaN = absent; the last one is for those without, -1.
     occupancy_of = np.array([*(shape.occupancy_pct for shape in process.shapes), None], np.float64)
-    groups = []
     gpus = max(1, len(process.devices))
     judged, listed = limits.MAX_JUDGED // gpus, max(1, limits.MAX_KERNEL_NAMES // gpus)
-    ranking = np.argsort(-total, kind="stable")
-    for i in ranking[:listed].tolist():
-        mine = slice(first[i], first[i] + count[i])
-        weight = duration[mine].astype(np.float64)
-        op = _heaviest(events.op[order[mine]], weight)
-        shape = _heaviest(events.shape[order[mine]], weight)
-        text = names[int(name[first[i]])]
+    kernels = []
+    for name, mine in by_name[:listed]:
+        weight = took[mine].astype(np.float64)
+        shape = _heaviest(events.shape[mine], weight)
+        text = names[name]
         judged -= len(text)
-        groups.append(
+        kernels.append(
             KernelGroup(
-                name=text,
-                op=names[op],
-                collective=bool(events.kind[order[first[i]]] == DeviceKind.COLLECTIVE),
-                tensor_core=tensor_core(text) if judged >= 0 else "unknown",
-                count=int(count[i]),
-                total_ps=int(total[i]),
-                min_ps=int(low[i]),
-                max_ps=int(high[i]),
+                text,
+                names[_heaviest(events.op[mine], weight)],
+                bool(events.kind[mine[0]] == DeviceKind.COLLECTIVE),
+                tensor_core(text) if judged >= 0 else "unknown",
+                *_times(took[mine]),
                 shape=process.shapes[shape] if shape >= 0 else KernelShape(),
-                occupancy_pct=_mean(occupancy_of[events.shape[order[mine]]], weight),
+                occupancy_pct=_mean(occupancy_of[events.shape[mine]], weight),
             )
         )
-    unlisted = ranking[listed:]
-    if len(unlisted):
-        sums = int(count[unlisted].sum()), int(total[unlisted].sum()), int(low[unlisted].min())
-        title = f"{len(unlisted):,} other kernels"
-        groups.append(KernelGroup(title, "", False, "unknown", *sums, int(high[unlisted].max()), KernelShape(), None))
-    return groups
+    if others := [mine for _, mine in by_name[listed:]]:
+        times = _times(took[np.concatenate(others)])
+        kernels.append(KernelGroup(f"{len(others):,} other kernels", "", False, "unknown", *times))
+    return kernels
+
+
+def _times(took: np.ndarray) -> tuple[int, int, int, int]:
+    """Return how many durations in ps there are, their sum, the least and the most."""
+    return len(took), int(took.sum()), int(took.min()), int(took.max())
 
 
 def _mean(values: np.ndarray, weight: np.ndarray) -> float | None:
@@ -127,14 +118,14 @@ def copy_groups(device: Device) -> list[CopyGroup]:
     """Return the copies and memsets of a GPU, the group with most time first."""
     events = device.events
     kernels = device.busy(DeviceKind.KERNEL)
-    groups = []
+    copies = []
     for kind in (kind for kind in DeviceKind if kind not in KERNELS):
         for memory in MemoryKind:
             rows = (events.kind == kind) & (events.memory == memory)
             if not rows.any():
                 continue
             size = events.bytes[rows]
-            groups.append(
+            copies.append(
                 CopyGroup(
                     direction=kind.name.removeprefix("COPY_").lower(),
                     memory=memory.name.lower(),
@@ -145,7 +136,7 @@ def copy_groups(device: Device) -> list[CopyGroup]:
                     exposed_ps=(events.times(rows) - kernels).total,
                 )
             )
-    return sorted(groups, key=lambda g: -g.total_ps)
+    return sorted(copies, key=lambda copy: -copy.total_ps)
 
 
 @dataclass(frozen=True, slots=True)
