@@ -113,8 +113,9 @@ def _recorded(module: str, program: dict[str, str], variant: str, logs: Path) ->
 
 def report(logs: Path) -> str:
     """Return what `gpu-util report` prints about a recording."""
-    command = [sys.executable, "-m", "gpu_util_callback", "report", str(logs), "--width", "150"]
-    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    command = [sys.executable, "-m", "gpu_util_callback", "report", str(logs)]
+    environment = {**os.environ, "COLUMNS": "150"}
+    text = subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout
     (logs / "report.txt").write_text(text)
     return text
 

@@ -28,13 +28,14 @@ def add_thresholds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", action="store_true", help="list the causes and their thresholds, with reasons")
 
 
-def print_rules(args: argparse.Namespace, of_traces: bool = False) -> int:
+def print_rules(of_traces: bool = False) -> int:
     """Print the causes and their thresholds, or those that a trace can show; return 0."""
     from gpu_util_callback.diagnosis import RULES
     from gpu_util_callback.report.terminal import rules_text
 
     rules = [rule for rule in RULES if rule.unknown_in_trace or not of_traces]
-    print(rules_text(width(args.width), rules, unicode=unicode()), end="")
+    columns, _, more_than_ascii = terminal()
+    print(rules_text(columns, rules, more_than_ascii), end="")
     return 0
 
 
@@ -80,7 +81,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--evidence", action="store_true", help="show the evidence and the fix of every finding in full"
     )
     parser.add_argument("--all", action="store_true", help="show every run, finding and GPU; the summary folds them")
-    parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
 
 
 def detail(args: argparse.Namespace) -> "Detail":
@@ -90,9 +90,9 @@ def detail(args: argparse.Namespace) -> "Detail":
     return Detail(evidence=args.evidence, all=args.all)
 
 
-def width(given: int | None) -> int:
-    """Return the columns to use."""
-    return given if given and given > 0 else shutil.get_terminal_size((80, 24)).columns
+def terminal() -> tuple[int, bool, bool]:
+    """Return what standard output can show: its columns, whether colours, whether more than ASCII."""
+    return shutil.get_terminal_size((80, 24)).columns, color(), unicode()
 
 
 def color() -> bool:

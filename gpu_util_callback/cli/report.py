@@ -88,7 +88,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
     if args.rules:
-        return options.print_rules(args)
+        return options.print_rules()
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds = options.thresholds_given(args)
@@ -118,8 +118,7 @@ def run(args: argparse.Namespace) -> int:
         if not broken:
             print(_within(len(report["runs"])))
     else:
-        color, unicode = options.color(), options.unicode()
-        print(render(report, options.width(args.width), color, unicode, options.detail(args)), end="")
+        print(render(report, *options.terminal(), options.detail(args)), end="")
     return int(bool(broken))
 
 

@@ -45,14 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is started here)",
     )
     add_timeout(parser)
-    parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the total; returns the exit code."""
-    width = options.width(args.width)
     if args.rules:
-        return options.print_rules(args)
+        return options.print_rules()
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directories? gpu-util total LOGDIR…")
     thresholds = options.thresholds_given(args)
@@ -90,8 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"logdirs": cleaned(logdirs), **report})
     else:
-        color, unicode = options.color(), options.unicode()
-        print(render(report, width, color, unicode, max(0, args.top)), end="")
+        print(render(report, *options.terminal(), max(0, args.top)), end="")
     return 0
 
 

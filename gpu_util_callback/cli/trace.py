@@ -44,7 +44,7 @@ def _bar(read_bytes: int, total: int) -> str:
 def run(args: argparse.Namespace) -> int:
     """Explain the trace; return the exit code."""
     if args.rules:
-        return options.print_rules(args, of_traces=True)
+        return options.print_rules(of_traces=True)
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
     thresholds = options.thresholds_given(args)
@@ -71,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
         # Complete or not at all: a truncated document is of no use.
         text = json.dumps(plain(trace_json(analysis)), allow_nan=False, indent=1) + "\n"
     else:
-        color, unicode = options.color(), options.unicode()
-        text = render(analysis, options.width(args.width), color, unicode, options.detail(args))
+        text = render(analysis, *options.terminal(), options.detail(args))
     sys.stdout.write(text)
     return 0

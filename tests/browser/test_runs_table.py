@@ -41,9 +41,10 @@ def names(tab):
     return tab.find(".choice b").all_inner_texts()
 
 
-def test_the_sums_say_what_the_terminal_says(open_tab, served, capsys):
+def test_the_sums_say_what_the_terminal_says(open_tab, served, capsys, monkeypatch):
     tab = open_list(open_tab, served)
-    assert main(["total", str(served.logdir), "--width", "500"]) == 0
+    monkeypatch.setenv("COLUMNS", "500")
+    assert main(["total", str(served.logdir)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert tab.text(".sums h1") == lines[0]
     chips = tab.text(".sums-parts")

@@ -132,12 +132,13 @@ def test_a_step_of_a_trainer_has_the_samples_of_an_update(tmp_path):
         )
 
 
-def test_command_compares_log_directories(before_and_after, capsys):
+def test_command_compares_log_directories(before_and_after, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
     folders = [str(before_and_after / name) for name in ("before", "after")]
     assert main(["report", *folders, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["comparison"]["runs"][1]["gone"] == ["input_bound"]
-    assert main(["report", *folders, "--width", "70"]) == 0
+    assert main(["report", *folders]) == 0
     text = capsys.readouterr().out
     assert "2 runs" in text and "speed" in text and "without Input-bound" in text
     table = text.split("\n\n")[0]

@@ -98,8 +98,9 @@ def test_what_is_said_of_a_cause_is_said_by_its_rule():
     assert not named
 
 
-def test_the_list_of_rules_shows_all_that_decide(capsys):
-    assert main(["report", "--rules", "--width", "110"]) == 0
+def test_the_list_of_rules_shows_all_that_decide(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    assert main(["report", "--rules"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     own = {rule.cause: constants(type(rule).__module__) for rule in RULES}
     defined = [*own.values(), *shared_constants().values()]

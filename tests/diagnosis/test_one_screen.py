@@ -161,7 +161,7 @@ def test_three_hundred_runs_are_a_table(tmp_path, capsys):
     assert any("starves the GPU" in line for line in lines), "the costliest run's verdict"
     every = render(report, 100, detail=Detail(all=True)).splitlines()
     assert len([line for line in every if line.startswith("trial_")]) >= 300
-    assert main(["report", str(tmp_path), "--all", "--evidence", "--width", "100"]) == 0
+    assert main(["report", str(tmp_path), "--all", "--evidence"]) == 0
     assert "Where the time of the training thread went" in capsys.readouterr().out
 
 

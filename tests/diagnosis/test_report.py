@@ -162,8 +162,9 @@ def test_unusable_input_is_one_clear_line(logdir, capsys, arguments, said):
     assert said in error and len(error.strip().splitlines()) == 1
 
 
-def test_the_list_of_rules_says_when_each_holds_and_what_it_says_when_it_cannot_know(capsys):
-    assert main(["report", "--rules", "--width", "200"]) == 0
+def test_the_list_of_rules_says_when_each_holds_and_what_it_says_when_it_cannot_know(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["report", "--rules"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for rule in RULES:
         assert f"else: {rule.unknown}" in said

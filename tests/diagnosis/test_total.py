@@ -383,8 +383,9 @@ def command(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-def test_the_command_prints_the_total(mixed, capsys):
-    code, text, said = command(capsys, mixed, "--width", 100)
+def test_the_command_prints_the_total(mixed, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, text, said = command(capsys, mixed)
     assert code == 0 and not said
     assert "GPU time" in text and "Input-bound" in text and "input_bound" not in text
     assert "1. 2 runs: saves up to" in text and "slow, thirds" in text, "one fix helps both"
@@ -394,14 +395,15 @@ def test_the_command_prints_the_total(mixed, capsys):
     assert code == 0 and report["version"] == 1 and report["logdirs"] == [str(mixed)]
 
 
-def test_a_price_makes_costs_of_the_hours(mixed, capsys):
+def test_a_price_makes_costs_of_the_hours(mixed, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     arguments = ["total", str(mixed), "--price-per-gpu-hour", "3.5"]
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     cost, hours = found["cost"], found["gpu_hours"]
     assert cost["total"] == pytest.approx(3.5 * hours["total"], abs=1e-6)
     assert cost["lost"] == pytest.approx(3.5 * hours["lost"], abs=1e-6) and cost["lost"] > 0
-    assert main([*arguments, "--width", "200"]) == 0
+    assert main(arguments) == 0
     said = capsys.readouterr().out
     assert f"At 3.50 an hour of a GPU: {cost['total']:,.2f} in all, {cost['lost']:,.2f} lost" in said
     with pytest.raises(SystemExit):

@@ -31,7 +31,7 @@ def test_options_and_paths_may_stand_in_any_order(tmp_path, capsys, command):
     "args, says",
     [
         (["report", "A", "--nonsense", "B"], "gpu-util report: unrecognized arguments: --nonsense"),
-        (["report", "A", "--width", "x", "B"], "gpu-util report: argument --width: invalid int value"),
+        (["total", "A", "--top", "x", "B"], "gpu-util total: argument --top: invalid int value"),
         (["report", "--min-utilization"], "argument --min-utilization: expected one argument"),
         (["report"], "gpu-util report: which log directory?"),
         (["trace", "--json"], "gpu-util trace: which trace?"),
