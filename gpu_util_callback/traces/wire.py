@@ -77,31 +77,33 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
             raise BadMessage(f"wire type {wire}")
 
 
-def spans_of(
-    data: bytes, at: int, end: int, number: int, limit: int
-) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, int, int]]]:
-    """Return the positions of a repeated message field's payloads, and the other fields.
+Spans = tuple[np.ndarray, np.ndarray]
+
+
+def payloads_of(
+    data: bytes, at: int, end: int, numbers: tuple[int, ...], limit: int
+) -> tuple[dict[int, Spans], list[tuple[int, int, int, int]]]:
+    """Return the payload positions of some fields of one message, and its other fields.
 
     The loop is written for speed: a line of a trace may hold a million events.
 
     Args:
-        number: field number below 16.
-        limit: maximum number of payloads, and of other fields.
+        numbers: of length-delimited fields, below 16.
+        limit: maximum number of fields.
 
-    Returns: (starts, ends) int64[n], and the first thousand other fields as `fields` yields them
-        (a message has a handful; maps have more, and are parsed elsewhere).
+    Returns: (starts, ends) int64[n] by number, and the first thousand other fields as `fields` yields them
+        (a message has a handful).
 
     Raises: BadMessage, TooMany.
     """
-    tag = number << 3 | 2
-    starts = array("q")
-    ends = array("q")
-    add_start, add_end = starts.append, ends.append
+    positions = {number: (array("q"), array("q")) for number in numbers}
+    add_to = {number << 3 | 2: (starts.append, ends.append) for number, (starts, ends) in positions.items()}
     other_fields: list[tuple[int, int, int, int]] = []
-    skipped = 0
-    check_at = limit
+    fields_left = limit
     while at < end:
-        if data[at] == tag:
+        adds = add_to.get(data[at])
+        if adds is not None:
+            add_start, add_end = adds
             at += 1
             if at >= end:
                 raise BadMessage("a field has no length")
@@ -115,42 +117,19 @@ def spans_of(
             if at > end:
                 raise BadMessage("a field is longer than its message")
             add_end(at)
-            check_at -= 1
-            if check_at < 0:
-                raise TooMany(f"more than {limit:,} entries")
         else:
             other = next(fields(data, at, end))
             at = other[3]
             if len(other_fields) < _OTHERS_KEPT:
                 other_fields.append(other)
-            else:
-                skipped += 1
-                if skipped > limit:
-                    raise TooMany(f"more than {limit:,} entries")
-    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), other_fields
-
-
-def split(
-    data: bytes, at: int, end: int, numbers: tuple[int, ...], limit: int
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return the payload positions of some fields of one message: (starts, ends) each.
-
-    Raises: BadMessage; TooMany when the message has more than `limit` fields.
-    """
-    positions = {number: (array("q"), array("q")) for number in numbers}
-    entries_left = limit
-    for number, wire, a, b in fields(data, at, end):
-        entries_left -= 1
-        if entries_left < 0:
+        fields_left -= 1
+        if fields_left < 0:
             raise TooMany(f"more than {limit:,} entries")
-        if wire == 2 and number in positions:
-            starts, ends = positions[number]
-            starts.append(a)
-            ends.append(b)
-    return {
+    spans = {
         number: (np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64))
         for number, (starts, ends) in positions.items()
     }
+    return spans, other_fields
 
 
 class Buffer:

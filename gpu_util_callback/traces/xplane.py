@@ -121,8 +121,8 @@ def _text(value: bytes) -> str:
 
 
 def _read_line(data: bytes, at: int, end: int) -> _Line:
-    starts, ends, other_fields = wire.spans_of(data, at, end, 4, MAX_EVENTS)
-    line = _Line(0, "", 0, starts, ends)
+    payloads, other_fields = wire.payloads_of(data, at, end, (4,), MAX_EVENTS)
+    line = _Line(0, "", 0, *payloads[4])
     for number, kind, a, b in other_fields:
         if kind == 0 and number == 1:
             line.id = a - (1 << 64) if a >> 63 else a
@@ -134,7 +134,7 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
 
 
 def _read_plane(data: bytes, at: int, end: int) -> _Plane:
-    parts = wire.split(data, at, end, (2, 3, 4, 5, 6), MAX_METADATA)
+    parts, _ = wire.payloads_of(data, at, end, (2, 3, 4, 5, 6), MAX_METADATA)
     starts, ends = parts[3]
     if len(starts) > MAX_LINES:
         raise wire.TooMany(f"more than {MAX_LINES:,} lines")

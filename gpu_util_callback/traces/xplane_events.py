@@ -332,13 +332,11 @@ def copy_details(details: str, name: str) -> tuple[DeviceKind, MemoryKind, int]:
 STAT_FIELDS = (1, 2, 3, 4, 5, 6, 7)
 STAT_TEXTS = (5, 6)
 
-Spans = tuple[np.ndarray, np.ndarray]
-
 
 class _Entries:
     """One map of a plane: names by id, and the stats of some."""
 
-    def __init__(self, data: bytes, spans: Spans, stats_field: int = 0) -> None:
+    def __init__(self, data: bytes, spans: wire.Spans, stats_field: int = 0) -> None:
         starts, ends = spans
         low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
         self.buffer = wire.Buffer(memoryview(data)[low:high])
@@ -369,7 +367,7 @@ class Metadata:
         plane_stats: positions of the plane's own stats.
     """
 
-    def __init__(self, data: bytes, events: Spans, stats: Spans, plane_stats: Spans) -> None:
+    def __init__(self, data: bytes, events: wire.Spans, stats: wire.Spans, plane_stats: wire.Spans) -> None:
         self.events = _Entries(data, events, stats_field=5)
         self.stat_names = _Entries(data, stats).items()
         self._stat_ids = {name: key for key, name in self.stat_names.items()}

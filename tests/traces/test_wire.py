@@ -34,7 +34,8 @@ def test_many_messages_at_once_read_as_protobuf_reads_them(rows):
         for kind, value, key in stats:
             add_stat(event, kind, value, key)
     data = line.SerializeToString()
-    starts, ends, others = wire.spans_of(data, 0, len(data), 4, 1000)
+    payloads, others = wire.payloads_of(data, 0, len(data), (4,), 1000)
+    starts, ends = payloads[4]
     assert {number for number, *_ in others} >= {1, 2, 3}
     buffer = wire.Buffer(data)
     table, (owner, s_start, s_end) = wire.decode(buffer, starts, ends, (1, 2, 3), repeated=4)
@@ -96,8 +97,8 @@ def test_a_cut_message_is_refused(cut):
 
 def test_too_many_entries_are_refused_before_they_fill_the_memory():
     data = b"\x22\x00" * 101 + b"\x08\x01" * 1102
-    starts, _, others = wire.spans_of(data, 0, len(data), 4, 102)
-    assert (len(starts), len(others)) == (101, 1000)
-    for limit in (100, 101):  # the payloads; the other fields
+    payloads, others = wire.payloads_of(data, 0, len(data), (4,), 1203)
+    assert (len(payloads[4][0]), len(others)) == (101, 1000)
+    for limit in (100, 1202):  # the payloads; the other fields
         with pytest.raises(wire.TooMany):
-            wire.spans_of(data, 0, len(data), 4, limit)
+            wire.payloads_of(data, 0, len(data), (4,), limit)
