@@ -14,17 +14,8 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import wire
-from gpu_util_callback.traces.limits import (
-    MAX_EVENTS,
-    MAX_FIELDS,
-    MAX_LINES,
-    MAX_METADATA,
-    MAX_PLANES,
-    epoch,
-    gpu_facts,
-    ordinal,
-)
+from gpu_util_callback.traces import limits, wire
+from gpu_util_callback.traces.limits import epoch, gpu_facts, ordinal
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     Device,
@@ -121,7 +112,7 @@ def _text(value: bytes) -> str:
 
 
 def _read_line(data: bytes, at: int, end: int) -> _Line:
-    payloads, other_fields = wire.payloads_of(data, at, end, (4,), MAX_EVENTS)
+    payloads, other_fields = wire.payloads_of(data, at, end, (4,), limits.MAX_EVENTS)
     line = _Line(0, "", 0, *payloads[4])
     for number, kind, a, b in other_fields:
         if kind == 0 and number == 1:
@@ -134,10 +125,10 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
 
 
 def _read_plane(data: bytes, at: int, end: int) -> _Plane:
-    parts, _ = wire.payloads_of(data, at, end, (2, 3, 4, 5, 6), MAX_METADATA)
+    parts, _ = wire.payloads_of(data, at, end, (2, 3, 4, 5, 6), limits.MAX_METADATA)
     starts, ends = parts[3]
-    if len(starts) > MAX_LINES:
-        raise wire.TooMany(f"more than {MAX_LINES:,} lines")
+    if len(starts) > limits.MAX_LINES:
+        raise wire.TooMany(f"more than {limits.MAX_LINES:,} lines")
     name = "".join(_text(data[a:b]) for a, b in zip(*(e[-1:] for e in parts[2]), strict=True))
     is_read = _DEVICE_PLANE.match(name) or name in _HOST_PLANES
     spans = zip(starts.tolist(), ends.tolist(), strict=True)
@@ -199,16 +190,16 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
     problems: list[str] = []
     host = ""
     for count, (number, kind, a, b) in enumerate(wire.fields(data, 0, len(data))):
-        if count > MAX_FIELDS:
-            raise wire.TooMany(f"more than {MAX_FIELDS:,} planes and messages")
+        if count > limits.MAX_FIELDS:
+            raise wire.TooMany(f"more than {limits.MAX_FIELDS:,} planes and messages")
         if kind != 2 or not 1 <= number <= 4:
             raise wire.BadMessage(f"unknown field {number}")
         if number == 1:
             planes.append(_read_plane(data, a, b))
-            if len(planes) > MAX_PLANES:
-                raise wire.TooMany(f"more than {MAX_PLANES:,} planes")
-            if sum(len(plane.lines) for plane in planes) > MAX_LINES:
-                raise wire.TooMany(f"more than {MAX_LINES:,} lines")
+            if len(planes) > limits.MAX_PLANES:
+                raise wire.TooMany(f"more than {limits.MAX_PLANES:,} planes")
+            if sum(len(plane.lines) for plane in planes) > limits.MAX_LINES:
+                raise wire.TooMany(f"more than {limits.MAX_LINES:,} lines")
         elif number == 4:
             host = host or _text(data[a:b])
         else:
@@ -216,7 +207,7 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
     if not planes:
         raise wire.BadMessage("no planes")
     count = sum(len(line.starts) for plane in planes for line in plane.lines)
-    if count > MAX_EVENTS:
+    if count > limits.MAX_EVENTS:
         raise wire.TooMany(f"{count:,} events")
     return planes, host, problems
 

@@ -7,7 +7,7 @@ from xspace_builder import FETCH, NEXT, Copy, Gpu, Kernel, On, Space, repeated
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.schema import CATEGORIES
-from gpu_util_callback.traces import read_trace, xplane
+from gpu_util_callback.traces import limits, read_trace
 
 
 def shares(result: dict, index: int = 0) -> dict[str, float]:
@@ -329,6 +329,6 @@ def test_what_a_profiler_cannot_mean_is_left_out(explain):
 
 @pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_LINES", "MAX_METADATA"])
 def test_more_than_can_be_read_is_refused(explain, monkeypatch, limit):
-    monkeypatch.setattr(xplane, limit, 1)
+    monkeypatch.setattr(limits, limit, 1)
     with pytest.raises(UnusableInput, match="profile fewer steps"):
         explain(repeated(4, 1_000, Kernel("gemm", 20, 500)))
