@@ -119,7 +119,7 @@ def fit(length: int):
         model, data = training(steps)
         model.fit(data, verbose=0, callbacks=[windows.callback(keras)])
         windows.windows.close(60)
-        return windows, sorted(windows.windows.drain(), key=lambda r: r.window)
+        return windows, sorted(windows.windows.drain(), key=lambda r: r.facts["window"])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -150,7 +150,7 @@ def table(length: int) -> None:
                 usual,
             )
         )
-    events = statistics.mean(r.events for r in results if r.events)
+    events = statistics.mean(r.facts["events"] for r in results if r.facts["events"])
     print(
         f"\nwindows of {length} steps, {events:,.0f} events kept of each; "
         f"a quiet step takes {statistics.mean(quiet_all):.2f} ms"
@@ -165,7 +165,7 @@ def table(length: int) -> None:
             f"{statistics.mean(count):>8.0f}{statistics.mean(longest):>7.1f} ms"
             f"{statistics.mean(took):>7.0f} ms{ratio:>9.2f}"
         )
-    costs = [r.cost_s for r, kind in zip(results, run.kinds, strict=False) if "nice" in kind]
+    costs = [r.facts["cost_s"] for r, kind in zip(results, run.kinds, strict=False) if "nice" in kind]
     print(
         f"charged to the budget: {statistics.mean(costs):.2f} s a window (start, stop, slowed "
         f"steps, processor time of reading): one a {statistics.mean(costs) / 0.01:.0f} s at 1 %"

@@ -553,20 +553,20 @@ class Window:
         cost_s = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
             return
-        windows.keep(
-            WindowResult(
-                window=planned.index,
-                first_step=planned.marked[0],
-                stop_step=planned.marked_stop,
-                profile=profile,
-                start_ns=self._began_ns,
-                end_ns=end_ns,
-                cost_s=cost_s,
-                events=rows.events if rows else 0,
-                tables=self._converted(rows, planned) if rows else {},
-                look=planned.look,
-            )
-        )
+        facts: WindowFacts = {
+            "window": planned.index,
+            "first_step": planned.marked[0],
+            "stop_step": planned.marked[-1] + planned.per_call,
+            "start_ns": self._began_ns,
+            "end_ns": end_ns,
+            "events": rows.events if rows else 0,
+            "cost_s": round(cost_s, 4),
+        }
+        if profile:
+            facts["profile"] = profile
+        if planned.look:
+            facts["look"] = planned.look
+        windows.keep(WindowResult(facts, self._converted(rows, planned) if rows else {}))
 
     def _publish(self, file: Path, planned: PlannedWindow) -> str | None:
         windows = self._windows
@@ -640,25 +640,14 @@ class WindowResult:
     """The result of one window, for the recording.
 
     Args:
-        window: its index within the fit.
-        first_step, stop_step: the steps it marked, half-open.
-        profile: its name in the Profile tab; None = its file could not be put there.
-        start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
-        cost_s: its whole cost.
+        facts: for the manifest: the steps it marked, half-open; the time from before the profiler's start to after
+            its stop, by the recording's clock; its whole cost; its name in the Profile tab, where its file could be
+            put there; the request that it answers, if any.
         tables: rows of `traced_steps`, `kernels` and `step_kernels`.
-        look: the request that it answers.
     """
 
-    window: int
-    first_step: int
-    stop_step: int
-    profile: str | None
-    start_ns: int
-    end_ns: int
-    cost_s: float
-    events: int
+    facts: WindowFacts
     tables: Tables
-    look: str = ""
 
     def points(self) -> list[tuple[int, dict[str, float], int]]:
         """Return the scalars of its steps: (step, {tag: value}, time in ns), by step.
@@ -682,12 +671,12 @@ class WindowResult:
         """Add its rows to those about to be written."""
         phases = {
             "kind": ["profiler_window"],
-            "name": [f"window {self.window}"],
-            "start_ns": [self.start_ns],
-            "end_ns": [self.end_ns],
-            "step": [self.first_step],
+            "name": [f"window {self.facts['window']}"],
+            "start_ns": [self.facts["start_ns"]],
+            "end_ns": [self.facts["end_ns"]],
+            "step": [self.facts["first_step"]],
             "account": [""],
-            "self_ns": [int(self.cost_s * 1e9)],
+            "self_ns": [int(self.facts["cost_s"] * 1e9)],
             "count": [1],
         }
         rows_by_table: Mapping[str, Mapping] = {"phases": phases, **self.tables}
@@ -695,8 +684,3 @@ class WindowResult:
             if rows and len(next(iter(rows.values()))):
                 earlier = [tables[name]] if name in tables else []
                 tables[name] = concatenate(name, [*earlier, {c: np.asarray(values) for c, values in rows.items()}])
-
-    def facts(self) -> dict[str, object]:
-        """Return the window's facts for the manifest."""
-        facts = {name: getattr(self, name) for name in WindowFacts.__annotations__}
-        return {**facts, "cost_s": round(self.cost_s, 4), "look": self.look or None}

@@ -147,11 +147,6 @@ class PlannedWindow:
     after_calls: int = 0
     marked: list[int] = field(default_factory=list)  # the first batch of each marked call
 
-    @property
-    def marked_stop(self) -> int:
-        """Return the step after the last marked one."""
-        return self.marked[-1] + self.per_call if self.marked else self.first
-
 
 class Planner:
     """The decisions at each step boundary of a fit: whether a window opens, continues or closes.

@@ -775,8 +775,8 @@ class Recorder:
         try:
             for result in self.windows.drain():
                 result.add_to(tables)
-                self.facts.setdefault("windows", []).append(result.facts())
-                self._look = "" if result.look else self._look
+                self.facts.setdefault("windows", []).append(result.facts)
+                self._look = "" if result.facts.get("look") else self._look
                 self._outputs.add_points(result.points())
         except Exception as error:
             self.fail("profiler windows", error)

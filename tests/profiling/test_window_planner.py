@@ -102,7 +102,7 @@ def test_with_warmup_the_profiler_starts_a_step_earlier():
 @pytest.mark.parametrize("warmup, opened_at", [(0, 16), (1, 8)])
 def test_several_batches_in_one_call(warmup, opened_at):
     run = fit(TraceSchedule.of([(17, 30)]), per_call=8, steps_per_epoch=800, warmup=warmup).run(80)
-    assert run.marked == [[16, 24]] and run.windows[0].marked_stop == 32
+    assert run.marked == [[16, 24]]
     assert run.opened_at == [opened_at]
 
 

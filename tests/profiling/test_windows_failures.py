@@ -41,7 +41,7 @@ def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_pa
     (tmp_path / "file").write_text("not a folder")
     windows, _ = make(log_dir=str(tmp_path / "file"))
     (result,) = fit(windows, 10)
-    assert result.profile is None
+    assert "profile" not in result.facts
     assert len(result.tables["traced_steps"]["step"]) == 3
     (entry,) = windows.unavailable
     assert entry["source"] == "Profile tab"
@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_pa
 def test_a_file_that_cannot_be_read_is_still_in_the_profile_tab(make):
     windows, _ = make(reader=Reader(ReadFailed("damaged")))
     (result,) = fit(windows, 10)
-    assert result.profile
+    assert result.facts["profile"]
     assert "traced_steps" not in tables_of(result)
     assert "damaged" in reasons(windows)[0]
     assert "gpu-util trace" in windows.unavailable[0]["cure"]

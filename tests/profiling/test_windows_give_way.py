@@ -91,4 +91,4 @@ def test_claims_of_other_callbacks():
 def test_a_claim_is_kept_clear_of(make):
     windows, _ = make(trace=[(3, 6)])
     (result,) = fit(windows, 12, [TensorBoardLike(3, 5)])
-    assert (result.first_step, result.stop_step) == (5, 8)
+    assert (result.facts["first_step"], result.facts["stop_step"]) == (5, 8)

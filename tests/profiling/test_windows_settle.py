@@ -24,7 +24,7 @@ def test_an_epoch_that_ends_within_a_window_is_waited_for_too(make):
     windows.close(5)
     assert profiler.doings[-3:] == ["settle", "unmark", "stop"]
     (result,) = windows.drain()
-    assert (result.first_step, result.stop_step) == (3, 5)
+    assert (result.facts["first_step"], result.facts["stop_step"]) == (3, 5)
 
 
 def test_a_fit_that_was_left_waits_for_no_device(make):
