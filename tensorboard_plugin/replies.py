@@ -315,7 +315,7 @@ def total_reply(report: TotalSums) -> TotalReply:
         "notes": notes(report),
         "hours": report[unit]["total"],
         "without_gpu": _without_gpu(report),
-        "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, _ in PARTS_OF_TIME],
+        "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, *_ in PARTS_OF_TIME],
         "causes": [
             {
                 "cause": cause["cause"],

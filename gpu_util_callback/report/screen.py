@@ -5,7 +5,7 @@ Findings in a line each, with evidence and fix as far as there is room, accounts
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -441,18 +441,26 @@ def account_lines(title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: 
     names: Mapping[str, Category] = GPU_TIME if gpu else HOST_TIME
     looks = GPU_LOOK if gpu else HOST_LOOK
     parts = [(names[key].title, seconds[key], *look) for key, look in looks.items() if seconds.get(key)]
-    return [*pen.wrap(title), *_bar(parts, total, pen)] if parts and total > 0 else []
+    return [*pen.wrap(title), *stacked_bar(parts, total, pen)] if parts and total > 0 else []
 
 
-def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
+def stacked_bar(
+    parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen, written: Callable[[float], str] = duration
+) -> list[str]:
+    """Return a bar over the whole width, and its legend.
+
+    Args:
+        parts: name, amount, colour, and the letter without colours, each.
+        written: returns an amount as it is to be read.
+    """
     width, blocks = pen.width, pen.unicode and pen.color
     bar, so_far, drawn, entries = "", 0.0, 0, []
-    for name, seconds, code, letter in parts:
-        so_far += max(0.0, seconds)
+    for name, amount, code, letter in parts:
+        so_far += max(0.0, amount)
         upto = min(width, round(width * so_far / total))
         bar += pen.paint(("█" if blocks else letter) * (upto - drawn), code)
         drawn = max(drawn, upto)
-        text = f"{name} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
+        text = f"{name} {written(max(0.0, amount))} ({percent(100 * amount / total)})"
         entries.append((pen.paint("■" if blocks else letter, code), text))
     rows, row, used = [], "", 0
     for mark, text in entries:

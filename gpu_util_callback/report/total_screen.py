@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gpu_util_callback.diagnosis.report_types import Part, TotalCost, TotalSums
-from gpu_util_callback.report.screen import UNFINISHED, Pen, table, without_escapes
+from gpu_util_callback.report.screen import UNFINISHED, Pen, stacked_bar, table, without_escapes
 from gpu_util_callback.words import GPU_TIME, counted, duration, percent, what_to_do
 
-# Part of the hours -> what it is called, and its colour.
-PARTS: tuple[tuple[Part, str, str], ...] = (
-    ("productive", "training steps", "34"),
-    ("lost", "lost to causes that were found", "31"),
-    ("other", "outside steps, unexplained", "36"),
-    ("not_judged", "not checked", "90"),
+# Part of the hours -> what it is called, its colour, and the letter of the bar without colours.
+PARTS: tuple[tuple[Part, str, str, str], ...] = (
+    ("productive", "training steps", "34", "#"),
+    ("lost", "lost to causes that were found", "31", "-"),
+    ("other", "outside steps, unexplained", "36", "."),
+    ("not_judged", "not checked", "90", "?"),
 )
 _NAMED = 3  # of the runs that one fix helps
 CHECKPOINTS = "Save checkpoints more often: keras.callbacks.BackupAndRestore(..., save_freq=500)"
@@ -37,7 +37,9 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     word = "GPU-hours" if unit == "gpu_hours" else "hours of training"
     hours = report[unit]
     lines = [pen.bold(line) for line in pen.wrap(headline(report))]
-    lines += _parts(hours, pen, word)
+    if hours["total"]:
+        parts = [(label, hours[key], *look) for key, label, *look in PARTS if hours[key]]
+        lines += ["", pen.bold(f"Where the {word} went"), *stacked_bar(parts, hours["total"], pen, amount)]
     lines += _causes(report, pen, unit)
     lines += _runs(report, pen, unit, top)
     dimmed = [line for note in notes(report) for line in pen.wrap(note)]
@@ -62,24 +64,6 @@ def headline(report: Mapping) -> str:
     elif whole and not hours["not_judged"]:
         text += ": no cause of a loss was found"
     return f"{text}."
-
-
-def _parts(hours: Mapping[str, float], pen: Pen, word: str) -> list[str]:
-    whole = hours["total"]
-    if not whole:
-        return []
-    lines = ["", pen.bold(f"Where the {word} went")]
-    size = max(len(label) for _, label, _ in PARTS)
-    cells = max(8, min(30, pen.width - size - 24))
-    for key, label, code in PARTS:
-        if not hours[key]:
-            continue
-        share = hours[key] / whole
-        filled = round(cells * share)
-        bar = ("█" if pen.unicode else "#") * filled
-        text = f"{amount(hours[key]):>11} {percent(100 * share):>6}"
-        lines.append(f"  {label.ljust(size)} {text}  {pen.paint(bar, code)}")
-    return lines
 
 
 def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
