@@ -70,7 +70,7 @@ def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
     whole = report[unit]["total"]
     costly = [cause for cause in report["causes"] if whole and cause[unit]]
     columns = {
-        "": [cause["title"] for cause in costly],
+        "cause": [cause["title"] for cause in costly],
         "lost": [amount(cause[unit]) for cause in costly],
         "of all": [percent(100 * cause[unit] / whole) for cause in costly],
         "saves up to": [amount(cause[f"saves_{unit}"]) if cause[f"saves_{unit}"] else "–" for cause in costly],
@@ -78,7 +78,7 @@ def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
     }
     lines = []
     if costly:
-        head, *rows = (f"  {line}" for line in table(columns, pen.width - 2, {"": 8}))
+        head, *rows = (f"  {line}" for line in table(columns, pen.width - 2, {"cause": 8}))
         lines = ["", pen.bold("Lost to"), pen.dim(head), *rows]
     if report["unknown_cost"]:
         causes = ", ".join(f"{cause['title']} ({cause['trainings']:,})" for cause in report["unknown_cost"])
