@@ -46,7 +46,6 @@ from tensorboard_plugin.reply_types import (
     CauseWords,
     FindingRow,
     LogDirectory,
-    NoGpuHours,
     PhaseReply,
     RecordingReply,
     RecordingSummary,
@@ -314,7 +313,6 @@ def total_reply(report: TotalSums) -> TotalReply:
         "headline": headline(report),
         "notes": notes(report),
         "hours": report[unit]["total"],
-        "without_gpu": _without_gpu(report),
         "shares": [{"part": part, "title": title, "hours": report[unit][part]} for part, title, *_ in PARTS_OF_TIME],
         "causes": [
             {
@@ -329,15 +327,6 @@ def total_reply(report: TotalSums) -> TotalReply:
         "fixes": {run["id"]: fix_of(run) for run in report["runs"][:FIXES] if run["top"]},
         "runs": [_training(run, unit) for run in report["runs"]],
     }
-
-
-def _without_gpu(report: TotalSums) -> NoGpuHours | None:
-    """Return the sums of trainings without a GPU, which are in none of the others; None where there is one sum."""
-    runs = [run for run in report["runs"] if not run["gpus"]]
-    if report["unit"] == "hours" or not runs:
-        return None
-    hours, lost = (sum(run["hours"][part] for run in runs) for part in ("total", "lost"))
-    return {"trainings": len(runs), "hours": hours, "lost": lost}
 
 
 def _training(run: TrainingReport, unit: Unit) -> TrainingRow:

@@ -136,14 +136,6 @@ class CauseHours(TypedDict):
     trainings: int
 
 
-class NoGpuHours(TypedDict):
-    """The hours of trainings that held no GPU."""
-
-    trainings: int
-    hours: float
-    lost: float
-
-
 class TotalReply(TypedDict):
     """The sums of all runs."""
 
@@ -151,7 +143,6 @@ class TotalReply(TypedDict):
     headline: str  # all in one sentence, as in the terminal
     notes: list[str]
     hours: float
-    without_gpu: NoGpuHours | None  # beside the sums of GPU-hours; null where all runs held one, or none did
     shares: list[HoursShare]
     causes: list[CauseHours]
     fixes: dict[str, str]  # what to do, of the runs that are worth fixing most

@@ -116,14 +116,9 @@ def report_cell(run: RunReport, path: str | None) -> str:
     """
     text = render({"runs": [run]}, _WIDTH)
     if path is not None:
-        text += f"\nThe timeline: read_recordings({printable(_from_here(path))!r})[0].show()\n"
+        from_here = path.removeprefix(f"{Path.cwd()}{os.sep}")
+        text += f"\nThe timeline: read_recordings({printable(from_here)!r})[0].show()\n"
     return f'<pre class="gpu-util-report" style="{_STYLE}">{escape(text)}</pre>'
-
-
-def _from_here(path: str) -> str:
-    """Return a path below the working directory relative to it; others as they are."""
-    working_folder = str(Path.cwd())
-    return path[len(working_folder) + 1 :] if path.startswith(working_folder + os.sep) else path
 
 
 def _of_recording(recording: Recording) -> str:

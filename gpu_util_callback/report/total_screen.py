@@ -173,9 +173,10 @@ def notes(report: Mapping) -> list[str]:
         notes.append(note)
     bare = report["without_gpu"]
     if unit == "gpu_hours" and bare["recordings"]:
+        lost = sum(run["hours"]["lost"] for run in report["runs"] if not run["gpus"])
         notes.append(
             f"{counted(bare['recordings'], 'recording')} held no GPU and {'is' if bare['recordings'] == 1 else 'are'} "
-            f"not counted: {amount(bare['hours'])} of training."
+            f"not counted: {amount(bare['hours'])} of training, {amount(lost)} of it lost."
         )
     older = report["read"]["older_rules"]
     if older:

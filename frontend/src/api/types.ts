@@ -75,13 +75,6 @@ export interface RunsReply {
   recordings: RecordingSummary[];
 }
 
-/** The hours of trainings that held no GPU. */
-export interface NoGpuHours {
-  trainings: number;
-  hours: number;
-  lost: number;
-}
-
 /** A part of all hours; no hour is in two of them. */
 export interface HoursShare {
   part: string;
@@ -130,8 +123,6 @@ export interface TotalReply {
   headline: string;
   notes: string[];
   hours: number;
-  /** beside the sums of GPU-hours; null where all runs held one, or none did */
-  without_gpu: NoGpuHours | null;
   shares: HoursShare[];
   causes: CauseHours[];
   /** what to do, of the runs that are worth fixing most */

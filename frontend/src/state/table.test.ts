@@ -11,7 +11,7 @@ const runs = (recordings: RecordingSummary[]): RunsReply => ({ version: 1, logdi
 const training = (id: string, more: Partial<TrainingRow> = {}): TrainingRow => ({
   id, recordings: [], restarts: 0, ranks: 1, script: null, user: null, status: 'ended', start_ns: 1, wall_s: 1, gpus: 1, hours: 1, lost: 0, saves: 0, causes: [], top: null, ...more,
 });
-const total = (rows: TrainingRow[]): TotalReply => ({ unit: 'gpu_hours', headline: '', notes: [], hours: 0, without_gpu: null, shares: [], causes: [], fixes: {}, runs: rows });
+const total = (rows: TrainingRow[]): TotalReply => ({ unit: 'gpu_hours', headline: '', notes: [], hours: 0, shares: [], causes: [], fixes: {}, runs: rows });
 
 const LIST = rowsOf(
   runs([

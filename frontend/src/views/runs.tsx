@@ -533,11 +533,6 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
           )}
         </p>
       )}
-      {total.without_gpu && (
-        <p class="facts without-gpu">
-          Without a GPU: {plural(total.without_gpu.trainings, 'run')}, {hoursText(total.without_gpu.hours)}, of which {hoursText(total.without_gpu.lost)} lost.
-        </p>
-      )}
       {total.notes.length > 0 && <p class="facts">{clean(total.notes.join(' '), 1000)}</p>}
       {!!total.left && <p class="facts">{plural(total.left, 'run')} without a stored diagnosis {total.left === 1 ? 'is' : 'are'} still being judged.</p>}
       {error && <p class="missing">{error}</p>}
