@@ -406,16 +406,16 @@ def _close_all() -> None:
             windows.close(10.0)
 
 
-def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | None = None) -> str:
+def publish(file: Path, log_dir: str, step: int, redact: Callable[[str], str] | None = None) -> str:
     """Copy a trace to where TensorBoard's Profile tab looks for it.
 
     Args:
         file: `<host>.xplane.pb`.
         log_dir: the run's folder, or an fsspec URL.
-        name: of the profile; where a window of that name exists, this one gets a suffix.
+        step: the first one that it marks.
         redact: replaces a host name.
 
-    Returns: the profile's name as the Profile tab lists it.
+    Returns: the profile's name as the Profile tab lists it: to the nanosecond, as windows may end in one second.
 
     Raises:
         OSError: it cannot be written.
@@ -424,17 +424,10 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
     host, data = file.name.removesuffix(".xplane.pb"), file.read_bytes()
     if redact:
         host, data = redact(host), _without_names(data)
-    if storage.remote:
-        name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
-    for published in (name, *(f"{name}_{number}" for number in range(2, 1000))):
-        folder = storage.join(root, "plugins", "profile", published)
-        try:
-            storage.make_folder(folder)
-        except FileExistsError:
-            continue
-        break
-    else:
-        raise FileExistsError(f"{name} and 999 more exist")
+    seconds, ns = divmod(time.time_ns(), 10**9)
+    published = f"{time.strftime('%Y_%m_%d_%H_%M_%S', time.localtime(seconds))}_{ns:09}_step_{step}"
+    folder = storage.join(root, "plugins", "profile", published)
+    storage.make_folder(folder)
     try:
         storage.write(storage.join(folder, f"{host}.xplane.pb"), data)
     except OSError:
@@ -570,10 +563,8 @@ class Window:
 
     def _publish(self, file: Path, planned: PlannedWindow) -> str | None:
         windows = self._windows
-        when = time.strftime("%Y_%m_%d_%H_%M_%S")
         try:
-            run = f"{when}_step_{planned.marked[0]}"
-            return publish(file, windows.log_dir, run, windows.redact)
+            return publish(file, windows.log_dir, planned.marked[0], windows.redact)
         except OSError as error:
             self._not_kept(error, "plugins/profile", "Profile tab")
             return None

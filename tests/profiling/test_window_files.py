@@ -89,8 +89,8 @@ def test_a_process_of_the_lowest_priority_reads_until_it_is_given_up(xplane, rea
         reader.read(xplane)
 
 
-def test_profiles_of_one_name_keep_their_own_folders(xplane, tmp_path):
-    names = [publish(xplane, str(tmp_path / "logs"), "2026_01_01_step_3") for _ in range(3)]
+def test_profiles_of_one_second_keep_their_own_folders(xplane, tmp_path):
+    names = [publish(xplane, str(tmp_path / "logs"), 3) for _ in range(3)]
     assert len(set(names)) == 3
     files = sorted((tmp_path / "logs" / "plugins" / "profile").glob("*/*"))
     assert [file.name for file in files] == ["host.xplane.pb"] * 3
@@ -100,7 +100,7 @@ def test_profiles_of_one_name_keep_their_own_folders(xplane, tmp_path):
 def test_a_home_is_where_the_recording_takes_it_to_be(xplane, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    publish(xplane, "~/logs", "2026_01_01_step_3")
+    publish(xplane, "~/logs", 3)
     assert list((tmp_path / "home" / "logs" / "plugins" / "profile").glob("*/*.xplane.pb"))
     assert not (tmp_path / "~").exists()
 
@@ -108,8 +108,8 @@ def test_a_home_is_where_the_recording_takes_it_to_be(xplane, tmp_path, monkeypa
 def test_a_profile_can_go_to_an_object_store(xplane):
     import fsspec
 
-    name = publish(xplane, "memory://windows-test/logs", "2026_01_01_step_3")
-    again = publish(xplane, "memory://windows-test/logs", "2026_01_01_step_4")
+    name = publish(xplane, "memory://windows-test/logs", 3)
+    again = publish(xplane, "memory://windows-test/logs", 4)
     files = fsspec.filesystem("memory").glob("/windows-test/logs/plugins/profile/*/*")
     assert {Path(file).parent.name for file in files} == {name, again}
     assert all(file.endswith("/host.xplane.pb") for file in files)
@@ -121,7 +121,7 @@ def test_nothing_is_left_of_a_profile_that_cannot_be_written(xplane, tmp_path, m
 
     monkeypatch.setattr(storage, "_replace", full)
     with pytest.raises(OSError, match="No space"):
-        publish(xplane, str(tmp_path / "logs"), "2026")
+        publish(xplane, str(tmp_path / "logs"), 3)
     assert list((tmp_path / "logs" / "plugins" / "profile").iterdir()) == []
 
 
@@ -130,7 +130,7 @@ def test_redaction_takes_the_host_out_of_name_and_file(xplane, tmp_path):
     host = b"secret-machine"
     data += b"\x22" + bytes([len(host)]) + host  # field 4, hostnames, once more
     xplane.write_bytes(data)
-    publish(xplane, str(tmp_path / "logs"), "2026", redact=lambda name: "host-1")
+    publish(xplane, str(tmp_path / "logs"), 3, redact=lambda name: "host-1")
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "host-1.xplane.pb"
     assert host not in file.read_bytes()
