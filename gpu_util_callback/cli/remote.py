@@ -11,21 +11,13 @@ from gpu_util_callback.recording.storage import is_remote, storage_for
 # that do not exist, for minutes. Python may take 10 s for a name that cannot be resolved.
 ANSWER_S = 20.0
 
-_GOOGLE = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
-_AMAZON = (
-    "log in with `aws configure` or `aws sso login`, or set AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for a store that is not Amazon's)"
-)
-_AZURE = "set AZURE_STORAGE_CONNECTION_STRING"
+# Schemes of a store -> how to log in there.
 _LOGIN = {
-    "gs": _GOOGLE,
-    "gcs": _GOOGLE,
-    "s3": _AMAZON,
-    "s3a": _AMAZON,
-    "az": _AZURE,
-    "abfs": _AZURE,
-    "abfss": _AZURE,
-    "adl": _AZURE,
+    ("gs", "gcs"): "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a "
+    "key file",
+    ("s3", "s3a"): "log in with `aws configure` or `aws sso login`, or set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for a store that is not Amazon's)",
+    ("az", "abfs", "abfss", "adl"): "set AZURE_STORAGE_CONNECTION_STRING",
 }
 
 
@@ -72,5 +64,5 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
 
 
 def _how(scheme: str) -> str:
-    advice = _LOGIN.get(scheme.rpartition("::")[2].lower(), "")
-    return f" To do so, {advice}." if advice else ""
+    store = scheme.rpartition("::")[2].lower()
+    return next((f" To do so, {advice}." for schemes, advice in _LOGIN.items() if store in schemes), "")
