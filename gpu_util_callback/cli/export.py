@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from pathlib import Path
 
+from gpu_util_callback.cli import options
 from gpu_util_callback.cli.report import add_timeout, open_recordings
 from gpu_util_callback.errors import UnusableInput
 
@@ -30,17 +30,12 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("into which format? --perfetto FILE, --parquet DIR, or both")
     recordings = open_recordings(args.logdir, args.run, args.timeout)
     if args.perfetto:
-        from gpu_util_callback.report.tables import write_trace
+        from gpu_util_callback.report.tables import trace_text
 
         if args.perfetto == "-":
-            write_trace(recordings, sys.stdout)
+            sys.stdout.writelines(trace_text(recordings))
         else:
-            try:
-                with Path(args.perfetto).open("w", encoding="utf-8") as file:
-                    count = write_trace(recordings, file)
-            except OSError as error:
-                raise UnusableInput(f"cannot write {args.perfetto}: {error.strerror}") from error
-            print(f"wrote {args.perfetto}: {count:,} events; open it in ui.perfetto.dev", file=sys.stderr)
+            options.write_file(args.perfetto, trace_text(recordings))
     if args.parquet:
         from gpu_util_callback.report.tables import write_parquet
 

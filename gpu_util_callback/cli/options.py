@@ -125,8 +125,8 @@ def write_text(path: str, pieces: Iterable[str]) -> int:
         raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_page(path: str, pieces: Iterable[str]) -> None:
-    """Write an HTML page, and its size to stderr."""
+def write_file(path: str, pieces: Iterable[str]) -> None:
+    """Write a file that the command line names, and say its size on stderr."""
     print(f"wrote {path} ({write_text(path, pieces) / 1e6:.1f} MB)", file=sys.stderr)
 
 

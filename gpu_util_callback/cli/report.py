@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from tensorboard_plugin.downloads import html_report
 
-        options.write_page(args.html, html_report(recordings, ", ".join(args.logdir), report))
+        options.write_file(args.html, html_report(recordings, ", ".join(args.logdir), report))
     _warn(report.get("problems", ()))
     if not report["runs"]:
         raise UnusableInput("none of these recordings can be shown")

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from tensorboard_plugin.downloads import total_page
 
-        options.write_page(args.html, total_page(surveyed.rows, report, cleaned(logdirs)))
+        options.write_file(args.html, total_page(surveyed.rows, report, cleaned(logdirs)))
     if args.parquet:
         from gpu_util_callback.report.tables import write_runs
 

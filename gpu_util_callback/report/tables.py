@@ -1,6 +1,6 @@
 """Recordings for other programs.
 
-- `write_trace`: a trace of Chrome's JSON format, for ui.perfetto.dev and chrome://tracing. A
+- `trace_text`: a trace of Chrome's JSON format, for ui.perfetto.dev and chrome://tracing. A
   process per recording, with tracks for its steps, phases, spans and profiled steps, and counters
   for its samples. All times are microseconds since the first of them, on one clock: those of a
   job's workers are shifted by the offsets of their clocks, where these are known.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,21 +35,20 @@ Event = dict[str, object]
 Shift = Callable[[int], int]
 
 
-def write_trace(recordings: Sequence[Recording], file: IO[str]) -> int:
-    """Write recordings as one trace; return the number of events. Events are not kept in memory."""
+def trace_text(recordings: Sequence[Recording]) -> Iterator[str]:
+    """Yield recordings as one trace, in pieces: events are not kept in memory."""
     origin_ns, shifts = _clock(recordings)
     head = {
         "displayTimeUnit": "ms",
         "otherData": {"origin_ns": str(origin_ns), "made_by": "gpu-util export --perfetto"},
     }
-    file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
-    count = 0
+    yield json.dumps(head)[:-1] + ', "traceEvents": [\n'
+    comma = ""
     for pid, recording in enumerate(recordings, 1):
         for event in trace_events(recording, pid, _since(origin_ns, shifts[recording.id])):
-            file.write((",\n" if count else "") + json.dumps(event, allow_nan=False))
-            count += 1
-    file.write("\n]}\n")
-    return count
+            yield comma + json.dumps(event, allow_nan=False)
+            comma = ",\n"
+    yield "\n]}\n"
 
 
 def _since(origin_ns: int, shift: Shift) -> Shift:
