@@ -31,8 +31,9 @@ _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 @cache
-def _made_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    return get_origin(kind), get_args(kind)
+def _made_of(kind: Any) -> tuple[Any, list[Any]]:
+    """Return the origin and the parts of a declared type, but for None."""
+    return get_origin(kind), [part for part in get_args(kind) if part is not NoneType]
 
 
 def save(sums: object, prefix: str) -> dict[str, np.ndarray]:
@@ -101,13 +102,11 @@ class _Arrays:
                 raise Damaged("sums: planes of another kind")
             self._flat[kind] = planes.T.copy().view(kind).ravel()
             self._left[kind] = len(self._flat[kind])
-        if not all(type(number) is int and number >= 0 for number in (at, *shape)):
-            raise Damaged("sums: an array of an impossible shape")
         length = prod(shape)
         self._left[kind] -= length
-        if self._left[kind] < 0 or at + length > len(self._flat[kind]):
+        if at < 0 or min(shape) < 0 or self._left[kind] < 0 or at + length > len(self._flat[kind]):
             raise Damaged("sums: an array is missing")
-        return self._flat[kind][at : at + length].reshape(shape)
+        return self._flat[kind][at : at + length].reshape(shape).copy()
 
 
 def _placed(array: np.ndarray, arrays: dict[str, list[np.ndarray]]) -> int:
@@ -124,7 +123,7 @@ def _stored(kind: Any, value: Any, arrays: dict[str, list[np.ndarray]]) -> Any:
     if value is None or kind in (int, float, str, bool):
         return value
     if origin is UnionType:
-        return _stored(_given(args), value, arrays)
+        return _stored(args[0], value, arrays)
     if kind is np.ndarray:
         if value.dtype == object:
             words, codes = np.unique(value.astype(str), return_inverse=True)
@@ -147,20 +146,11 @@ def _stored(kind: Any, value: Any, arrays: dict[str, list[np.ndarray]]) -> Any:
     return {name: _stored(part, getattr(value, name), arrays) for name, part in _hints(kind).items()}
 
 
-def _given(kinds: tuple[Any, ...]) -> Any:
-    """Return what a value that may be None is otherwise."""
-    [kind] = (kind for kind in kinds if kind is not NoneType)
-    return kind
-
-
 Take = Callable[[str, int, list[int]], np.ndarray]
 
 
 def _restored(kind: Any, stored: Any, take: Take) -> Any:
     """Return the value of a declared kind from its JSON. Raises: Damaged, or what a wrong type raises."""
-    origin, args = _made_of(kind)
-    if origin is UnionType:
-        return None if stored is None else _restored(_given(args), stored, take)
     if kind in (int, float, str, bool):
         if type(stored) is not kind and not (kind is float and type(stored) is int):
             raise Damaged(f"sums: {str(stored)[:40]!r} is no {kind.__name__}")
@@ -169,9 +159,12 @@ def _restored(kind: Any, stored: Any, take: Take) -> Any:
         return encodable(stored) if kind is str else float(stored) if kind is float else stored
     if kind is np.ndarray:
         array = take(*stored[:3])
-        return _texts(array, *stored[3:]) if stored[3:] else array.copy()
+        return _texts(array, *stored[3:]) if stored[3:] else array
     if kind is Fold:
         return _fold(stored, take)
+    origin, args = _made_of(kind)
+    if origin is UnionType:
+        return None if stored is None else _restored(args[0], stored, take)
     if origin is set:
         return set(take(*stored).tolist())
     if origin is tuple:
@@ -180,8 +173,8 @@ def _restored(kind: Any, stored: Any, take: Take) -> Any:
         return {_restored(args[0], key, take): _restored(args[1], item, take) for key, item in stored}
     values = {name: _restored(part, stored[name], take) for name, part in _hints(kind).items()}
     sums: Any = kind(**values) if is_dataclass(kind) else kind()  # type: ignore[operator]
-    for name, value in values.items():
-        setattr(sums, name, value)
+    for name in () if is_dataclass(kind) else values:
+        setattr(sums, name, values[name])
     if hasattr(sums, "check"):
         sums.check()
     return sums
@@ -199,17 +192,16 @@ def _texts(codes: np.ndarray, words: list[str]) -> np.ndarray:
 def _fold(stored: list[Any], take: Take) -> Fold:
     """Return a fold as stored, of all cells or of those with rows. Raises: Damaged if it claims what none has."""
     size, width, first, used, parts, *sparse = stored
-    [cells] = sparse or [None]
-    if not all(type(number) is int for number in (size, width, used, first or 0, *(cells or ()))):
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in (size, width, used, first or 0)):
         raise Damaged("sums: cells without a number")
-    if not (0 < size <= MOST_CELLS and size % 2 == 0 and 0 < width < 1 << 62 and 0 <= used <= size):
+    if not (0 < size <= MOST_CELLS and size % 2 == 0 and width and used <= size) or (first is None and used):
         raise Damaged("sums: impossible cells")
-    if not 0 <= (first or 0) < 1 << 62 or (first is None and used):
-        raise Damaged("sums: cells at an impossible place")
-    if cells is not None and not all(0 <= cell < used for cell in cells):
+    cells = np.array(sparse[0]) if sparse else None
+    if cells is not None and len(cells) and not (cells.dtype == np.int64 and 0 <= cells.min() <= cells.max() < used):
         raise Damaged("sums: cells beyond the last one")
     fold = Fold(size, width, first)
     for part, (names, at) in parts.items():
         values = take(np.dtype(REDUCTIONS[part].dtype).str, at, [len(names), used if cells is None else len(cells)])
-        fold.restore(used, cells, part, [_restored(str, name, take) for name in names], values)
+        columns = names if "".join(names).isascii() else [_restored(str, name, take) for name in names]
+        fold.restore(used, cells, part, columns, values)
     return fold

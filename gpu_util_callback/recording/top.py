@@ -203,22 +203,18 @@ class Top:
         return int(fold.of("first", "first_step").min()), int(fold.of("last", "end_step").max()) - 1
 
     def step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (first step, last step, start, end) of the cells with steps, int64[n] each."""
-        if self._cells is None:
-            self._cells = self._step_cells()
-        return self._cells
-
-    def _step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return (first step, last step, start, end) of cells with steps, int64[n] each, in ns since the origin."""
         fold = self.steps.fold
         if not fold.used:
             return tuple(np.zeros((4, 0), np.int64))  # type: ignore[return-value]
-        first, end_step = fold.of("first", "first_step"), fold.of("last", "end_step")
-        has_steps = first < end_step
-        start = np.maximum(fold.of("first", "start_ns")[has_steps] - self.origin_ns, 0)
-        start = np.maximum.accumulate(start)
-        end = np.maximum(fold.of("last", "end_ns")[has_steps] - self.origin_ns, start)
-        return first[has_steps], end_step[has_steps] - 1, start, end
+        if self._cells is None:
+            first, end_step = fold.of("first", "first_step"), fold.of("last", "end_step")
+            has_steps = first < end_step
+            start = np.maximum(fold.of("first", "start_ns")[has_steps] - self.origin_ns, 0)
+            start = np.maximum.accumulate(start)
+            end = np.maximum(fold.of("last", "end_ns")[has_steps] - self.origin_ns, start)
+            self._cells = first[has_steps], end_step[has_steps] - 1, start, end
+        return self._cells
 
     def start_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return float64: when these steps began; NaN beyond the last one."""
