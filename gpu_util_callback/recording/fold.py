@@ -151,29 +151,34 @@ class Fold:
         return np.flatnonzero(has_rows)
 
     def restore(
-        self, used: int, cells: Sequence[int] | None, part: str, columns: Sequence[str], values: np.ndarray
+        self, used: int, cells: np.ndarray | None, part: str, columns: Sequence[str], values: np.ndarray
     ) -> None:
         """Fill an empty part with cells as `matrix` returned them; `cells`: their numbers, where others are empty."""
-        data: np.ndarray = np.full((len(columns), used), REDUCTIONS[part].empty, REDUCTIONS[part].dtype)
-        data[:, slice(None) if cells is None else cells] = values
+        data = values
+        if cells is not None:
+            data = np.full((len(columns), used), REDUCTIONS[part].empty, REDUCTIONS[part].dtype)
+            data[:, cells] = values
         self.used = self._allocated = used
         self._parts[part] = {column: at for at, column in enumerate(columns)}, data
 
 
-def spread_before(times: np.ndarray, begin: np.ndarray, end: np.ndarray, *amounts: np.ndarray) -> list[np.ndarray]:
-    """Return how much lies before each of `times` of amounts that are spread evenly, each from a begin to its end.
+class EvenlySpread:
+    """Amounts that are spread evenly, each from a begin to its end.
 
-    All but the times are of one length; of stretches that overlap, the later one begins where the earlier one ends.
+    All are of one length; of stretches that overlap, the later one begins where the earlier one ends.
     """
-    if not any(each.any() for each in amounts):
-        return [np.zeros(len(times)) for _ in amounts]
-    order = np.argsort(begin, kind="stable")
-    edges = np.maximum.accumulate(np.stack([begin, end], axis=1)[order].ravel())
-    origin = edges[0]  # ns since the epoch are no exact floats
-    edges, times = edges - origin, times - origin
-    before = []
-    for each in amounts:
-        grown = np.cumsum(each[order])
-        level = np.stack([grown - each[order], grown], axis=1).ravel()
-        before.append(np.interp(times, edges, level, left=0.0))
-    return before
+
+    def __init__(self, begin: np.ndarray, end: np.ndarray, *amounts: np.ndarray):
+        order = np.argsort(begin, kind="stable")
+        edges = np.maximum.accumulate(np.array([begin, end])[:, order].T.ravel())
+        self._origin = edges[0] if len(edges) else 0  # ns since the epoch are no exact floats
+        self._edges = edges - self._origin
+        grown = [(np.cumsum(each[order]), each[order]) for each in amounts]
+        self._levels = [np.array([level - each, level]).T.ravel() for level, each in grown]
+
+    def before(self, times: np.ndarray) -> list[np.ndarray]:
+        """Return how much of each amount lies before each of `times`."""
+        if not len(self._edges):
+            return [np.zeros(len(times)) for _ in self._levels]
+        times = times - self._origin
+        return [np.interp(times, self._edges, level, left=0.0) for level in self._levels]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, Count
-from gpu_util_callback.recording.fold import FAR, REDUCTIONS, Fold, spread_before
+from gpu_util_callback.recording.fold import FAR, REDUCTIONS, EvenlySpread, Fold
 from gpu_util_callback.recording.schema import FIT_GAP, PAUSES, STEP_PARTS
 from gpu_util_callback.recording.top import StepCells
 
@@ -60,7 +60,7 @@ class StepBlocks(StepCells):
         self.first_ns = {}
         self._longest = np.zeros((3, 0), np.int64)
         self.fold = Fold(self.CAPACITY)
-        self._part_of: dict[str, str] = {}  # column -> its part of the fold
+        self._columns: dict[str, np.ndarray] = {}  # those that were asked for since rows were added
 
     @property
     def rows_per_block(self) -> int:
@@ -73,12 +73,14 @@ class StepBlocks(StepCells):
         """Return the column over all blocks so far, shape `(len(self),)`."""
         if not self.total_rows:
             return np.zeros(0, np.int64)
-        if not self._part_of:
-            self._part_of = {column: part for part in ("sum", "last", "first") for column in self.fold.columns(part)}
-        part = "count" if name in _KNOWN else self._part_of[name]
-        cells = self.fold.of(part, _KNOWN.get(name, name))
-        joined = self.rows_per_block // self.fold.width
-        return cells if joined == 1 else REDUCTIONS[part].ufunc.reduceat(cells, np.arange(0, len(cells), joined))
+        if name not in self._columns:
+            parts = ("count",) if name in _KNOWN else ("sum", "last", "first")
+            column = _KNOWN.get(name, name)
+            part = next(part for part in parts if column in self.fold.columns(part))
+            cells, joined = self.fold.of(part, column), self.rows_per_block // self.fold.width
+            heads = np.arange(0, len(cells), joined)
+            self._columns[name] = cells if joined == 1 else REDUCTIONS[part].ufunc.reduceat(cells, heads)
+        return self._columns[name]
 
     def total(self, name: str, blocks: slice = slice(None)) -> int:
         """Return a column's sum over some of the blocks, all by default."""
@@ -146,6 +148,7 @@ class StepBlocks(StepCells):
             self._add({name: column[first : first + self._SLICE] for name, column in steps.items()})
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
+        self._columns = {}
         count = len(table["start_ns"])
         parts = self._rows(table, count)
         added = {part: (tuple(columns), np.stack(list(columns.values()))) for part, columns in parts.items()}
@@ -242,7 +245,7 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     Steps without samples point to a stopped sampler, samples without steps to training that stands
     still; only both together to a suspended process. Without any samples it cannot be determined.
     """
-    groups = [bins for bins in groups if bins.used]
+    groups = [bins for bins in groups if bins.fold.used]
     none = np.zeros((0, 2), np.int64)
     if not len(steps) or not groups:
         return none
@@ -452,6 +455,6 @@ class Phases:
         spent: dict[str, np.ndarray] = {}
         for (kind, _, counted), group in self._groups.items():
             account = pauses or counted if kind in PAUSES else counted
-            [before] = spread_before(times, group["start_ns"], group["end_ns"], group["self_ns"])
+            [before] = EvenlySpread(group["start_ns"], group["end_ns"], group["self_ns"]).before(times)
             spent[account] = spent.get(account, 0) + before
         return spent

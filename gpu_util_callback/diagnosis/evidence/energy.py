@@ -1,5 +1,6 @@
 """Energy of the GPUs over a run, by what the training thread did while it was used."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -33,12 +34,12 @@ def energy(run: Run) -> Energy | None:
     rows: list[GpuEnergy] = []
     totals: dict[str, float] = {}
     used: list[GpuEnergy] = []
-    for gpu in run.gpus:
-        bins = run.samples.get(f"gpu{gpu['index']}")
-        drawn = None if bins is None or gpu.get("mig") else _power(run, bins)
-        if drawn is None:
+    gpus = [gpu for gpu in run.gpus if not gpu.get("mig")]
+    drawn = _power(run, [gpu["index"] for gpu in gpus])
+    for gpu in gpus:
+        if gpu["index"] not in drawn:
             continue
-        source, present, joules, spent = drawn
+        source, present, joules, spent = drawn[gpu["index"]]
         rows.append(
             {
                 "index": gpu["index"],
@@ -65,25 +66,36 @@ def energy(run: Run) -> Energy | None:
     }
 
 
+_Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]  # begin and end in ns, and milliwatts between them
 _Drawn = tuple[Source, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
 
-def _power(run: Run, bins: SampleBins) -> _Drawn | None:
-    """Return the source of a GPU's power, and of each piece of the run its ns, its joules and ns by category."""
-    drawn: dict[Source, _Drawn] = {}
-    for source, pieces in ((_COUNTED, _counted(bins)), (_SAMPLES, _sampled(bins))):
-        begin, end, power = pieces
-        is_short = end - begin <= GAP_NS
-        begin, end = np.maximum(begin, run.start_ns), np.minimum(end, run.end_ns)
-        inside = is_short & (end > begin)
-        begin, end = begin[inside], end[inside]
-        spent = _spent(run, begin, end)
-        present = np.maximum(end - begin - spent.pop(FIT_GAP), 0)
-        drawn[source] = source, present, power[inside] * present / 1e12, spent
-    covered = {source: float(present.sum()) for source, (_, present, _, _) in drawn.items()}
-    if covered[_COUNTED] and covered[_COUNTED] >= PREFERRED * covered[_SAMPLES]:
-        return drawn[_COUNTED]
-    return drawn[_SAMPLES] if covered[_SAMPLES] else None
+def _power(run: Run, gpus: Sequence[int]) -> dict[int, _Drawn]:
+    """Return the source of each GPU's power, and of each piece of the run its ns, its joules and ns by category.
+
+    GPUs without power samples are left out.
+    """
+    bins = [(index, run.samples[f"gpu{index}"]) for index in gpus if f"gpu{index}" in run.samples]
+    kinds: list[tuple[int, Source]] = [(index, source) for index, _ in bins for source in (_COUNTED, _SAMPLES)]
+    pieces = [read(of_gpu) for _, of_gpu in bins for read in (_counted, _sampled)]
+    if not pieces:
+        return {}
+    begin, end, power = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    kind = np.repeat(np.arange(len(kinds)), [len(each) for each, _, _ in pieces])
+    is_short = end - begin <= GAP_NS
+    begin, end = np.maximum(begin, run.start_ns), np.minimum(end, run.end_ns)
+    inside = is_short & (end > begin)
+    begin, end, power, kind = begin[inside], end[inside], power[inside], kind[inside]
+    spent = _spent(run, begin, end)  # of all GPUs at once: a call costs as much as thousands of pieces
+    present = np.maximum(end - begin - spent.pop(FIT_GAP), 0)
+    drawn: dict[int, _Drawn] = {}
+    for number, (index, source) in enumerate(kinds):
+        own = kind == number
+        covered = float(present[own].sum())
+        if covered and (index not in drawn or float(drawn[index][1].sum()) < PREFERRED * covered):
+            joules = power[own] * present[own] / 1e12
+            drawn[index] = source, present[own], joules, {name: ns[own] for name, ns in spent.items()}
+    return drawn
 
 
 def _spent(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
@@ -93,12 +105,8 @@ def _spent(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray
     of_steps = run.steps.spent_ns(times) if len(run.steps) and len(begin) else {}
     for by_account in (of_steps, run.phases.spent_ns(times) if len(begin) else {}):
         for name in spent.keys() & by_account.keys():
-            before, after = np.split(by_account[name], 2)
-            spent[name] += after - before
+            spent[name] += by_account[name][len(begin) :] - by_account[name][: len(begin)]
     return spent
-
-
-_Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]  # begin and end in ns, and milliwatts between them
 
 
 def _sampled(bins: SampleBins) -> _Pieces:
@@ -112,13 +120,13 @@ def _sampled(bins: SampleBins) -> _Pieces:
 def _counted(bins: SampleBins) -> _Pieces:
     """Return the power since the cell before, of each cell up to the last one with a reading of the counter."""
     if _COUNTER not in bins:
-        return np.zeros(0), np.zeros(0), np.zeros(0)
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
     reads, means = bins.means(_COUNTER)
     some = np.flatnonzero(bins.fold.of("first", "time") < FAR)
     some = some[some <= reads[-1]]
     last = bins.times("last", some)
     begin = np.append(bins.times("first", some[:1]), last[:-1])
-    gauge = np.full(bins.used, np.nan)
+    gauge = np.full(bins.fold.used, np.nan)
     if _POWER in bins:
         cells, power = bins.means(_POWER)
         gauge[cells] = power

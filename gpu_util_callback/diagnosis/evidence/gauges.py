@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.memory_tracks import TRACKED, MemoryTrack
 from gpu_util_callback.diagnosis.thresholds import A_FEW, MIN_S, Count
-from gpu_util_callback.recording.fold import spread_before
+from gpu_util_callback.recording.fold import EvenlySpread
 from gpu_util_callback.recording.top import SampleCells
 
 _Run = TypeVar("_Run", bound="Gauges")
@@ -77,6 +77,7 @@ class Gauges:
         mean = self.once((bins, *arguments), partial(bins.over, *arguments))
         return None if mean is None or mean.samples < at_least or mean.reach < reach else mean
 
+    @cached
     def host_mean(self, column: str, start_ns: int, end_ns: int) -> float | None:
         """Return the mean of a column of the host over a range; None with less than two of its samples."""
         host = self.samples.get("host")
@@ -143,6 +144,7 @@ class SampleBins(SampleCells):
         self._max = {}
         # Column -> its bins with samples, since the newest one: their numbers, means, and ns that each covers.
         self._sampled: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._spread: dict[str, EvenlySpread] = {}  # column -> ns covered, their sum of values, and number of samples
 
     def __contains__(self, column: str) -> bool:
         """Return whether this column has at least one value."""
@@ -162,14 +164,9 @@ class SampleBins(SampleCells):
     def bin_ns(self) -> int:
         return self.fold.width
 
-    @property
-    def used(self) -> int:
-        """Number of bins up to the newest sample."""
-        return self.fold.used
-
     def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
         super()._add(since, names, values)
-        self._sampled = {}
+        self._sampled, self._spread = {}, {}
         is_sampled = np.isfinite(values)
         highest = np.where(is_sampled, values, -np.inf).max(axis=1, initial=-np.inf).tolist()
         for name, value, is_known in zip(names, highest, is_sampled.any(axis=1).tolist(), strict=True):
@@ -203,7 +200,7 @@ class SampleBins(SampleCells):
             return None
         at, means, covered = self._sampled_bins(column)
         first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
-        last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
+        last = min(self.fold.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
         a, b = at.searchsorted((first, last)).tolist()
         if a >= b:
             return None
@@ -238,12 +235,13 @@ class SampleBins(SampleCells):
         """
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
-        at, means, since = self._sampled_bins(column)
-        middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
-        times = np.concatenate([start_ns, end_ns]) - self.origin_ns
-        amounts = since, means * since, self.fold.of("count", column)[at]
-        before = [np.split(each, 2) for each in spread_before(times, middle - since, middle, *amounts)]
-        covered, summed, count = (end - start for start, end in before)
+        if column not in self._spread:
+            at, means, since = self._sampled_bins(column)
+            middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
+            amounts = since, means * since, self.fold.of("count", column)[at]
+            self._spread[column] = EvenlySpread(middle - since, middle, *amounts)
+        before = self._spread[column].before(np.concatenate([start_ns, end_ns]) - self.origin_ns)
+        covered, summed, count = (each[len(start_ns) :] - each[: len(start_ns)] for each in before)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(covered > 0, summed / covered, np.nan), count
 
@@ -261,11 +259,10 @@ class SampleBins(SampleCells):
         low, high = np.minimum.reduceat(low, heads), np.maximum.reduceat(high, heads)
         return MemoryTrack(first + (end - first) // 2, end, low, high, float(means[-1]), self._max[column])
 
+    def starts(self, bins: np.ndarray) -> np.ndarray:
+        """Return when these bins begin, ns since the epoch."""
+        return (self.origin_ns or 0) + bins * self.bin_ns
+
     def stamps(self) -> np.ndarray:
         """Return the start of each bin with a sample of any column, ns since the epoch."""
-        some = np.flatnonzero(self.fold.matrix("count").any(axis=0) if self._max else ())
-        return (self.origin_ns or 0) + some * self.bin_ns
-
-    def starts(self) -> np.ndarray:
-        """Return the start of each used bin, ns since the epoch."""
-        return (self.origin_ns or 0) + np.arange(self.used, dtype=np.int64) * self.bin_ns
+        return self.starts(np.flatnonzero(self.fold.matrix("count").any(axis=0) if self._max else ()))

@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.evidence.source import Traced
 from gpu_util_callback.diagnosis.evidence.spans import Range, Series, find_spans
 from gpu_util_callback.diagnosis.evidence.usage import AcceleratorUse
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TREND, MOSTLY, NO_WORK_PCT, WARM_UP, Count
+from gpu_util_callback.recording.fold import EvenlySpread
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
     Facts,
@@ -506,22 +507,17 @@ class Run(Gauges):
         if not len(steps):
             return np.full(len(start_ns), 100.0)
         begin, end = steps["start_ns"], steps["end_ns"]
-        # Time before a block that no step accounts for, then the block's own, that between its steps included.
-        between = np.concatenate([[0], np.maximum(begin[1:] - end[:-1], 0)])
         spent = np.clip(end - begin - steps.own_ns, 0, end - begin)
-        grown = np.cumsum(between + spent)
-        origin = int(begin[0])
-        edges = np.stack([begin, end], axis=1).ravel() - origin
-        level = np.stack([grown - spent, grown], axis=1).ravel()
+        # The blocks' own, and between two blocks all of the time.
+        own_and_between = np.append(spent, np.maximum(begin[1:] - end[:-1], 0))
+        stood = EvenlySpread(np.append(begin, end[:-1]), np.append(end, begin[1:]), own_and_between)
 
         def spent_by(at: np.ndarray) -> np.ndarray:
             # Before the first step and after the last one nothing trains either.
-            outside = np.minimum(at - edges[0], 0) + np.maximum(at - edges[-1], 0)
-            return np.interp(at, edges, level) + outside
+            return stood.before(at)[0] + np.minimum(at - begin[0], 0) + np.maximum(at - end[-1], 0)
 
-        begun = start_ns - origin
-        stood = spent_by(begun + length_ns) - spent_by(begun)
-        return np.clip(100 * stood / np.maximum(length_ns, 1), 0, 100)
+        stalled_ns = spent_by(start_ns + length_ns) - spent_by(start_ns)
+        return np.clip(100 * stalled_ns / np.maximum(length_ns, 1), 0, 100)
 
     @cached
     def clean_steps(self) -> CleanSteps | None:

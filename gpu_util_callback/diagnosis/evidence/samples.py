@@ -85,7 +85,7 @@ class Sampled:
         if bins is None:
             return np.full(len(self), np.nan)
         places, values = bins.means(column)
-        stamps = (bins.origin_ns or 0) + places * bins.bin_ns
+        stamps = bins.starts(places)
         if np.array_equal(stamps, self.start_ns):
             return values
         # The bin that contains the time, or the newest one before it; the first one also covers a
@@ -145,7 +145,7 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     at, _ = bins.means(column)
     if len(at) < A_FEW:
         return None
-    starts = (bins.origin_ns or 0) + at * bins.bin_ns
+    starts = bins.starts(at)
     apart = starts[1:] - starts[:-1]
     every_bin = int(at[-1] - at[0]) == len(at) - 1
     usual = bins.bin_ns if every_bin else int(np.median(apart))
@@ -252,14 +252,9 @@ def allocator(run: Run, gpu: int) -> Allocator | None:
     limit = run.highest(gpu, "allocator_limit_bytes") or total
     if not measured or not limit:
         return None
-    retries, ooms = run.highest(gpu, "allocator_retries"), run.highest(gpu, "allocator_ooms")
-    return Allocator(
-        max(measured),
-        float(limit),
-        float(total) if total else None,
-        None if retries is None else int(retries),
-        None if ooms is None else int(ooms),
-    )
+    counts = (run.highest(gpu, name) for name in ("allocator_retries", "allocator_ooms"))
+    retries, ooms = (None if count is None else int(count) for count in counts)
+    return Allocator(max(measured), float(limit), float(total) if total else None, retries, ooms)
 
 
 ENOUGH = Count(10, "readings of the allocator, some of them between steps, show what stays")

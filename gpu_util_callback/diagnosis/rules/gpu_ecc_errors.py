@@ -33,7 +33,7 @@ class GpuEccErrors(Rule):
             errors = int(np.ceil((bins.maximum(COLUMN) or 0) - counted[0]))
             if not len(grew) or errors < limits["uncorrected_errors"]:
                 continue
-            start, end = (int(bins.starts()[at[place]]) for place in (grew[0], grew[-1] + 1))
+            start, end = bins.starts(at[[grew[0], grew[-1] + 1]]).tolist()
             yield self.finding(
                 title=f"gpu{gpu} had uncorrected memory errors",
                 where=run.range_of(start, max(end, start + 1)),

@@ -87,7 +87,7 @@ def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
     places, values = bins.means("lost")
     spans: list[tuple[int, int, bool]] = []
     lost_at_ns: int | None = None
-    for start, value in zip(bins.starts()[places].tolist(), values.tolist(), strict=True):
+    for start, value in zip(bins.starts(places).tolist(), values.tolist(), strict=True):
         if value >= 0.5 and lost_at_ns is None:
             lost_at_ns = start
         elif value < 0.5 and lost_at_ns is not None:
