@@ -327,23 +327,30 @@ def groups_of(recording: Recording, whose: str) -> list[str]:
     return [group for index in gpus if (group := group_of(recording, index))]
 
 
-def split_of(recording: Recording, whose: str, steps: Totals, samples: Sequence[Totals], edges: np.ndarray) -> Split:
-    """Return the time of one lane.
+def splits_of(
+    recording: Recording, steps: Totals, samples: Mapping[str, Sequence[Totals]], edges: np.ndarray
+) -> dict[str, Split]:
+    """Return the time of lanes.
 
     Args:
         steps: as of `thread_of`.
-        samples: of `groups_of`, each with the one column of utilization.
+        samples: whose time each lane is -> those of `groups_of`, each with the one column of utilization.
         edges: of the cells, float64[n + 1] within the run.
     """
-    end_ns = float(max(recording.end_ns - recording.top.origin_ns, 1))
-    if is_traced(recording) and whose != THREAD:
-        return traced_split(recording.traced_steps, int(whose.removeprefix("gpu")), recording.top.origin_ns, end_ns)
-    thread = thread_of(steps, recording.top.longest, recording.top.origin_ns)
-    if recording.step_count and not len(steps.since_ns):  # damaged: what the thread did is not known
-        return Split(edges[[0, -1]], np.zeros((len(PARTS), 1)), np.zeros(1))
-    gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
-    curves = [busy_curves(rows, end_ns) for rows in samples]
-    return split(thread, curves, launch_share(recording, gpus), edges, end_ns)
+    origin_ns = recording.top.origin_ns
+    end_ns = float(max(recording.end_ns - origin_ns, 1))
+    thread = thread_of(steps, recording.top.longest, origin_ns)
+    splits: dict[str, Split] = {}
+    for whose, rows in samples.items():
+        gpus = used_gpus(recording) if whose in (MEAN, THREAD) else [int(whose.removeprefix("gpu"))]
+        if is_traced(recording) and whose != THREAD:
+            splits[whose] = traced_split(recording.traced_steps, gpus[0], origin_ns, end_ns)
+        elif recording.step_count and not len(steps.since_ns):  # damaged: what the thread did is not known
+            splits[whose] = Split(edges[[0, -1]], np.zeros((len(PARTS), 1)), np.zeros(1))
+        else:
+            curves = [busy_curves(each, end_ns) for each in rows]
+            splits[whose] = split(thread, curves, launch_share(recording, gpus), edges, end_ns)
+    return splits
 
 
 def time_lanes(recording: Recording) -> list[LaneInfo]:

@@ -70,7 +70,7 @@ class RecordingFiles:
         current = self._top_file
         if current is None or current[0] != covered:
             # Once for all readers until the manifest changes, also where it is damaged.
-            top = self._cached("top.npz", self._read_top) if covered != 0 else None
+            top = self.cached("top.npz", self._read_top) if covered != 0 else None
             current = self._top_file = (covered, top) if top is not None else None
         return current[1] if current is not None else None
 
@@ -119,7 +119,7 @@ class RecordingFiles:
     @property
     def segments(self) -> list[SegmentInfo]:
         """The segments in order, without opening them; a missing one is a problem."""
-        return self._cached("segments", self._list_segments)
+        return self.cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:
         """Return the sealed segments, by the sums' list and the folder's names; name what is missing."""
@@ -201,7 +201,7 @@ class RecordingFiles:
         with self._lock:
             self._problems.setdefault(path, Problem(path, message))
 
-    def _cached(self, key: str, make: Callable[[], Any]) -> Any:
+    def cached(self, key: str, make: Callable[[], Any]) -> Any:
         """Return `make`'s result, cached until the files change; other keys do not wait for it."""
         with self._lock:
             cache = self._cache
@@ -369,7 +369,7 @@ class Recording(RecordingFiles):
     def account(self) -> AccountFacts:
         """The host account (see `summary.Account`); from damaged rows, without its parts."""
         stored = self.facts.get("account")
-        return stored if stored is not None else self._cached("account", self._account_of_rows)
+        return stored if stored is not None else self.cached("account", self._account_of_rows)
 
     def _account_of_rows(self) -> AccountFacts:
         """Return the account of all rows, without parts that are longer than the recording."""
@@ -387,7 +387,7 @@ class Recording(RecordingFiles):
 
         Reads `top.npz` and any newer segments: usually the open one.
         """
-        return self._cached("top", self._top)
+        return self.cached("top", self._top)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -395,14 +395,14 @@ class Recording(RecordingFiles):
 
         Quantiles are within 1 %. Like `top`, it reads no more than the newest segment.
         """
-        return self._cached("summary", lambda: self.top.summary.result())
+        return self.cached("summary", lambda: self.top.summary.result())
 
     @property
     def start_ns(self) -> int:
         start = self.facts.get("started_ns")
         if start is not None:
             return start
-        return self._cached("start", lambda: self._origin() or self._time_range()[0])
+        return self.cached("start", lambda: self._origin() or self._time_range()[0])
 
     @property
     def end_ns(self) -> int:
@@ -410,7 +410,7 @@ class Recording(RecordingFiles):
         for end in (self.facts.get("ended_ns"), self.facts.get("heartbeat_ns")):
             if end is not None:
                 return max(self.start_ns, end)
-        return self._cached("end", lambda: max(self.start_ns, self._time_range()[1]))
+        return self.cached("end", lambda: max(self.start_ns, self._time_range()[1]))
 
     @property
     def rank(self) -> int | None:
@@ -477,12 +477,12 @@ class Recording(RecordingFiles):
     def table(self, table: str) -> dict[str, np.ndarray]:
         """Return all rows of one of `schema.TABLES`; every column exists."""
         none = complete(table, {})
-        return self._cached(f"tables/{table}", lambda: concatenate(table, [none, *self.rows_of(table)]))
+        return self.cached(f"tables/{table}", lambda: concatenate(table, [none, *self.rows_of(table)]))
 
     @property
     def samples(self) -> dict[str, dict[str, np.ndarray]]:
         """All samples: group -> {"time_ns": int64[n], column: float64[n], …}."""
-        return self._cached("samples", self._all_samples)
+        return self.cached("samples", self._all_samples)
 
     def _all_samples(self) -> dict[str, dict[str, np.ndarray]]:
         groups: dict[str, list[dict[str, np.ndarray]]] = {}

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -144,14 +144,7 @@ class Fine:
         return self.other.nbytes + sum(values.nbytes for each in self.ranges.values() for values in each)
 
 
-class Sized(Protocol):
-    """Buckets that are kept, by their size."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-M = TypeVar("M", bound=Sized)
+M = TypeVar("M", bound=Any)  # kept by its `nbytes`
 
 
 class TopTiles:

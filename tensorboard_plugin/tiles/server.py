@@ -67,7 +67,7 @@ class TileServer:
         refining: list[str] = []
         for lane in lanes:
             if lane.startswith(f"{gpu_time.LANE}:"):
-                shares, coarse = time_shares(self._of(recording), lane, view, answer.other, self._cached)
+                shares, coarse = time_shares(self._of(recording), lane, view, answer.other)
                 series += [({"lane": lane, "name": name}, (row, row, row)) for name, row in shares]
                 refining += [lane] * coarse
                 continue

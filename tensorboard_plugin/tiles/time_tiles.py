@@ -1,14 +1,12 @@
 """The lanes of a GPU's time at any zoom, and their sums."""
 
-from typing import Any
-
 import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from tensorboard_plugin import gpu_time
 from tensorboard_plugin.gpu_time import LANE, Split, Totals
 from tensorboard_plugin.reply_types import TimeBudget
-from tensorboard_plugin.tiles.recording_tiles import Cells, Recent, RecordingTiles, TopTiles, View
+from tensorboard_plugin.tiles.recording_tiles import Cells, RecordingTiles, TopTiles, View
 
 UTILIZATION = ("utilization_pct",)
 
@@ -21,36 +19,35 @@ def _samples(tiles: TopTiles, recording: Recording, whose: str) -> list[Totals]:
     return [_rows(tiles.cells(group, UTILIZATION)) for group in gpu_time.groups_of(recording, whose)]
 
 
-def whole_split(recording: Recording, tiles: TopTiles, whose: str) -> Split:
-    """Return the time of one lane over the whole recording, of its top."""
-    end_ns = float(max(recording.end_ns - tiles.top.origin_ns, 1))
-    steps = _rows(tiles.cells("steps", gpu_time.STEP_COLUMNS))
-    edges = np.linspace(0.0, end_ns, gpu_time.CELLS + 1)
-    return gpu_time.split_of(recording, whose, steps, _samples(tiles, recording, whose), edges)
+def whole_splits(recording: Recording) -> dict[str, Split]:
+    """Return the time of each lane over the whole recording, of its top; computed once until that changes."""
+
+    def make() -> dict[str, Split]:
+        tiles = TopTiles(recording.top, False)
+        end_ns = float(max(recording.end_ns - recording.top.origin_ns, 1))
+        samples = {whose: _samples(tiles, recording, whose) for whose in gpu_time.which(recording)}
+        steps = _rows(tiles.cells("steps", gpu_time.STEP_COLUMNS))
+        return gpu_time.splits_of(recording, steps, samples, np.linspace(0.0, end_ns, gpu_time.CELLS + 1))
+
+    return recording.cached("time of its lanes", make)
 
 
 def time_shares(
-    tiles: RecordingTiles, lane: str, view: View, other: np.ndarray, cached: Recent[Any]
+    tiles: RecordingTiles, lane: str, view: View, other: np.ndarray
 ) -> tuple[list[tuple[str, np.ndarray]], bool]:
     """Return the parts of a lane of time in percent, and whether finer ones are still being read.
 
     Args:
         other: when the buckets of a view of steps begin, float64[count] ns.
-        cached: what was made of whole recordings.
     """
     recording, whose = tiles.recording, lane.partition(":")[2]
-    revision = recording.revision
-    if whose not in gpu_time.which(recording):
-        return [], False
-    source, key = tiles.source(revision), (tiles, revision, lane)
-    whole: Split | None = cached.get(key)
+    whole = whole_splits(recording).get(whose)
     if whole is None:
-        whole = whole_split(recording, source, whose)
-        cached.put(key, whole, whole.nbytes)
+        return [], False
     edges = view.edges.astype(np.float64)
     last = float(whole.edges[-1])
     if view.axis == "step":
-        edges = np.append(other, source.top.start_of(view.edges[-1:]))
+        edges = np.append(other, recording.top.start_of(view.edges[-1:]))
         edges = np.fmax.accumulate(np.nan_to_num(edges, nan=last))
     cell_ns, bucket_ns, step_ns = last / gpu_time.CELLS, np.median(np.diff(edges)), last / max(1, recording.step_count)
     # About as long as steps, buckets of the thread's exact time would alias with them.
@@ -63,19 +60,18 @@ def time_shares(
     def make(cells: dict[str, Cells]) -> Split:
         inside = np.unique(np.clip(edges, 0, last))
         samples = [_rows(rows) for group, rows in cells.items() if group != "steps"]
-        return gpu_time.split_of(recording, whose, _rows(cells["steps"]), samples, inside)
+        return gpu_time.splits_of(recording, _rows(cells["steps"]), {whose: samples}, inside)[whose]
 
-    fine = tiles.rows(revision, lane, requested, view, make)
+    fine = tiles.rows(recording.revision, lane, requested, view, make)
     return list(zip(gpu_time.PARTS, (fine or whole).shares(edges, least_ns), strict=True)), fine is None
 
 
 def budgets(recording: Recording) -> list[TimeBudget]:
     """Return the sums of each lane of time: the bar above it."""
-    tiles = TopTiles(recording.top, recording.status == "live")
+    tiles = TopTiles(recording.top, False)
     framework = (recording.facts.get("framework") or {}).get("name")
     reply: list[TimeBudget] = []
-    for whose in gpu_time.which(recording):
-        split = whole_split(recording, tiles, whose)
+    for whose, split in whole_splits(recording).items():
         seconds = split.ns.sum(axis=1) / 1e9
         reply.append(
             {
