@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis.advice import table as advice_table
 from gpu_util_callback.diagnosis.advice.input_wait import NO_MS, NO_STAGE, InputWait, measure_input, slowest_of
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
+from gpu_util_callback.diagnosis.evidence.cores import measure_cores
 from gpu_util_callback.diagnosis.evidence.pipeline import fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
@@ -313,17 +314,15 @@ class InputBound(Rule):
 
         Of the cores that others take, the input takes its share; it costs no more than its own computation.
         """
-        spent_ns = run.steps.total("duration_ns")
-        if run.steps.total_rows < limits["min_steps"]:
-            return
+        spent_ns, is_short = run.steps.total("duration_ns"), run.steps.total_rows < limits["min_steps"]
         where = Range(run.first_step, run.end_step, *run.steps.extent_ns)
-        wait = measure_input(run, where, NO_MS, spent_ns / where.steps / 1e6)
-        cores, queued, input_cpus = wait.cores, wait.cores.queued, wait.input_cpus
-        if queued is None or not input_cpus or 100 * queued < limits["core_wait_pct"]:
+        cores = measure_cores(run, where)
+        if is_short or cores.queued is None or 100 * cores.queued < limits["core_wait_pct"] or not cores.full:
             return
-        if not cores.full or input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
+        wait = measure_input(run, where, NO_MS, spent_ns / where.steps / 1e6)
+        if not wait.input_cpus or wait.input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
             return  # a model's own threads fill the cores, too
-        share = min(queued * wait.share_of_input, input_cpus / cores.allowed)
+        share = min(cores.queued * wait.share_of_input, wait.input_cpus / cores.allowed)
         explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
         lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
         lost_ms = lost / where.steps / 1e6
@@ -335,8 +334,8 @@ class InputBound(Rule):
             lost_ns=lost,
             confidence=ESTIMATED,
             evidence={
-                "core_wait_pct": round(100 * queued, 1),
-                "input_cpus": round(input_cpus, 2),
+                "core_wait_pct": round(100 * cores.queued, 1),
+                "input_cpus": round(wait.input_cpus, 2),
                 "other_cpus": round(cores.of_others, 2),
                 "held_up_by": cores.busy,
             },
