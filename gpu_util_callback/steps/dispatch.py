@@ -461,7 +461,8 @@ class DispatchWatch:
     def _note_function(self, weight: float, stack: Stack, meanings: Sequence[str], instruction: int) -> None:
         """Count a sample for the innermost function of the program: whether its line trains, and what it calls."""
         place = next((at for at, meaning in enumerate(meanings) if meaning == "user"), len(stack))
-        if place == len(stack) or any(part in path_of(code) for _, code, _ in stack[place:] for part in _NO_STEP):
+        paths = "\n".join(path_of(code) for _, code, _ in stack[place:])
+        if not paths or any(part in paths for part in _NO_STEP):
             return
         _, code, line = stack[place]
         function = code.co_filename, name_of(code)

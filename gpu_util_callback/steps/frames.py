@@ -231,7 +231,7 @@ def names_of(frame: FrameType | None, objects: Mapping[str, object]) -> dict[str
     Objects that are None or have no name there are left out; so are names that begin with an
     underscore.
     """
-    while frame is not None and _library(frame):
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
     if frame is None:
         return {}
@@ -242,10 +242,6 @@ def names_of(frame: FrameType | None, objects: Mapping[str, object]) -> dict[str
         if role is not None and role not in names:
             names[role] = name
     return names
-
-
-def _library(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
