@@ -15,7 +15,7 @@ from gpu_util_callback.words import ordinal
 
 REWRITTEN = "it changes the program's own Python code"
 ONCE = 10**9  # calls that no training makes
-FACTOR = 3  # epochs that are timed where a change works at their ends
+FEWEST_EPOCHS = 3  # epochs that are timed where a change works at their ends
 VALIDATION = "validation_data"  # of fit: what a change is about, in place of a function or a stage
 
 
@@ -34,7 +34,8 @@ class Target:
 
 TARGETS: Mapping[str, Target] = {
     "PyDataset": Target(("workers", "use_multiprocessing", "max_queue_size")),  # attributes of the one given to fit
-    "DataLoader": Target(  # every one
+    # Of every one.
+    "DataLoader": Target(
         (
             "num_workers",
             "prefetch_factor",
@@ -63,7 +64,7 @@ TARGETS: Mapping[str, Target] = {
     "environment": Target(),
 }
 # An argument alone -> the target it belongs to.
-_SHORT = {
+_TARGET_OF_ARGUMENT = {
     name: target for target in ("PyDataset", "DataLoader", "compile", "fit") for name in TARGETS[target].arguments
 }
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
@@ -93,7 +94,7 @@ class Change:
         if not TARGETS[self.target].epochs and not self.of.endswith((".on_epoch_end", VALIDATION)):
             return 0
         often = (self.args.get("validation_freq", 0), self.args.get("every", 0))
-        return max(FACTOR, *(epochs for epochs in often if epochs < ONCE), 0)
+        return max(FEWEST_EPOCHS, *(epochs for epochs in often if epochs < ONCE), 0)
 
     @property
     def words(self) -> str:
@@ -122,7 +123,7 @@ def change_of(code: str) -> Change | str:
     code = code.strip()
     if not code:
         return "there is no line to try"
-    for read in (_environment, _hooked, _saved_once, _statements):
+    for read in (_read_environment, _read_rare_hook, _read_saving_once, _read_statements):
         change = read(code)
         if change is not None:
             return change
@@ -148,12 +149,12 @@ def parse(words: str) -> Change:
     except (SyntaxError, ValueError):
         given = {}
     if given:
-        targets = {_SHORT.get(name) for name in given}
+        targets = {_TARGET_OF_ARGUMENT.get(name) for name in given}
         if len(targets) == 1 and None not in targets:
             return Change(str(targets.pop()), given, line=words)
-        strange = next((name for name in given if name not in _SHORT), "")
-        why = f"{strange} is no argument that can be tried" if strange else "they belong to different calls"
-        raise UnusableInput(f"--change {words}: {why}; there are {', '.join(sorted(_SHORT))}")
+        unknown = next((name for name in given if name not in _TARGET_OF_ARGUMENT), "")
+        why = f"{unknown} is no argument that can be tried" if unknown else "they belong to different calls"
+        raise UnusableInput(f"--change {words}: {why}; there are {', '.join(sorted(_TARGET_OF_ARGUMENT))}")
     change = change_of(words)
     if isinstance(change, str):
         try:
@@ -167,14 +168,15 @@ def parse(words: str) -> Change:
 # -- lines of code ---------------------------------------------------------------------------------
 
 
-def _environment(code: str) -> Change | None:
+def _read_environment(code: str) -> Change | None:
+    """Read variables set for a command: `TF_XLA_FLAGS=… python …`."""
     match = re.fullmatch(r"((?:[A-Z_0-9]+=\S+ )+)python .*", code)
     if not match:
         return None
     return Change("environment", line=code, environment=dict(word.split("=", 1) for word in match[1].split()))
 
 
-def _hooked(code: str) -> Change | None:
+def _read_rare_hook(code: str) -> Change | None:
     """Read work of a callback at every nth call, or once: in its hook, or in a subclass."""
     every = re.search(r"if \w[\w.]* % (\d+) == 0:", code)
     where = re.search(r"# (?:in|what) (\w+)\.(\w+)(?: does)?$", code, re.MULTILINE)
@@ -184,7 +186,8 @@ def _hooked(code: str) -> Change | None:
     return Change("every", {"every": int(every[1]) if every else ONCE}, f"{where[1]}.{where[2]}", code)
 
 
-def _saved_once(code: str) -> Change | None:
+def _read_saving_once(code: str) -> Change | None:
+    """Read a model that is saved after `fit`, in place of a callback, or TensorBoard's log once an epoch."""
     match = re.search(r"^model\.save\(.*# after fit, instead of (\w+)", code, re.MULTILINE)
     if match is None:
         match = re.search(r"^class OncePerEpoch\(keras\.callbacks\.(TensorBoard)\)", code)
@@ -192,7 +195,7 @@ def _saved_once(code: str) -> Change | None:
     return Change("without", of=match[1], line=code)
 
 
-def _statements(code: str) -> Change | None:
+def _read_statements(code: str) -> Change | None:
     """Return the change that statements make: a call with other arguments, or attributes set; None for others."""
     try:
         tree = ast.parse(code)
@@ -210,10 +213,11 @@ def _statements(code: str) -> Change | None:
         for statement in tree.body
         if isinstance(statement, (ast.Assign, ast.Expr)) and isinstance(statement.value, ast.Call)
     ]
-    calls = [call for call in calls if not _path(call).endswith((".with_options", "data.Options", ".save"))]
+    calls = [call for call in calls if not _called_name(call).endswith((".with_options", "data.Options", ".save"))]
     options = {name[8:]: value for name, value in attributes.items() if name.startswith("options.")}
     if calls:
-        change = _call(calls[0], code) if len(calls) == 1 and len(attributes) == len(options) else _repeated(code)
+        is_one_call = len(calls) == 1 and len(attributes) == len(options)
+        change = _read_call(calls[0], code) if is_one_call else _read_repeat(code)
         if change is not None and options:
             change.args["options"] = options
         return change
@@ -221,33 +225,36 @@ def _statements(code: str) -> Change | None:
         return Change("options", {"options": options}, line=code)
     of_dataset = {name.rpartition(".")[2]: value for name, value in attributes.items()}
     known = set(of_dataset) & set(TARGETS["PyDataset"].arguments)
-    return Change("PyDataset", of_dataset, _of_fit(code), code) if known else None
+    return Change("PyDataset", of_dataset, _fit_data_of(code), code) if known else None
 
 
-def _of_fit(code: str) -> str:
-    """Return which data of fit a line's comment names: `VALIDATION`, or "" for those to train on."""
+def _fit_data_of(code: str) -> str:
+    """Return which data of `fit` a line's comment names: `VALIDATION`, or "" for the training data."""
     return VALIDATION if re.search(r"# (your )?validation ", code) else ""
 
 
-def _path(call: ast.Call) -> str:
+def _called_name(call: ast.Call) -> str:
+    """Return the dotted name of what is called: `ds.cache`, of `ds.cache().shuffle(…)` too."""
     return re.sub(r"\.cache\(\)\.shuffle$", ".cache", ast.unparse(call.func))
 
 
-def _repeated(code: str) -> Change | None:
+def _read_repeat(code: str) -> Change | None:
+    """Read several passes an epoch: `ds = ds.repeat(N)`, then `fit` with fewer epochs."""
     match = re.fullmatch(r"\w+ = \w+\.repeat\((\d+)\)\nmodel\.fit\(.*epochs=(\d+)\)", code)
     return Change("repeat", {"count": int(match[1]), "epochs": int(match[2])}, line=code) if match else None
 
 
-def _call(call: ast.Call, code: str) -> Change | None:
+def _read_call(call: ast.Call, code: str) -> Change | None:
     """Return the change of one call, by the last name of what is called."""
-    name = _path(call)
+    name = _called_name(call)
     last = name.rpartition(".")[2]
     given = [argument for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
     first = ast.unparse(given[0]) if given else ""
-    if "(" in name or (name.startswith("val") and not _of_fit(code)):  # the child does not know which one validates
+    # The child does not know which one validates.
+    if "(" in name or (name.startswith("val") and not _fit_data_of(code)):
         return None
-    if last in _FIXED:
-        return _FIXED[last](code, first)
+    if last in _FIXED_CALLS:
+        return _FIXED_CALLS[last](code, first)
     if last == "DataLoader" and "batch_sampler" in ast.unparse(call):
         return Change("DataLoader", {"whole_batches": True}, line=code)
     try:
@@ -256,22 +263,22 @@ def _call(call: ast.Call, code: str) -> Change | None:
         return None
     if name == "torch.compile":
         return Change("torch.compile", args, line=code)
-    return _with_arguments(last, args, first, code) if args else None
+    return _read_arguments(last, args, first, code) if args else None
 
 
-def _with_arguments(last: str, args: dict[str, Any], first: str, code: str) -> Change | None:
-    """Return the change of a call that takes the arguments given; None where it takes others."""
+def _read_arguments(last: str, args: dict[str, Any], first: str, code: str) -> Change | None:
+    """Return the change of a call that takes these arguments; None if it takes others."""
     if last in ("map", "interleave") and not (re.fullmatch(r"[\w.]+", first) and first != "your_function"):
         return None
-    target = "reader" if last in _READERS else last if last in TARGETS else "class"
-    if target == "class":
+    target = "reader" if last in _READERS else last
+    if target not in TARGETS or target == "class":
         return Change("class", args, last, code) if last[:1].isupper() else None
     of = {"reader": last, "map": first, "interleave": first}.get(target, "").rpartition(".")[2]
     return Change(target, args, of, code) if set(args) <= set(TARGETS[target].arguments) else None
 
 
-_FIXED: Mapping[str, Callable[[str, str], Change | None]] = {
-    "cache": lambda code, first: _cached(code),
+_FIXED_CALLS: Mapping[str, Callable[[str, str], Change | None]] = {
+    "cache": lambda code, first: _read_cache(code),
     "prefetch": lambda code, first: Change("prefetch", {"buffer_size": -1}, line=code),
     "set_global_policy": lambda code, first: Change("policy", {"name": ast.literal_eval(first)}, line=code),
     "set_float32_matmul_precision": lambda code, first: Change("tf32", {"on": True}, line=code),
@@ -280,8 +287,9 @@ _FIXED: Mapping[str, Callable[[str, str], Change | None]] = {
 }
 
 
-def _cached(code: str) -> Change | None:
-    if _of_fit(code):
+def _read_cache(code: str) -> Change | None:
+    """Read a cache behind a stage that a comment names, or as the last step."""
+    if _fit_data_of(code):
         return Change("cache", {}, VALIDATION, code)
     behind = re.search(r"# behind (\w+(?:\(\w+\))?(?: \+ batch)?)(?=, |$)", code)
     if not behind and re.search(r"#(?! as (its|the) last step)", code):

@@ -16,8 +16,8 @@ from typing import Any
 from .hooks import Hooks
 from .meter import Meter
 
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_CHANGES = {"os.remove": (0,), "os.truncate": (0,), "os.rename": (0, 1)}  # audit event -> which arguments are paths
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_PATH_ARGUMENTS = {"os.remove": (0,), "os.truncate": (0,), "os.rename": (0, 1)}  # audit event -> places of its paths
 
 
 def activate(plan_path: str) -> None:
@@ -44,46 +44,46 @@ class Guard:
     def __init__(self, plan: dict[str, Any], meter: Meter):
         self._meter = meter
         self._folder = Path(plan["folder"])
-        self._made = self._folder / "made"
-        self._here = plan["here"]
+        self._created_list = self._folder / "made"  # a path each line, of files that the program created
+        self._cwd = plan["here"]
         recorded = plan.get("record") or plan["folder"]
         home = os.path.expanduser("~")  # noqa: PTH111 - no home is no error
-        self._free = (str(self._folder), recorded, "/dev/", "/proc/", "/sys/", sys.prefix, sys.base_prefix, f"{home}/.")
+        # Beginnings of paths.
+        folders = (str(self._folder), recorded, sys.prefix, sys.base_prefix)
+        self._ignored = (*folders, "/dev/", "/proc/", "/sys/", f"{home}/.")
         self._temporary = tempfile.gettempdir()  # asked for here: it holds a lock
-        self._busy = threading.local()
+        self._inside = threading.local()
 
     def __call__(self, event: str, args: tuple) -> None:
         if event == "open":
             path, mode, flags = args
-            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & _WRITES
+            writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & _WRITE_FLAGS
             paths = (path,) if writes else ()
-        elif event in ("os.mkdir", *_CHANGES):
-            paths = tuple(args[place] for place in _CHANGES.get(event, (0,)))
+        elif event in ("os.mkdir", *_PATH_ARGUMENTS):
+            paths = tuple(args[place] for place in _PATH_ARGUMENTS.get(event, (0,)))
         else:
             return
-        if paths and not getattr(self._busy, "on", False):
-            self._busy.on = True
+        if paths and not getattr(self._inside, "on", False):
+            self._inside.on = True
             try:
                 for path in paths:
-                    self._look(path)
+                    self._check_path(path)
             finally:
-                self._busy.on = False
+                self._inside.on = False
 
-    def _look(self, path: Any) -> None:
+    def _check_path(self, path: Any) -> None:
+        """End the program if it changes a file that was there before; list a file that it creates."""
         if not isinstance(path, (str, bytes, os.PathLike)):
             return
         full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links are kept
-        temporary = full.startswith(self._temporary) and not full.startswith(self._here)
-        if full.startswith(self._free) or temporary or "__pycache__" in full:
+        temporary = full.startswith(self._temporary) and not full.startswith(self._cwd)
+        if full.startswith(self._ignored) or temporary or "__pycache__" in full:
             return
         if Path(full).is_file():
-            if full not in self._mine():
-                self._meter.fail(f"it writes {os.path.relpath(full, self._here)}, which is there already: give --copy")
+            created = self._created_list.read_text(encoding="utf-8") if self._created_list.exists() else ""
+            if full not in created.splitlines():
+                self._meter.fail(f"it writes {os.path.relpath(full, self._cwd)}, which is there already: give --copy")
                 os._exit(1)
         elif not os.path.lexists(full):
-            with self._made.open("a", encoding="utf-8") as file:
+            with self._created_list.open("a", encoding="utf-8") as file:
                 file.write(full + "\n")
-
-    def _mine(self) -> set[str]:
-        """Return the files that this program has made itself."""
-        return set(self._made.read_text(encoding="utf-8").splitlines()) if self._made.exists() else set()

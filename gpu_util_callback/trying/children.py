@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from gpu_util_callback.redaction import printable
 
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0
-_TAIL = 12  # lines of a failed program's output that are shown
-_SITE = """import importlib.machinery, importlib.util, os, sys
+_TAIL_LINES = 12  # lines of a failed program's output that are shown
+_SITECUSTOMIZE = """import importlib.machinery, importlib.util, os, sys
 sys.path[:] = [path for path in sys.path if path != {site!r}]
 try:
     _spec = importlib.util.spec_from_file_location(
@@ -34,7 +34,6 @@ finally:
     if _own is not None:
         _own.loader.exec_module(importlib.util.module_from_spec(_own))
 """
-# Trackers of experiments write nothing and call nobody.
 _OFFLINE = {
     "WANDB_MODE": "disabled",
     "COMET_START_ONLINE": "0",
@@ -43,8 +42,8 @@ _OFFLINE = {
     "MLFLOW_TRACKING_URI": "file:{folder}/mlruns",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-_TIMED = "`fit` of Keras, PyTorch loops over a DataLoader and loops with GpuUtilMonitor can be tried"
-_RECORDED = (
+_CAN_BE_TIMED = "`fit` of Keras, PyTorch loops over a DataLoader and loops with GpuUtilMonitor can be tried"
+_CAN_BE_RECORDED = (
     "`fit` of Keras, trainers of Hugging Face and Lightning and loops with GpuUtilMonitor can be recorded; "
     "of another loop, say with --change what to try"
 )
@@ -139,7 +138,7 @@ class Children:
         self._plan = {"steps": steps, "seconds": seconds, "epochs": epochs}
         self._copy = copy
         self._process: subprocess.Popen | None = None
-        self._folder: Path | None = None
+        self._folder: Path | None = None  # of the running child: its plan, output and result
         self.hang_s = HANG_S  # seconds without a step after which a child is ended
         self._terminate: Any = None  # the handler of SIGTERM before the block
 
@@ -158,7 +157,7 @@ class Children:
         self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
         began = time.monotonic()
         try:
-            result = self._awaited(self._start(side))
+            result = self._wait_for_result(self._start(side))
         finally:
             self._end()
         timed = Timed.of(result, began)
@@ -185,16 +184,25 @@ class Children:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(3 * _GRACE_S)
             if began is None:
-                raise self._failed(output, _RECORDED)
+                raise self._why_failed(output, _CAN_BE_RECORDED)
         finally:
             self._end()
 
-    def _failed(self, output: Path, what: str = _TIMED) -> ChildFailed:
+    def _why_failed(self, output: Path, supported: str = _CAN_BE_TIMED) -> ChildFailed:
+        """Return why the child has no result: the problem it reports, or what its exit code and last output mean."""
         assert self._folder is not None and self._process is not None
         result = self._folder / "result.json"
         if result.exists():
             return ChildFailed(json.loads(result.read_text())["problem"], "", self._process.poll())
-        return _failure(self._process.poll() or 0, output, what)
+        code, shown = self._process.poll() or 0, tail(output)
+        for pattern, meaning in _FAILURES:
+            if code and re.search(pattern, tail(output, 200), re.MULTILINE):
+                return ChildFailed(f"{meaning} (exit code {code})", shown, code)
+        if code in (-signal.SIGINT, 130):
+            return ChildFailed("it was interrupted", shown, code)
+        if code == 0:
+            return ChildFailed(f"it ended without a training step: {supported}", shown, code)
+        return ChildFailed(f"it failed before it could be timed (exit code {code})", shown, code)
 
     def _start(self, side: Side, more: Mapping[str, Any] | None = None) -> Path:
         """Start a side; return the file that holds what it prints."""
@@ -218,9 +226,16 @@ class Children:
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         package = str(Path(__file__).with_name("__init__.py"))
-        text = _SITE.format(site=str(site), package=package, plan=str(folder / "plan.json"))
+        text = _SITECUSTOMIZE.format(site=str(site), package=package, plan=str(folder / "plan.json"))
         (site / "sitecustomize.py").write_text(text)
-        environment = _environment(folder, site, side.environment)
+        before = os.environ.get("PYTHONPATH")
+        environment = {
+            **os.environ,
+            # Trackers of experiments write nothing and call nobody.
+            **{name: value.format(folder=folder) for name, value in _OFFLINE.items()},
+            **side.environment,
+            "PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site),
+        }
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         try:
             with output.open("wb") as file:
@@ -231,7 +246,8 @@ class Children:
             raise ChildFailed(f"{side.command[0]} does not start: {error.strerror}") from error
         return output
 
-    def _awaited(self, output: Path) -> dict[str, Any]:
+    def _wait_for_result(self, output: Path) -> dict[str, Any]:
+        """Return what the child's meter saved (see `Timed`). Raises: ChildFailed."""
         assert self._process is not None
         result = output.with_name("result.json")
         until = time.monotonic() + self.hang_s
@@ -241,49 +257,38 @@ class Children:
             time.sleep(_POLL_S)
         answer = json.loads(result.read_text()) if result.exists() else {}
         if "steps" not in answer:
-            raise self._failed(output)
+            raise self._why_failed(output)
         return answer
 
     def _end(self) -> None:
         """End the child with all that it started, and remove what it left."""
-        with _undisturbed():
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl+C waits until all is removed
+        try:
             if self._process is not None:
                 _end_group(self._process)
                 self._process = None
             if self._folder is not None:
-                _remove_made(self._folder / "made")
+                with contextlib.suppress(OSError):  # files first, then empty folders
+                    for path in map(Path, reversed((self._folder / "made").read_text(encoding="utf-8").splitlines())):
+                        with contextlib.suppress(OSError):
+                            path.rmdir() if path.is_dir() else path.unlink()
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Defer Ctrl+C until all is removed."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _environment(folder: Path, site: Path, more: Mapping[str, str]) -> dict[str, str]:
-    before = os.environ.get("PYTHONPATH")
-    offline = {name: value.format(folder=folder) for name, value in _OFFLINE.items()}
-    path = os.pathsep.join(filter(None, [str(site), before]))
-    return {**os.environ, **offline, **more, "PYTHONPATH": path}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _end_group(process: subprocess.Popen) -> None:
-    """End a session: ask first, so that workers let go of what they share, then insist."""
+    """Terminate a process group: SIGTERM, so that workers release what they share, then SIGKILL."""
     for number, wait_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
         until = time.monotonic() + wait_s
-        while _signalled(process.pid, number) and time.monotonic() < until:
+        while _signal_group(process.pid, number) and time.monotonic() < until:
             process.poll()
             time.sleep(_POLL_S)
     process.wait()
 
 
-def _signalled(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
     """Send a signal to the members of a group; return whether there are any."""
     try:
         os.killpg(group, number)
@@ -292,29 +297,7 @@ def _signalled(group: int, number: int) -> bool:
     return True
 
 
-def _remove_made(listed: Path) -> None:
-    """Remove files and then empty folders that the program made."""
-    with contextlib.suppress(OSError):
-        for line in reversed(listed.read_text(encoding="utf-8").splitlines()):
-            with contextlib.suppress(OSError):
-                path = Path(line)
-                path.rmdir() if path.is_dir() else path.unlink()
-
-
-def _failure(code: int, output: Path, what: str) -> ChildFailed:
-    text = tail(output, 200)
-    shown = tail(output)
-    for pattern, meaning in _FAILURES:
-        if code and re.search(pattern, text, re.MULTILINE):
-            return ChildFailed(f"{meaning} (exit code {code})", shown, code)
-    if code in (-signal.SIGINT, 130):
-        return ChildFailed("it was interrupted", shown, code)
-    if code == 0:
-        return ChildFailed(f"it ended without a training step: {what}", shown, code)
-    return ChildFailed(f"it failed before it could be timed (exit code {code})", shown, code)
-
-
-def tail(output: Path, lines: int = _TAIL) -> str:
+def tail(output: Path, lines: int = _TAIL_LINES) -> str:
     """Return the last lines that a program printed."""
     text = output.read_text(errors="replace") if output.exists() else ""
     return printable("\n".join(text.replace("\r", "\n").rstrip().splitlines()[-lines:]))

@@ -23,18 +23,21 @@ from gpu_util_callback.trying.meter import Meter
 
 LARGE_BYTES = 2**26  # an array this large is shared by the copies of a dataset
 MANY_EPOCHS = 10**6  # the meter ends a fit earlier
-_ON_COPIES = ("PyDataset", "DataLoader", "prefetch", "options", "compile", "cache")
-_WHERE_MADE = ("map", "interleave", "reader")
+_TARGETS_ON_COPIES = ("PyDataset", "DataLoader", "prefetch", "options", "compile", "cache")
+_TARGETS_IN_INPUT = ("map", "interleave", "reader")
 _GENERATORS = ("SeedGenerator", "Generator")  # of random numbers: Keras' and TensorFlow's
-_MAKERS = "tensorflow.python.data.ops.dataset_ops", "tensorflow.python.data.ops.readers", "torch.utils.data.dataloader"
+# Those whose calls make an input.
+_MODULES = "tensorflow.python.data.ops.dataset_ops", "tensorflow.python.data.ops.readers", "torch.utils.data.dataloader"
 
 
 def obstacle(change: Change, is_function: bool) -> str:
     """Return why a change needs a process of its own; "" where it can be made on copies."""
-    if change.of == VALIDATION or change.target not in _ON_COPIES + _WHERE_MADE:
+    if change.of == VALIDATION or change.target not in _TARGETS_ON_COPIES + _TARGETS_IN_INPUT:
         return "it is about more than model and input"
-    within = change.target in _WHERE_MADE or (change.target == "cache" and change.of) or "whole_batches" in change.args
-    return "" if is_function or not within else "it is about the making of the input: give a function that makes it"
+    inside_input = change.target in _TARGETS_IN_INPUT or (change.target == "cache" and change.of)
+    if not is_function and (inside_input or "whole_batches" in change.args):
+        return "it is about the making of the input: give a function that makes it"
+    return ""
 
 
 class Stopwatch(Meter):
@@ -47,7 +50,7 @@ class Stopwatch(Meter):
 
     def begin(self) -> None:
         """The fit is the one to time, whatever else trains in this process."""
-        self._claimed = True
+        self._is_trainer = True
 
     def leave(self) -> None:
         """End the fit after the step that it begins."""
@@ -76,7 +79,7 @@ class Copies:
         for name, value in hooks.change.args_for("compile").items():
             setattr(after, name, value)
         make = x if callable(x) else functools.partial(copied_input, x)
-        with _patched(hooks):
+        with _calls_changed(hooks):
             given = make()
         given = hooks.fit_args(SimpleNamespace(arguments={"x": given})).get("x", given)  # type: ignore[arg-type]
         if hasattr(given, "batch_sampler") and not hooks.change.applied:  # it was not made here
@@ -94,7 +97,7 @@ class Copies:
         try:
             model.fit(x, **(self._fit | {"epochs": MANY_EPOCHS, "verbose": 0, "callbacks": [watching]}))
         finally:  # Keras leaves the threads and processes of a PyDataset where a fit ends within an epoch
-            for queue in [found for found in gc.get_objects() if type(found).__name__ == "OrderedEnqueuer"]:
+            for queue in [item for item in gc.get_objects() if type(item).__name__ == "OrderedEnqueuer"]:
                 if queue.py_dataset is x:
                     queue.stop()
         meter.at_exit()
@@ -106,26 +109,26 @@ class Copies:
 def copied_model(model: Any) -> Any:
     """Return a copy that shares nothing with a model, compiled like it. Raises: UnusableInput."""
     keras = sys.modules["keras"]
-    own = {"__main__", type(model).__module__}
-    objects = {n: v for m in own for n, v in vars(sys.modules[m]).items() if getattr(v, "__module__", "") in own}
+    users = {"__main__", type(model).__module__}  # modules, whose classes and functions the copy needs
+    objects = {n: v for m in users for n, v in vars(sys.modules[m]).items() if getattr(v, "__module__", "") in users}
     compiled_with = getattr(getattr(model, "_compile_config", None), "config", {})
     objects |= {v.__name__: v for v in keras.tree.flatten(compiled_with) if hasattr(v, "__name__")}
-    objects = {name: _maker(found) if hasattr(found, "from_config") else found for name, found in objects.items()}
+    objects = {n: _class_with_known_args(v) if hasattr(v, "from_config") else v for n, v in objects.items()}
     try:
         with keras.saving.custom_object_scope(objects):
-            twin = pickle.loads(pickle.dumps(model))
+            copied = pickle.loads(pickle.dumps(model))
     except Exception as error:
         why = f"the model cannot be copied ({type(error).__name__}): its classes need get_config"
         raise UnusableInput(why) from error
     replicas = getattr(getattr(model, "distribute_strategy", None), "num_replicas_in_sync", 1)
-    if not isinstance(model, keras.Model) or replicas > 1 or type(twin) is not type(model) or not twin.compiled:
+    if not isinstance(model, keras.Model) or replicas > 1 or type(copied) is not type(model) or not copied.compiled:
         raise UnusableInput("the model cannot be copied as it is compiled")
     for name in ("run_eagerly", "jit_compile", "steps_per_execution"):
-        setattr(twin, name, getattr(model, name))
-    return twin
+        setattr(copied, name, getattr(model, name))
+    return copied
 
 
-def _maker(kind: Any) -> Any:
+def _class_with_known_args(kind: Any) -> Any:
     """Return a stand-in for a class of layers or models whose constructor takes less than Keras keeps of it."""
     parameters = inspect.signature(kind).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -146,7 +149,7 @@ def copied_input(data: Any) -> Any:
     if hasattr(data, "__next__"):
         raise UnusableInput("a generator can be read once: give a function that makes it")
     if hasattr(data, "with_options"):
-        return _copied_pipeline(data)
+        return _copied_dataset(data)
     if not hasattr(data, "__getitem__") or hasattr(data, "on_epoch_end") or hasattr(data, "batch_sampler"):
         try:
             parts = sys.modules["keras"].tree.flatten([vars(data), vars(getattr(data, "dataset", data))])
@@ -157,15 +160,15 @@ def copied_input(data: Any) -> Any:
     return data
 
 
-def _held_bytes(dataset: Any) -> int:
+def _array_bytes(dataset: Any) -> int:
     """Return the bytes of the arrays that a `tf.data` pipeline is made of."""
     own = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in getattr(dataset, "_tensors", ()))
-    return own + sum(map(_held_bytes, dataset._inputs()))
+    return own + sum(map(_array_bytes, dataset._inputs()))
 
 
-def _copied_pipeline(dataset: Any) -> Any:
+def _copied_dataset(dataset: Any) -> Any:
     """Return a `tf.data` pipeline with the same graph, whose shuffles count for themselves."""
-    if _held_bytes(dataset) >= LARGE_BYTES:
+    if _array_bytes(dataset) >= LARGE_BYTES:
         raise UnusableInput("the pipeline holds large arrays: give a function that makes it")
     tf = sys.modules["tensorflow"]
     variant = tf.data.experimental.to_variant(dataset)
@@ -182,14 +185,14 @@ def _copied_pipeline(dataset: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _patched(hooks: Hooks) -> Iterator[None]:
-    """Make the calls of a block otherwise, as in a child; afterwards all is as it was."""
-    modules = {name: sys.modules[name] for name in _MAKERS if name in sys.modules}
+def _calls_changed(hooks: Hooks) -> Iterator[None]:
+    """Apply the change to calls inside the block, as in a child; restore the changed classes afterwards."""
+    modules = {name: sys.modules[name] for name in _MODULES if name in sys.modules}
     kinds = {kind for module in modules.values() for kind in vars(module).values() if isinstance(kind, type)}
     before = {kind: dict(vars(kind)) for kind in kinds if kind.__module__ in modules}
     try:
         for name, module in modules.items():
-            hooks.waiting[name](module)
+            hooks.actions[name](module)
         yield
     finally:
         for kind, members in before.items():
@@ -199,21 +202,21 @@ def _patched(hooks: Hooks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Restore all generators that a training draws from: Python's, NumPy's, the framework's, and Keras' wherever."""
+    """Restore the state of all random generators of a training: Python's, NumPy's, the framework's, Keras'."""
     torch, eager = sys.modules.get("torch"), sys.modules.get("tensorflow.python.eager.context")
-    kept: list[tuple[Any, Any]] = [(random.setstate, random.getstate()), (np.random.set_state, np.random.get_state())]
+    states: list[tuple[Any, Any]] = [(random.setstate, random.getstate()), (np.random.set_state, np.random.get_state())]
     if torch is not None:
-        kept += [(torch.set_rng_state, torch.get_rng_state())]
+        states += [(torch.set_rng_state, torch.get_rng_state())]
     if torch is not None and torch.cuda.is_initialized():
-        kept += [(torch.cuda.set_rng_state, torch.cuda.get_rng_state())]
+        states += [(torch.cuda.set_rng_state, torch.cuda.get_rng_state())]
     if eager is not None and hasattr(eager.context(), "_rng"):  # a seed was set
-        kept += [(eager.context()._rng.setstate, eager.context()._rng.getstate())]
-    own = [found for found in gc.get_objects() if type(found).__name__ in _GENERATORS]
-    states = [found.state for found in own if hasattr(getattr(found, "state", None), "assign")]
-    kept += [(state.assign, sys.modules["keras"].ops.convert_to_numpy(state).copy()) for state in states]
+        states += [(eager.context()._rng.setstate, eager.context()._rng.getstate())]
+    generators = [item for item in gc.get_objects() if type(item).__name__ in _GENERATORS]
+    variables = [item.state for item in generators if hasattr(getattr(item, "state", None), "assign")]
+    states += [(v.assign, sys.modules["keras"].ops.convert_to_numpy(v).copy()) for v in variables]
     try:
         yield
     finally:
         gc.collect()  # iterators that still read ahead
-        for write, state in kept:
+        for write, state in states:
             write(state)

@@ -7,9 +7,9 @@ from statistics import fmean, stdev
 
 # Two-sided levels of one of K looks at growing data, 95 % over all of them (Pocock; Jennison and Turnbull 2000,
 # table 2.1). Looks that share more data than evenly spread ones are surer than that.
-_LEVELS = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
+_LEVEL_OF_LOOKS = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
 FEWEST_PAIRS, MOST_PAIRS = 4, 10
-EACH_LOOK = 2  # pairs more: both orders as often, so that a steady drift cancels
+PAIRS_PER_LOOK = 2  # pairs more: both orders as often, so that a steady drift cancels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Estimate:
             half = quantile(1 - self.level / 2, needed - 1) * self.scatter / math.sqrt(needed)
             if half <= math.log1p(share):
                 break
-            needed += max(EACH_LOOK, needed // 20)
+            needed += max(PAIRS_PER_LOOK, needed // 20)
         return needed - self.pairs
 
 
 def looks(fewest: int, most: int) -> list[int]:
     """Return the numbers of pairs after which the interval is looked at; at most ten."""
-    step = max(EACH_LOOK, math.ceil((most - fewest) / (len(_LEVELS) - 1)))
+    step = max(PAIRS_PER_LOOK, math.ceil((most - fewest) / (len(_LEVEL_OF_LOOKS) - 1)))
     return [*range(fewest, most, step), most]
 
 
@@ -64,34 +64,34 @@ def estimate(first_s: Sequence[float], second_s: Sequence[float], look_count: in
         look_count: how often the growing data are looked at in all.
     """
     logs = [math.log(first / second) for first, second in zip(first_s, second_s, strict=True)]
-    level = _LEVELS[min(look_count, len(_LEVELS)) - 1]
+    level = _LEVEL_OF_LOOKS[min(look_count, len(_LEVEL_OF_LOOKS)) - 1]
     scatter = stdev(logs)
     half = quantile(1 - level / 2, len(logs) - 1) * scatter / math.sqrt(len(logs))
     middle = fmean(logs)
     return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs), scatter, level)
 
 
-def quantile(probability: float, freedom: int) -> float:
-    """Return a quantile, above the median, of Student's t for whole degrees of freedom."""
+def quantile(probability: float, degrees: int) -> float:
+    """Return a quantile, above the median, of Student's t for whole degrees of degrees."""
     low, high = 0.0, 1e6
     for _ in range(80):
         middle = (low + high) / 2
-        if _cumulated(middle, freedom) < probability:
+        if _student_cdf(middle, degrees) < probability:
             low = middle
         else:
             high = middle
     return high
 
 
-def _cumulated(t: float, freedom: int) -> float:
+def _student_cdf(t: float, degrees: int) -> float:
     """Return the distribution function of Student's t at `t` >= 0 (Abramowitz and Stegun 26.7.3-4)."""
-    angle = math.atan(t / math.sqrt(freedom))
+    angle = math.atan(t / math.sqrt(degrees))
     cosine_2 = math.cos(angle) ** 2
     term, total = 1.0, 0.0
-    for k in range(freedom // 2):
+    for k in range(degrees // 2):
         total += term
-        term *= cosine_2 * (2 * k + (2 if freedom % 2 else 1)) / (2 * k + (3 if freedom % 2 else 2))
-    if freedom % 2:
+        term *= cosine_2 * (2 * k + (2 if degrees % 2 else 1)) / (2 * k + (3 if degrees % 2 else 2))
+    if degrees % 2:
         both = 2 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
     else:
         both = math.sin(angle) * total

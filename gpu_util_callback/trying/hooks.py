@@ -21,16 +21,17 @@ from .imports import put_first, spec_followed_by
 from .meter import Meter
 
 # Constructors of what writes, and the argument that says where.
-_WRITERS = {"ModelCheckpoint": "filepath", "BackupAndRestore": "backup_dir", "TensorBoard": "log_dir"}
-_WRITERS |= {"CSVLogger": "filename", "TrainingArguments": "output_dir", "SummaryWriter": "log_dir"}
+_PATH_ARGUMENT_OF_CLASS = {"ModelCheckpoint": "filepath", "BackupAndRestore": "backup_dir", "TensorBoard": "log_dir"}
+_PATH_ARGUMENT_OF_CLASS |= {"CSVLogger": "filename", "TrainingArguments": "output_dir", "SummaryWriter": "log_dir"}
 _RECORDERS = ("GpuUtilCallback", "GpuUtilTrainerCallback", "RemoteMonitor")
-_CLASSES = {
+_MODULE_OF_CLASS = {
     "TrainingArguments": "transformers.training_args",
     "Trainer": "lightning.pytorch.trainer.trainer",
     "SummaryWriter": "torch.utils.tensorboard.writer",
 }
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
-_READERS = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
+_READER_CLASSES = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
+_NewArgs = Callable[[inspect.BoundArguments], dict[str, Any]]  # from a call's arguments those to set, by name
 
 
 class CallsChanged:
@@ -62,7 +63,8 @@ class Hooks:
         self.folder = Path(plan["folder"])
         self.meter = meter
         meter.was_applied = lambda: self.change.applied
-        self.waiting: dict[str, Callable[[Any], None]] = {
+        # By module: what changes it as it is imported.
+        self.actions: dict[str, Callable[[Any], None]] = {
             "keras.src.callbacks.callback": self._on_callback_class,
             "keras.src.callbacks.callback_list": self._on_callback_list,
             "tf_keras.src.callbacks": self._on_tf_keras,
@@ -81,70 +83,72 @@ class Hooks:
             f"{_OURS}.monitor": self._on_monitor,
         }
         if plan.get("record"):
-            self.waiting = {
+            self.actions = {
                 "keras.src.callbacks.callback": self._on_callback_class,
-                f"{_OURS}.callback": lambda module: self._recorded(module.GpuUtilCallback, plan["record"]),
-                f"{_OURS}.monitor": lambda module: self._recorded(module.GpuUtilMonitor, plan["record"]),
+                f"{_OURS}.callback": lambda module: self._set_log_dir(module.GpuUtilCallback, plan["record"]),
+                f"{_OURS}.monitor": lambda module: self._set_log_dir(module.GpuUtilMonitor, plan["record"]),
             }
-        self.waiting |= {path: functools.partial(self._on_class, name) for name, path in _CLASSES.items()}
-        self._loaders: Counter[int] = Counter()  # id of the dataset of a loader -> its batches
-        self._loader: Any = None  # whose batches train
-        self._drawn: Any = None  # the loader that gave the last batch
-        self._in_fit = 0
-        self._compiled = False
+        self.actions |= {path: functools.partial(self._on_class, name) for name, path in _MODULE_OF_CLASS.items()}
+        self._batch_counts: Counter[int] = Counter()  # id of a loader's dataset -> batches drawn
+        self._training_id: int | None = None  # id of the one whose batches train
+        self._last_id: int | None = None  # id of the one that gave the last batch
+        self._in_fit = 0  # nesting of calls of Keras' `fit`
+        self._compiled = False  # by `torch.compile`
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module as the other finders do, to be changed once it is imported."""
-        action = self.waiting.pop(name, None)
+        action = self.actions.pop(name, None)
         return None if action is None else spec_followed_by(action, self, name, path, target)
 
     # -- calls with other arguments ------------------------------------------------------------------
 
-    def _with_args(self, owner: Any, method: str, more: Callable[[inspect.BoundArguments], dict[str, Any]]) -> None:
-        """Replace a function by one that sets arguments, given the bound ones."""
+    def _change_args(self, owner: Any, method: str, new_args: _NewArgs) -> None:
+        """Replace a function by one that is called with other arguments: those that `new_args` returns for its own."""
         signature = inspect.signature(getattr(owner, method))
 
-        @_in_place_of(owner, method)
-        def called(original: Callable, *args: Any, **kwargs: Any) -> Any:
+        @_replaces(owner, method)
+        def call_changed(original: Callable, *args: Any, **kwargs: Any) -> Any:
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:  # which the original explains
                 return original(*args, **kwargs)
-            given = more(bound)
-            if not given:
+            changed = new_args(bound)
+            if not changed:
                 return original(*args, **kwargs)
-            for name, value in given.items():
+            for name, value in changed.items():
                 parameter = signature.parameters.get(name)
-                rest = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-                if parameter is None and rest:
-                    bound.arguments.setdefault(rest, {})[name] = value
+                var_keyword = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+                if parameter is None and var_keyword:
+                    bound.arguments.setdefault(var_keyword, {})[name] = value
                 else:
                     bound.arguments[name] = value
             return original(*bound.args, **bound.kwargs)
 
     def _class_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
         """Return arguments of a class; of one that writes the same path, in the folder that is thrown away."""
-        argument, args = _WRITERS.get(name), self.change.args_for("class", name)
+        argument, args = _PATH_ARGUMENT_OF_CLASS.get(name), self.change.args_for("class", name)
         if argument is None:
             return args
         path = str(bound.arguments.get(argument) or name).replace("..", "up").replace(":", "")
-        place = self.folder / "files" / path.lstrip("/\\")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return {argument: str(place), **args}
+        written_path = self.folder / "files" / path.lstrip("/\\")
+        written_path.parent.mkdir(parents=True, exist_ok=True)
+        return {argument: str(written_path), **args}
 
     def _on_class(self, name: str, owner: Any) -> None:
         """Change how a class is made, given it or its module."""
-        if name in _WRITERS or (self.change.target == "class" and self.change.of == name):
-            self._with_args(getattr(owner, name, owner), "__init__", functools.partial(self._class_args, name))
+        if name in _PATH_ARGUMENT_OF_CLASS or (self.change.target == "class" and self.change.of == name):
+            self._change_args(getattr(owner, name, owner), "__init__", functools.partial(self._class_args, name))
 
-    def _recorded(self, kind: type, log_dir: str) -> None:
-        self._with_args(kind, "__init__", lambda bound: {"log_dir": log_dir})
+    def _set_log_dir(self, kind: type, log_dir: str) -> None:
+        """Have a recorder write into the trial's log directory, wherever the program says."""
+        self._change_args(kind, "__init__", lambda bound: {"log_dir": log_dir})
 
     # -- Keras ---------------------------------------------------------------------------------------
 
     def _on_callback_class(self, module: Any) -> None:
+        """Change the constructors of callbacks as their classes are made."""
         hooks = self
 
         def init_subclass(cls: Any, **kwargs: Any) -> None:
@@ -155,23 +159,25 @@ class Hooks:
         module.Callback.__init_subclass__ = classmethod(init_subclass)
 
     def _on_tf_keras(self, module: Any) -> None:
-        for name in (*_WRITERS, self.change.of):
+        """Change Keras 2's callbacks, which exist already, and its callback list."""
+        for name in (*_PATH_ARGUMENT_OF_CLASS, self.change.of):
             if hasattr(module, name):
                 self._on_class(name, module)
         self._on_callback_list(module)
 
     def _on_callback_list(self, module: Any) -> None:
-        self._with_args(module.CallbackList, "__init__", self._callbacks)
+        """Leave callbacks out, and put the one first that reports steps to the meter."""
+        self._change_args(module.CallbackList, "__init__", self._callbacks)
 
-        @_in_place_of(module.CallbackList, "on_train_begin")
+        @_replaces(module.CallbackList, "on_train_begin")
         def on_train_begin(original: Callable, callbacks: Any, logs: Any = None) -> None:
             put_first(callbacks, watch(module.Callback)(self.meter))
             original(callbacks, logs)
 
     def _callbacks(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         """Return the callbacks of a fit, evaluation or prediction without those that are left out, some less often."""
-        given = bound.arguments.get("callbacks")
-        callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
+        given = bound.arguments.get("callbacks") or ()
+        callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
         left_out = set(_RECORDERS)
         for callback in callbacks:
             name = type(callback).__name__
@@ -180,7 +186,7 @@ class Hooks:
                 left_out.add(name)
             if self.change.target == "every" and self.change.of.partition(".")[0] == name:
                 self.change.applied = True
-                _thin(callback, self.change.of.partition(".")[2], int(self.change.args["every"]))
+                _call_rarely(callback, self.change.of.partition(".")[2], int(self.change.args["every"]))
         if self.change.target == "without" and self.change.of == "ProgbarLogger" and "add_progbar" in bound.arguments:
             self.change.applied = True
             return {"callbacks": callbacks, "add_progbar": False}
@@ -191,9 +197,10 @@ class Hooks:
         self._on_fit(next(v for n, v in vars(module).items() if n.endswith("Trainer") and n != "BaseTrainer"))
 
     def _on_fit(self, trainer: type) -> None:
-        self._with_args(trainer, "fit", self.fit_args)
+        """Change the arguments of a trainer's `fit`, and settings of `compile` before it."""
+        self._change_args(trainer, "fit", self.fit_args)
 
-        @_in_place_of(trainer, "fit")
+        @_replaces(trainer, "fit")
         def fit(original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
             for name, value in self.change.args_for("compile").items():
                 setattr(model, name, value)
@@ -206,10 +213,11 @@ class Hooks:
                 self.meter.pauses()
 
     def fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Return the changed arguments of a `fit`; changes attributes of its PyDataset in place."""
         data = bound.arguments.get("x")
         self.meter.batch_size = bound.arguments.get("batch_size") or _batch_size(data)
-        place = "validation_data" if self.change.of == "validation_data" else "x"
-        changed: Any = bound.arguments.get(place)
+        argument = "validation_data" if self.change.of == "validation_data" else "x"
+        changed: Any = bound.arguments.get(argument)
         if hasattr(type(changed), "__getitem__") and hasattr(changed, "on_epoch_end"):
             for name, value in self.change.args_for("PyDataset", self.change.of).items():
                 if hasattr(changed, name):
@@ -220,7 +228,7 @@ class Hooks:
         as_last = self.change.target == "cache" and self.change.of in ("", "validation_data")
         if as_last and hasattr(changed, "with_options"):
             self.change.applied = True
-            given[place] = changed.cache()
+            given[argument] = changed.cache()
         if "validation_freq" in given and bound.arguments.get("validation_data") is None:
             self.change.applied = bool(bound.arguments.get("validation_split"))
         if hasattr(data, "with_options"):
@@ -243,76 +251,82 @@ class Hooks:
         return {}
 
     def _on_policy(self, module: Any) -> None:
+        """Set Keras' dtype policy before the first is asked for, and wherever the program sets one."""
         if self.change.target != "policy":
             return
 
-        @_in_place_of(module, "dtype_policy")
+        @_replaces(module, "dtype_policy")
         def dtype_policy(original: Callable) -> Any:
             if not self.change.applied:
                 self.change.applied = True
                 module.set_dtype_policy(self.change.args["name"])
             return original()
 
-        self._with_args(module, "set_dtype_policy", lambda bound: {"policy": self.change.args["name"]})
+        self._change_args(module, "set_dtype_policy", lambda bound: {"policy": self.change.args["name"]})
 
     # -- tf.data ---------------------------------------------------------------------------------------
 
     def _on_datasets(self, module: Any) -> None:
+        """Change the arguments of tf.data's stages, and put a cache behind the one named."""
         dataset = module.DatasetV2
         for method in ("map", "interleave"):
-            self._with_args(dataset, method, functools.partial(self._stage_args, method))
+            self._change_args(dataset, method, functools.partial(self._stage_args, method))
         for method in ("map", "flat_map", "interleave", "filter", "batch", "padded_batch", "from_generator", "zip"):
-            self._then_cached(dataset, method)
+            self._cache_behind(dataset, method)
 
     def _stage_args(self, method: str, bound: inspect.BoundArguments) -> dict[str, Any]:
-        args = self.change.args_for(method, _name(bound.arguments.get("map_func")))
+        """Return the changed arguments of a `map` or `interleave`."""
+        args = self.change.args_for(method, _function_name(bound.arguments.get("map_func")))
         return {
             name: sys.modules["tensorflow"].data.AUTOTUNE if value == "AUTOTUNE" else value
             for name, value in args.items()
             if name != "options"
         }
 
-    def _then_cached(self, dataset: Any, method: str) -> None:
+    def _cache_behind(self, dataset: Any, method: str) -> None:
         """Put a cache behind the stage that a change names, as the tab writes it: `map(decode) + batch`."""
 
-        @_in_place_of(dataset, method)
-        def stage(original: Callable, *args: Any, **kwargs: Any) -> Any:
-            made = original(*args, **kwargs)
-            function = _name(args[1] if args[1:] else kwargs.get("map_func") or kwargs.get("predicate"))
-            names = [method, f"{method}({function})", f"{method}({'lambda' if function == '<lambda>' else function})"]
-            names += ["generator"] if method == "from_generator" else []
-            # Runs fused with the batch behind it.
-            names += [f"{name} + batch" for name in getattr(args[0], "_stage_names", ())] if method == "batch" else []
-            made._stage_names = names
+        @_replaces(dataset, method)
+        def cached_stage(original: Callable, *args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            function = _function_name(args[1] if args[1:] else kwargs.get("map_func") or kwargs.get("predicate"))
+            names = [method, f"{method}({function})", f"{method}({function.strip('<>')})"]  # `lambda` for `<lambda>`
+            if method == "from_generator":
+                names.append("generator")
+            if method == "batch":  # runs fused with the stage before it
+                names += [f"{name} + batch" for name in getattr(args[0], "_stage_names", ())]
+            result._stage_names = names
             if self.change.target == "cache" and self.change.of in names:
                 self.change.applied = True
-                made = made.cache()
+                result = result.cache()
                 if self.change.args.get("shuffle"):
-                    made = made.shuffle(10_000)
-            return made
+                    result = result.shuffle(10_000)
+            return result
 
     def _on_readers(self, module: Any) -> None:
-        for name in _READERS:
+        for name in _READER_CLASSES:
             arguments = functools.partial(self._reader_args, name.removesuffix("V2"))
-            self._with_args(getattr(module, name), "__init__", arguments)
+            self._change_args(getattr(module, name), "__init__", arguments)
 
     def _reader_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
         return self.change.args_for("reader", name)
 
     def _on_eager(self, module: Any) -> None:
         if self.change.target == "eager":
-            self._with_args(module, "run_functions_eagerly", lambda bound: self._switched("run_eagerly"))
+            self._change_args(module, "run_functions_eagerly", lambda bound: self._switched_off("run_eagerly"))
 
     def _on_jax_config(self, module: Any) -> None:
+        """Leave `jax.jit` on: by environment and by `jax.config.update`."""
         if self.change.target == "eager":
             os.environ.pop("JAX_DISABLE_JIT", None)
-            self._with_args(
+            self._change_args(
                 type(module.config),
                 "update",
-                lambda bound: self._switched("val") if bound.arguments.get("name") == "jax_disable_jit" else {},
+                lambda bound: self._switched_off("val") if bound.arguments.get("name") == "jax_disable_jit" else {},
             )
 
-    def _switched(self, name: str) -> dict[str, Any]:
+    def _switched_off(self, name: str) -> dict[str, Any]:
+        """Return an argument that is False, as the change that was applied."""
         self.change.applied = True
         return {name: False}
 
@@ -324,34 +338,36 @@ class Hooks:
             module.backends.cudnn.allow_tf32 = True
 
     def _on_loader(self, module: Any) -> None:
-        self._with_args(module.DataLoader, "__init__", self._loader_args)
+        """Change a DataLoader's arguments, and count the batches of the one that trains as steps."""
+        self._change_args(module.DataLoader, "__init__", self._loader_args)
 
-        @_in_place_of(module._BaseDataLoaderIter, "__next__")
-        def following(original: Callable, iterator: Any) -> Any:
+        @_replaces(module._BaseDataLoaderIter, "__next__")
+        def next_batch(original: Callable, iterator: Any) -> Any:
             if self._in_fit or self.meter.by_monitor:
                 return original(iterator)
             dataset = id(iterator._dataset)
-            training = dataset == self._loader
+            training = dataset == self._training_id
             if training:
                 self.meter.batch_size = _batch_size(iterator._index_sampler)
-                self.meter.tick(self._loaders[dataset])
+                self.meter.tick(self._batch_counts[dataset])
             try:
                 batch = original(iterator)
             except StopIteration:
                 if training:
-                    self.meter.epoch_ends(self._loaders[dataset])
+                    self.meter.epoch_ends(self._batch_counts[dataset])
                 raise
-            self._loaders[dataset] += 1
-            self._drawn = dataset
+            self._batch_counts[dataset] += 1
+            self._last_id = dataset
             return batch
 
-        @_in_place_of(module.DataLoader, "__iter__")
+        @_replaces(module.DataLoader, "__iter__")
         def iterate(original: Callable, loader: Any) -> Any:
-            if id(loader.dataset) == self._loader:
+            if id(loader.dataset) == self._training_id:
                 self.meter.epoch_begins()
             return original(loader)
 
     def _loader_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
+        """Return the changed arguments of a DataLoader; without workers also those that need some are reset."""
         args = dict(self.change.args_for("DataLoader"))
         if args.pop("whole_batches", False):
             size, shuffle = bound.arguments.get("batch_size", 1), bound.arguments.get("shuffle")
@@ -367,26 +383,31 @@ class Hooks:
         return args
 
     def _on_optimizer(self, module: Any) -> None:
-        def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if self._loader is None and self._drawn is not None and not self._in_fit and not self.meter.by_monitor:
-                self._loader = self._drawn
-                self.meter.begin()
-                self.meter.drain = _cuda_drain
+        """Take the loader that gave the last batch before the first optimizer step for the one that trains."""
 
-        module.register_optimizer_step_post_hook(stepped)
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if self._training_id is None and self._last_id is not None and not (self._in_fit or self.meter.by_monitor):
+                self._training_id = self._last_id
+                self.meter.begin()
+                self.meter.drain = _wait_for_cuda
+
+        module.register_optimizer_step_post_hook(after_step)
 
     def _on_tensor(self, module: Any) -> None:
-        @_in_place_of(module.Tensor, "backward")
+        """Report the losses of a PyTorch loop to the meter."""
+
+        @_replaces(module.Tensor, "backward")
         def backward(original: Callable, tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._in_fit:
                 self.meter.loss(lambda: tensor.detach())
             return original(tensor, *args, **kwargs)
 
     def _on_module(self, module: Any) -> None:
+        """Compile the first module that is called in training by `torch.compile`."""
         if self.change.target != "torch.compile":
             return
 
-        @_in_place_of(module.Module, "__call__")
+        @_replaces(module.Module, "__call__")
         def call(original: Callable, layer: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._compiled and layer.training and sys.modules["torch"].is_grad_enabled():
                 self._compiled = self.change.applied = True
@@ -396,6 +417,7 @@ class Hooks:
     # -- loops with our monitor ------------------------------------------------------------------------
 
     def _on_monitor(self, module: Any) -> None:
+        """Replace our monitor by one that only counts steps."""
         self.meter.by_monitor = True
         module.GpuUtilMonitor = functools.partial(MonitorStandIn, self.meter)
         package = sys.modules.get(_OURS)
@@ -413,7 +435,7 @@ class MonitorStandIn:
 
     def __enter__(self) -> "MonitorStandIn":
         self._meter.begin()
-        self._meter.drain = _cuda_drain
+        self._meter.drain = _wait_for_cuda
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -447,7 +469,7 @@ class MonitorStandIn:
         return lambda *args, **kwargs: None
 
 
-def _in_place_of(owner: Any, name: str) -> Callable[[Callable], Callable]:
+def _replaces(owner: Any, name: str) -> Callable[[Callable], Callable]:
     """Decorate a function that takes another one's place; it gets the original before the arguments."""
     original = getattr(owner, name)
 
@@ -516,23 +538,25 @@ def _batch_size(data: Any) -> int | None:
     return None
 
 
-def _thin(callback: Any, hook: str, every: int) -> None:
+def _call_rarely(callback: Any, hook: str, every: int) -> None:
     """Restrict a callback's hook to every `every`th call."""
     calls = itertools.count()
 
-    @_in_place_of(callback, hook)
-    def seldom(original: Callable, *args: Any, **kwargs: Any) -> None:
+    @_replaces(callback, hook)
+    def rarely(original: Callable, *args: Any, **kwargs: Any) -> None:
         if next(calls) % every == 0:
             original(*args, **kwargs)
 
 
-def _name(function: Any) -> str:
+def _function_name(function: Any) -> str:
+    """Return a function's name without `functools.partial` around it; "" if it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", "")).removesuffix("V2")
 
 
-def _cuda_drain() -> None:
+def _wait_for_cuda() -> None:
+    """Wait until the GPU has done what PyTorch queued."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)  # absent while a program still imports torch
     if cuda is not None and cuda.is_initialized():
         cuda.synchronize()

@@ -17,10 +17,10 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 WARM_STEPS, WARM_S = 20, 1.0  # compilation, and buffers that were filled meanwhile
-LOSSES = 10  # first steps whose losses are compared
-FEWEST = 8  # steps that a pace can be taken from
-KEPT_TICKS = 20_000
-LATE = 3  # times the seconds: the end of an epoch is not waited for any longer
+COMPARED_LOSSES = 10  # first steps whose losses are compared
+FEWEST_STEPS = 8  # steps that a pace can be taken from
+MAX_STEP_MARKS = 20_000
+LATE_FACTOR = 3  # times `seconds`: the longest that the end of an epoch is waited for
 LEAST_S = 1.5  # shorter times scatter more than the start of a process is worth
 LEAST_SHARE = 0.5  # likewise, of the time that a process took to come so far
 
@@ -46,7 +46,7 @@ class Mark(NamedTuple):
 
 
 class Meter:
-    """The clock of one child's training.
+    """Times the steps and epochs of one child's training.
 
     Args:
         plan: `steps` to time; or `epochs`, of which so many or a multiple of them (0 = by steps), where one ends in
@@ -61,70 +61,79 @@ class Meter:
         self.was_applied: Callable[[], bool] = lambda: True  # whether the change met its call
         self.batch_size: int | None = None  # of the training; None = not known
         self.by_monitor = False  # our monitor's loop marks the steps
-        self._claimed: bool | None = None
+        self._is_trainer: bool | None = None  # of the program's processes; None = it has not trained so far
         self.steps = 0  # so far
         self._epochs = 0  # that ended; from then on whole ones are timed
         self._epoch_steps = 0  # at the beginning of the epoch
-        self._between_s = 0.0
-        self._began = time.perf_counter()
-        self._least_s = LEAST_S
-        self._pause_began: float | None = None
-        self._first: float | None = None
-        self._start: Mark | None = None
-        self._last = Mark(0.0, 0.0, 0, 0)
-        self._ticks: list[Mark] = []
+        self._between_s = 0.0  # in pauses that ended: between epochs, in validation
+        # Moments of `time.perf_counter`, s:
+        self._began_s = time.perf_counter()
+        self._pause_began_s: float | None = None  # None = within an epoch
+        self._first_s: float | None = None
+        self._least_s = LEAST_S  # to time
+        self._start_mark: Mark | None = None  # where timing began; None = still warming up
+        self._last_mark = Mark(0.0, 0.0, 0, 0)
+        self._step_marks: list[Mark] = []  # before each step, the first ones
 
     # -- what hooks report -------------------------------------------------------------------------
 
     def begin(self) -> None:
         """A training begins, perhaps not the first."""
-        if self._claimed is None:
-            self._claimed = self._claim()
+        if self._is_trainer is not None:
+            return
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            self.fail("several processes train together (torchrun): start it as one process")
+            os._exit(1)
+        try:
+            os.close(os.open(self.plan["claim"], os.O_CREAT | os.O_EXCL))
+            self._is_trainer = True
+        except FileExistsError:  # another process trains; this one only helps it
+            self._is_trainer = False
 
     def epoch_begins(self) -> None:
         """An epoch begins; the time since the one before is no step's."""
-        self._resume()
+        self._end_pause()
         self._epoch_steps = self.steps
-        if self._start is not None:
-            if self._enough():
+        if self._start_mark is not None:
+            if self._has_enough():
                 self.finish()
-        elif self._epochs and (self.plan["epochs"] or self._warm()):
+        elif self._epochs and (self.plan["epochs"] or self._is_warm()):
             self._begin_timing()
 
     def tick(self, steps: int) -> None:
         """So many steps were done since the training's beginning, and the next one is asked for."""
-        if self._first is None:
-            self._first = time.perf_counter()
-        self._resume()
+        if self._first_s is None:
+            self._first_s = time.perf_counter()
+        self._end_pause()
         self.steps = max(self.steps, steps)
-        self._note()
-        if len(self._ticks) < KEPT_TICKS:
-            self._ticks.append(self._last)
-        if self._start is None:
-            if not self._epochs and self._warm():
+        self._mark_now()
+        if len(self._step_marks) < MAX_STEP_MARKS:
+            self._step_marks.append(self._last_mark)
+        if self._start_mark is None:
+            if not self._epochs and self._is_warm():
                 self._begin_timing()
-        elif self._enough(times_as_long=LATE if self._epochs or self.plan["epochs"] else 1):
+        elif self._has_enough(times_as_long=LATE_FACTOR if self._epochs or self.plan["epochs"] else 1):
             self.finish()
 
     def epoch_ends(self, steps: int) -> None:
         """The last step of an epoch is done."""
         if steps > self._epoch_steps:
             self._epochs += 1
-            if self._epochs == 1 and self._start is not None and self._start.steps != self._epoch_steps:
-                self._start = None
+            if self._epochs == 1 and self._start_mark is not None and self._start_mark.steps != self._epoch_steps:
+                self._start_mark = None
         self.pauses(steps)
 
     def pauses(self, steps: int = 0) -> None:
         """So many steps are done, and what follows until the next one is no step: validation, work between epochs."""
         self.steps = max(self.steps, steps)
-        if self._pause_began is None:
-            self._pause_began = time.perf_counter()
-        self._note()
+        if self._pause_began_s is None:
+            self._pause_began_s = time.perf_counter()
+        self._mark_now()
 
     def loss(self, value: Callable[[], Any], steps: int | None = None) -> None:
         """Note the loss after so many steps, of the first few."""
         steps = self.steps if steps is None else steps
-        if steps <= LOSSES:
+        if steps <= COMPARED_LOSSES:
             try:
                 self.losses[steps] = float(value())
             except Exception:  # a loss that is no number
@@ -132,43 +141,52 @@ class Meter:
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    def _resume(self) -> None:
-        if self._pause_began is not None:
-            self._between_s += time.perf_counter() - self._pause_began
-            self._pause_began = None
+    def _end_pause(self) -> None:
+        """Add the time since a pause began to the time between epochs."""
+        if self._pause_began_s is not None:
+            self._between_s += time.perf_counter() - self._pause_began_s
+            self._pause_began_s = None
 
-    def _note(self) -> None:
+    def _mark_now(self) -> None:
+        """Set the last mark to this moment; a pause that lasts counts as time between epochs."""
         now = time.perf_counter()
-        between_s = self._between_s + (now - self._pause_began if self._pause_began is not None else 0.0)
-        self._last = Mark(now - between_s, between_s, self.steps, self._epochs)
+        between_s = self._between_s + (now - self._pause_began_s if self._pause_began_s is not None else 0.0)
+        self._last_mark = Mark(now - between_s, between_s, self.steps, self._epochs)
 
     def _begin_timing(self) -> None:
+        """Begin timing here: all that came before was warm-up."""
         self.drain()
-        self._note()
-        self._start = self._last
-        self._least_s = max(LEAST_S, LEAST_SHARE * (time.perf_counter() - self._began))
+        self._mark_now()
+        self._start_mark = self._last_mark
+        self._least_s = max(LEAST_S, LEAST_SHARE * (time.perf_counter() - self._began_s))
 
-    def _warm(self) -> bool:
-        enough_s = min(WARM_S, self.plan["seconds"])
-        return self.steps >= WARM_STEPS and self._first is not None and time.perf_counter() - self._first >= enough_s
+    def _is_warm(self) -> bool:
+        """Return True after the steps and seconds of warm-up."""
+        if self._first_s is None or self.steps < WARM_STEPS:
+            return False
+        return time.perf_counter() - self._first_s >= min(WARM_S, self.plan["seconds"])
 
-    def _enough(self, times_as_long: int = 1) -> bool:
-        assert self._start is not None
-        done, wanted = self._last.since(self._start), self.plan["epochs"]
-        took_s = done.seconds + (done.between_s if wanted else 0.0)
-        many = done.epochs > 0 == done.epochs % wanted if wanted else done.steps >= self.plan["steps"]
-        if times_as_long == 1 and many and took_s >= min(self._least_s, self.plan["seconds"]):
+    def _has_enough(self, times_as_long: int = 1) -> bool:
+        """Return True if the timed part holds the planned steps or epochs, or `times_as_long` the planned seconds."""
+        assert self._start_mark is not None
+        done, seconds = self._last_mark.since(self._start_mark), self.plan["seconds"]
+        if self.plan["epochs"]:
+            took_s = done.seconds + done.between_s
+            is_complete = done.epochs > 0 and done.epochs % self.plan["epochs"] == 0
+        else:
+            took_s, is_complete = done.seconds, done.steps >= self.plan["steps"]
+        if times_as_long == 1 and is_complete and took_s >= min(self._least_s, seconds):
             return True
-        return took_s >= times_as_long * self.plan["seconds"] and (done.epochs >= 1 or done.steps >= FEWEST)
+        return took_s >= times_as_long * seconds and (done.epochs >= 1 or done.steps >= FEWEST_STEPS)
 
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Write the result and end the training."""
         self.drain()
-        assert self._start is not None
-        self._note()
-        self._write(self._last.since(self._start))
+        assert self._start_mark is not None
+        self._mark_now()
+        self._write(self._last_mark.since(self._start_mark))
         self.leave()
 
     def leave(self) -> None:
@@ -177,13 +195,13 @@ class Meter:
 
     def at_exit(self) -> None:
         """Use what there is of a program that ends, by no error, before there was enough."""
-        if not self._claimed:
+        if not self._is_trainer:
             return
-        later = [tick for tick in self._ticks if tick.steps >= self.steps // 4]
-        if self._start is not None and self._last.steps - self._start.steps >= FEWEST:
-            self._write(self._last.since(self._start))
-        elif later and later[-1].steps - later[0].steps >= FEWEST:
-            self._write(later[-1].since(later[0])._replace(epochs=0))
+        warm_marks = [tick for tick in self._step_marks if tick.steps >= self.steps // 4]
+        if self._start_mark is not None and self._last_mark.steps - self._start_mark.steps >= FEWEST_STEPS:
+            self._write(self._last_mark.since(self._start_mark))
+        elif warm_marks and warm_marks[-1].steps - warm_marks[0].steps >= FEWEST_STEPS:
+            self._write(warm_marks[-1].since(warm_marks[0])._replace(epochs=0))
         else:
             self.fail(f"it ended after {self.steps} steps, too few to take a pace from")
 
@@ -191,18 +209,8 @@ class Meter:
         """Report why this training cannot be timed."""
         self._save({"problem": problem})
 
-    def _claim(self) -> bool:
-        """Return whether this process is the one that trains; others of the program only help it."""
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            self.fail("several processes train together (torchrun): start it as one process")
-            os._exit(1)
-        try:
-            os.close(os.open(self.plan["claim"], os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
     def _write(self, measured: Mark) -> None:
+        """Write the timed part, with losses, memory and set-up, as the child's result."""
         if not self.was_applied():
             self.fail("the program never makes the call that the change is about")
             return
@@ -218,6 +226,7 @@ class Meter:
         )
 
     def _save(self, result: dict[str, Any]) -> None:
+        """Write the child's result file in one rename; a result that is there stays."""
         path = Path(self.plan["result"])
         if not path.exists():
             unfinished = path.with_name(f"{path.name}.{os.getpid()}")

@@ -13,9 +13,9 @@ from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate
 from gpu_util_callback.trying.outcomes import factor_text
 from gpu_util_callback.words import counted, duration
 
-TOLD_SHARE = 0.03  # a change that further pairs are to resolve
-ALIKE = 1e-5  # relative difference of losses that is rounding
-MORE_MEMORY = 1.1
+RESOLVED_SHARE = 0.03  # a change that further pairs are to resolve
+LOSS_ROUNDING = 1e-5  # relative difference of losses that is rounding
+MEMORY_FACTOR = 1.1
 UNTIMED = "No epoch ended in time: later passes, validation and what else follows an epoch do not count (--seconds)."
 
 
@@ -68,11 +68,10 @@ class Trial:
         name = f"{self.words}: " if self.words else ""
         pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
         if not ratio.resolved:
-            more = ratio.pairs_for(TOLD_SHARE)
-            tells = f"{counted(more, 'more pair')} would resolve {100 * TOLD_SHARE:.0f} %"
-            further = tells if more else f"{100 * TOLD_SHARE:.0f} % would show"
+            more, share = ratio.pairs_for(RESOLVED_SHARE), f"{100 * RESOLVED_SHARE:.0f} %"
+            further = f"{counted(more, 'more pair')} would resolve {share}" if more else f"{share} would show"
             return f"{name}no change resolved: {factor}, {pairs}; {further}. {self.differences()}"
-        return f"{name}{_ms(before)} → {_ms(after)} a step, {factor}, {pairs}. {self.differences()}"
+        return f"{name}{_ms_text(before)} → {_ms_text(after)} a step, {factor}, {pairs}. {self.differences()}"
 
     def set_up_differences(self) -> list[str]:
         """Return what both sides are known to have computed with, and what differs: "framework: jax, before torch"."""
@@ -81,14 +80,14 @@ class Trial:
 
     def differences(self) -> str:
         """Return what else differs between the sides, losses and memory, and what does not count."""
-        sentences = [_losses(self.first, self.second)]
+        sentences = [_compared_losses(self.first, self.second)]
         if self.between and not self.counts_between:
             sentences.append(UNTIMED)
         for name, attribute in (("Memory", "host_bytes"), ("GPU memory", "gpu_bytes")):
             before, after = (
                 max((getattr(side, attribute) or 0 for side in sides), default=0) for sides in (self.first, self.second)
             )
-            if before and after and not 1 / MORE_MEMORY <= after / before <= MORE_MEMORY:
+            if before and after and not 1 / MEMORY_FACTOR <= after / before <= MEMORY_FACTOR:
                 sentences.append(f"{name} {before / 2**30:.2f} → {after / 2**30:.2f} GiB.")
         return " ".join(sentences)
 
@@ -134,7 +133,7 @@ def measure(
         for side in order:
             (trial.first, trial.second)[side].append(run(sides[side]))
         trial.took_s = time.monotonic() - began
-        say(f"pair {pair + 1}: {_ms(trial.ms(trial.first)[-1])} and {_ms(trial.ms(trial.second)[-1])} a step")
+        say(f"pair {pair + 1}: {_ms_text(trial.ms(trial.first)[-1])} and {_ms_text(trial.ms(trial.second)[-1])} a step")
         if is_void(trial) or (pair + 1 in stops and trial.estimate.resolved):
             break
     return trial
@@ -147,22 +146,25 @@ def sides_of(change: Change, command: Sequence[str]) -> tuple[Side, Side]:
     return Side(command), Side(command, change.for_child())
 
 
-def _ms(ms: float) -> str:
+def _ms_text(ms: float) -> str:
+    """Return milliseconds as text: "113 ms", "1.2 s"."""
     return duration(ms / 1e3) if ms >= 999.5 else f"{ms:.3g} ms"
 
 
-def _losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:
+def _compared_losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:
+    """Return a sentence on whether both sides' first losses are equal."""
     steps = set.intersection(*(set(side.losses) for side in (*first, *second)))
     if not steps:
         return "Losses: not known."
-    if not all(_equal(side, first[0], steps) for side in first):
+    if not all(_have_equal_losses(side, first[0], steps) for side in first):
         return "Losses differ from run to run as it is (no seed)."
-    if all(_equal(side, first[0], steps) for side in second):
+    if all(_have_equal_losses(side, first[0], steps) for side in second):
         return "Losses equal."
     last = max(steps)
     return f"Losses differ: {first[0].losses[last]:.4g} → {second[0].losses[last]:.4g} after {counted(last, 'step')}."
 
 
-def _equal(side: Timed, other: Timed, steps: set[int]) -> bool:
+def _have_equal_losses(side: Timed, other: Timed, steps: set[int]) -> bool:
+    """Return True if two children's losses at these steps are equal, but for rounding."""
     pairs = [(side.losses[step], other.losses[step]) for step in steps]
-    return all(a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=ALIKE) for a, b in pairs)
+    return all(math.isclose(a, b, rel_tol=LOSS_ROUNDING) or (math.isnan(a) and math.isnan(b)) for a, b in pairs)
