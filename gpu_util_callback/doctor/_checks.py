@@ -34,7 +34,7 @@ FRAMEWORKS = {
     "jax": ("jax",),
     "torch": ("torch",),
 }
-_KEPT_STDERR = 4_000
+_STDERR_CHARS = 4_000
 
 
 def _version(distribution: str) -> str:
@@ -50,16 +50,15 @@ def installed(framework: str) -> list[tuple[str, str]]:
     return [(name, version) for name in FRAMEWORKS[framework] if (version := _version(name))]
 
 
-def run_probes(arguments_by_name: dict[str, list[str]], timeout_s: float) -> dict[str, ProbeAnswer]:
+def run_probes(arguments: dict[str, list[str]], timeout_s: float) -> dict[str, ProbeAnswer]:
     """Run probes (name -> arguments); return name -> its answer, {"error"} if it failed or hung."""
-    with ThreadPoolExecutor(max(len(arguments_by_name), 1)) as pool:
-        running = {
-            name: pool.submit(_run, [name, *arguments], timeout_s) for name, arguments in arguments_by_name.items()
-        }
+    with ThreadPoolExecutor(max(len(arguments), 1)) as pool:
+        running = {name: pool.submit(_run_probe, [name, *args], timeout_s) for name, args in arguments.items()}
         return {name: future.result() for name, future in running.items()}
 
 
-def _run(arguments: list[str], timeout_s: float) -> ProbeAnswer:
+def _run_probe(arguments: list[str], timeout_s: float) -> ProbeAnswer:
+    """Run a probe (name, arguments) in a process of its own; return its answer, {"error"} if it failed or hung."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), root]
     try:
@@ -83,7 +82,7 @@ def _run(arguments: list[str], timeout_s: float) -> ProbeAnswer:
     elif process.returncode:
         failure = f"the process failed: {(process.stderr.strip().splitlines() or ['no message'])[-1]}"
     answer = json.loads(answers[-1]) if answers else {"error": failure}
-    return {**answer, "stderr": process.stderr[-_KEPT_STDERR:]}
+    return {**answer, "stderr": process.stderr[-_STDERR_CHARS:]}
 
 
 def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
@@ -92,8 +91,8 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     Nothing is imported here: every probe runs in its own process and may fail, hang or crash.
     """
     names = [framework] if framework else list(FRAMEWORKS)
-    present = {name: versions for name in names if (versions := installed(name))}
-    answers = run_probes({"nvml": [], "cuda": [], **{name: [] for name in present}}, timeout_s)
+    installed_versions = {name: versions for name in names if (versions := installed(name))}
+    answers = run_probes({"nvml": [], "cuda": [], **{name: [] for name in installed_versions}}, timeout_s)
     nvml, cuda = answers["nvml"], answers["cuda"]
     libraries: ProbeAnswer = {}
     if library_names := needed_libraries(answers.get("tensorflow", {}).get("build") or {}):
@@ -109,11 +108,11 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         *check_tensorboard(),
         *check_profiler(nvml, libraries),
     ]
-    for name, distributions in present.items():
-        of_framework = libraries if name == "tensorflow" else {}
+    for name, distributions in installed_versions.items():
+        needed = libraries if name == "tensorflow" else {}
         used = backend in (None, name)
-        lines += FrameworkCheck(name, distributions, answers[name], nvml, cuda, environ, of_framework, used).check()
-    if not present:
+        lines += FrameworkCheck(name, distributions, answers[name], nvml, cuda, environ, needed, used).check()
+    if not installed_versions:
         lines.append(none_installed(names))
     facts = {
         "nvml": nvml,
@@ -121,12 +120,12 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
         "libraries": libraries,
         "backend": backend,
         "environment": relevant(environ),
-        "frameworks": {name: answers[name] for name in present},
+        "frameworks": {name: answers[name] for name in installed_versions},
     }
     return Report(lines, facts)
 
 
-_NAMES = (
+_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
@@ -154,16 +153,14 @@ _NAMES = (
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are set and matter."""
-    return {name: environ[name] for name in _NAMES if name in environ}
+    return {name: environ[name] for name in _VARIABLES if name in environ}
 
 
 def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Line]:
     """Return one line per variable that is wrong or slow, and one for all the others."""
     lines = [*_check_visible(environ, nvml), *_check_settings(environ, bool(nvml.get("gpus")))]
-    reported = {line.check for line in lines}
-    harmless = {
-        name: value for name, value in relevant(environ).items() if name not in reported and name != "LD_LIBRARY_PATH"
-    }
+    left_out = {"LD_LIBRARY_PATH", *(line.check for line in lines)}
+    harmless = {name: value for name, value in relevant(environ).items() if name not in left_out}
     if harmless or not lines:
         text = ", ".join(f"{name}={value}" for name, value in harmless.items()) or "none that matter is set"
         lines.append(Line("environment", "variables", OK, text))
@@ -173,9 +170,12 @@ def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Lin
 
 
 def _check_visible(environ: Mapping[str, str], nvml: ProbeAnswer) -> Iterator[Line]:
+    """Check CUDA_VISIBLE_DEVICES, and that GPU numbers mean the same GPUs to CUDA and nvidia-smi."""
     line = partial(Line, "environment")
-    name, gpus = "CUDA_VISIBLE_DEVICES", nvml.get("gpus") or []
-    value, visible = environ.get(name), sum(gpu["visible"] for gpu in gpus)
+    gpus = nvml.get("gpus") or []
+    visible = sum(gpu["visible"] for gpu in gpus)
+    name = "CUDA_VISIBLE_DEVICES"
+    value = environ.get(name)
     if nvml.get("visible_problem"):
         yield line(name, PROBLEM, nvml["visible_problem"], "name GPUs that exist, or unset it")
     elif value is not None and gpus and visible == 0:
@@ -189,6 +189,7 @@ def _check_visible(environ: Mapping[str, str], nvml: ProbeAnswer) -> Iterator[Li
 
 
 def _check_settings(environ: Mapping[str, str], has_gpus: bool) -> Iterator[Line]:
+    """Check variables that slow kernels, keep a framework off the GPU, or limit it."""
     line = partial(Line, "environment")
     if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         cure = "unset CUDA_LAUNCH_BLOCKING (it is for debugging)"
@@ -215,7 +216,7 @@ def _check_settings(environ: Mapping[str, str], has_gpus: bool) -> Iterator[Line
 def check_tensorboard() -> list[Line]:
     """Check that TensorBoard can start: before 2.21 it imports what setuptools dropped with 82."""
     tensorboard, setuptools = _version("tensorboard"), _version("setuptools")
-    if not tensorboard or _numbers(tensorboard) >= (2, 21) or find_spec("pkg_resources") is not None:
+    if not tensorboard or _major_minor(tensorboard) >= (2, 21) or find_spec("pkg_resources") is not None:
         return []
     lacking = f"setuptools {setuptools}" if setuptools else "no setuptools"
     text = f"TensorBoard {tensorboard} does not start: it imports pkg_resources, which is not here ({lacking})"
@@ -231,7 +232,7 @@ def check_profiler(nvml: ProbeAnswer, libraries: ProbeAnswer) -> list[Line]:
     if cupti is not None and not cupti.get("loads"):
         status, text = WARNING, "CUPTI does not load: no kernel times"
         cure = 'pip install "tensorflow[and-cuda]"'
-    elif _admin_only() and not _is_admin():
+    elif _profiling_needs_admin() and not _is_admin():
         status, text = WARNING, "CUPTI: only administrators may profile here"
         cure = (
             "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
@@ -240,7 +241,8 @@ def check_profiler(nvml: ProbeAnswer, libraries: ProbeAnswer) -> list[Line]:
     return [Line("environment", "profiler", status, text, cure)]
 
 
-def _admin_only(path: str = "/proc/driver/nvidia/params") -> bool:
+def _profiling_needs_admin(path: str = "/proc/driver/nvidia/params") -> bool:
+    """Return True if the driver lets administrators alone profile; False if unknown."""
     try:
         return "RmProfilingAdminOnly: 1" in Path(path).read_text()
     except OSError:
@@ -248,6 +250,7 @@ def _admin_only(path: str = "/proc/driver/nvidia/params") -> bool:
 
 
 def _is_admin() -> bool:
+    """Return True if this process has CAP_SYS_ADMIN; without /proc, if it is root's."""
     try:
         status = Path("/proc/self/status").read_text()
         effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
@@ -286,10 +289,12 @@ def check_driver(nvml: ProbeAnswer, cuda: ProbeAnswer) -> Iterator[Line]:
         cure = "see `dmesg`; `nvidia-smi` probably hangs as well" if nvml.get("timeout") else ""
         yield line("NVML", PROBLEM, nvml["error"], cure)
     elif problem := nvml.get("problem"):
-        # A machine without a GPU has no library at all.
-        missing = "no NVIDIA driver library" in problem["reason"]
-        none = problem["reason"] == _gate.NO_GPU[0]
-        yield line("NVML", OK if none else WARNING if missing else PROBLEM, problem["reason"], problem["cure"])
+        status = PROBLEM
+        if problem["reason"] == _gate.NO_GPU[0]:
+            status = OK
+        elif "no NVIDIA driver library" in problem["reason"]:  # a machine without a GPU has none
+            status = WARNING
+        yield line("NVML", status, problem["reason"], problem["cure"])
     else:
         text = f"{nvml.get('driver_version')}, supports CUDA {nvml.get('cuda_version') or '?'}"
         yield line("NVIDIA driver", OK, text)
@@ -322,11 +327,11 @@ def check_gpus(nvml: ProbeAnswer) -> Iterator[Line]:
     kinds: dict[tuple[str, int | None, str], list[ProbeAnswer]] = {}
     for gpu in gpus:
         kinds.setdefault((gpu["name"], gpu.get("memory_total_bytes"), gpu["mode"]), []).append(gpu)
-    for (name, memory, mode), alike in kinds.items():
+    for (name, memory, mode), equal_gpus in kinds.items():
         size = f", {memory / _GIB:.0f} GiB" if memory else ""
-        numbers = ", ".join(str(gpu["nvml_index"]) for gpu in alike)
-        capability = alike[0].get("compute_capability")
-        text = f"{len(alike)} × {name}{size}, compute capability {capability or 'unknown'}"
+        numbers = ", ".join(str(gpu["nvml_index"]) for gpu in equal_gpus)
+        capability = equal_gpus[0].get("compute_capability")
+        text = f"{len(equal_gpus)} × {name}{size}, compute capability {capability or 'unknown'}"
         text += f", {mode}" if mode else ""
         yield line(f"nvml {numbers}", OK, text)
     for gpu in gpus:
@@ -345,7 +350,7 @@ def _troubles(gpu: ProbeAnswer, nvml: ProbeAnswer) -> Iterator[tuple[str, str, s
     if gpu.get("compute_mode") == _PROHIBITED:
         yield PROBLEM, "compute mode is Prohibited", f"nvidia-smi -i {number} -c 0"
     if processes:
-        yield WARNING, _processes(processes, nvml), "stop them, or choose another GPU"
+        yield WARNING, _processes_text(processes, nvml), "stop them, or choose another GPU"
         if gpu.get("compute_mode") == _EXCLUSIVE:
             yield PROBLEM, "compute mode is Exclusive, and taken", f"nvidia-smi -i {number} -c 0"
     if limit and default and limit < 0.95 * default:
@@ -367,7 +372,8 @@ def _troubles(gpu: ProbeAnswer, nvml: ProbeAnswer) -> Iterator[tuple[str, str, s
         yield PROBLEM, text, f"nvidia-smi mig -i {number} -cgi … -C, or nvidia-smi -mig 0"
 
 
-def _processes(processes: list[ProbeAnswer], nvml: ProbeAnswer) -> str:
+def _processes_text(processes: list[ProbeAnswer], nvml: ProbeAnswer) -> str:
+    """Return how many processes use a GPU, their memory and the first names: "2 processes use it with 3.1 GiB (…)"."""
     sizes = [process["memory_bytes"] for process in processes if process["memory_bytes"]]
     used = f" with {sum(sizes) / _GIB:.1f} GiB" if sizes else ""
     if nvml.get("host_pids"):
@@ -379,7 +385,7 @@ def _processes(processes: list[ProbeAnswer], nvml: ProbeAnswer) -> str:
     return f"{count} it{used} ({who})"
 
 
-# The libraries that TensorFlow loads before it accepts a GPU, and CUDA's major version -> their versions.
+# The libraries that TensorFlow loads before it accepts a GPU; CUDA's major version -> the versions of these, in order.
 _CUDA_LIBRARIES = ("cudart", "cublasLt", "cublas", "cufft", "cusparse", "cusolver")
 _LIBRARY_VERSIONS = {
     11: ("11.0", "11", "11", "10", "11", "11"),
@@ -387,7 +393,7 @@ _LIBRARY_VERSIONS = {
     13: ("13", "13", "13", "12", "12", "12"),
 }
 # Messages that frameworks print when they skip a GPU.
-_TELLING = re.compile(
+_SKIP_MESSAGE = re.compile(
     r"cannot dlopen|could not load dynamic library|dlerror|failed call to cuinit|"
     r"ignoring visible gpu|no kernel image|cuda_error|insufficient",
     re.I,
@@ -451,7 +457,7 @@ class FrameworkCheck:
         }
         self._missing = [library for library, facts in self._needed.items() if not facts.get("loads")]
         self._visible = [gpu for gpu in self.nvml.get("gpus", ()) if gpu["visible"]]
-        self._severe = PROBLEM if self.used else WARNING
+        self._problem_status = PROBLEM if self.used else WARNING
         self._install = INSTALL[self.name]
 
     def check(self) -> Iterator[Line]:
@@ -461,23 +467,23 @@ class FrameworkCheck:
             conflicting = " and ".join(f"{other} {number}" for other, number in self.distributions)
             names = " ".join(other for other, _ in self.distributions)
             cure = f"pip uninstall -y {names}; {self._install}"
-            yield line("installed", self._severe, f"{conflicting} overwrite each other", cure)
+            yield line("installed", self._problem_status, f"{conflicting} overwrite each other", cure)
         if "build" not in self.answer:
             text = f"{distribution} {version}: {self.answer.get('error')}"
-            yield line("import", self._severe, text, f"pip install --force-reinstall {distribution}")
+            yield line("import", self._problem_status, text, f"pip install --force-reinstall {distribution}")
             return
-        yield line("build", *self._built())
+        yield line("build", *self._build_state())
         if "error" in self.libraries:
             yield line("CUDA libraries", WARNING, f"could not be looked for: {self.libraries['error']}")
         elif self._needed:
-            yield line("CUDA libraries", *self._loaded())
+            yield line("CUDA libraries", *self._libraries_state())
         if self._build.get("is_cuda_build"):
-            yield from self._check_fit()
-        yield line("GPUs", *self._gpus())
+            yield from self._check_build_fits()
+        yield line("GPUs", *self._gpus_state())
         if self.name == "tensorflow" and self.answer["gpus"]:
-            yield line("memory growth", *self._growth())
+            yield line("memory growth", *self._growth_state())
 
-    def _built(self) -> tuple[str, str, str]:
+    def _build_state(self) -> tuple[str, str, str]:
         """Return the status of the build, in words, and the cure."""
         build, text = self._build, " ".join(self.distributions[0])
         if build.get("is_rocm_build"):
@@ -492,9 +498,9 @@ class FrameworkCheck:
         cure = self._install
         if stray := [other for other, _ in self.distributions if other != self.name]:
             cure = f"pip uninstall -y {' '.join(stray)}; {cure}"
-        return self._severe, text + ": training runs on the CPU", cure
+        return self._problem_status, text + ": training runs on the CPU", cure
 
-    def _loaded(self) -> tuple[str, str, str]:
+    def _libraries_state(self) -> tuple[str, str, str]:
         """Return the status of the CUDA libraries, in words, and the cure."""
         names, missing = list(self._needed), self._missing
         if not missing:
@@ -509,20 +515,20 @@ class FrameworkCheck:
             runtime = next((library for library in names if library.startswith("libcudart")), ".12")
             major = runtime.split(".so.")[-1].split(".")[0]
             cure = f"pip install nvidia-cudnn-cu{major}, or {cure}"
-        return self._severe, text, cure
+        return self._problem_status, text, cure
 
-    def _check_fit(self) -> Iterator[Line]:
+    def _check_build_fits(self) -> Iterator[Line]:
         """Check that the driver supports this CUDA and that the build has code for these GPUs."""
         build_cuda, driver_cuda = self._build.get("cuda_version"), self.nvml.get("cuda_version")
-        if build_cuda and driver_cuda and _numbers(build_cuda)[0] > _numbers(driver_cuda)[0]:
+        if build_cuda and driver_cuda and _major_minor(build_cuda)[0] > _major_minor(driver_cuda)[0]:
             driver = f"driver {self.nvml.get('driver_version')} supports {driver_cuda}"
             text = f"this build needs CUDA {build_cuda}; {driver}"
-            yield Line(self.name, "driver", self._severe, text, "update the NVIDIA driver")
+            yield Line(self.name, "driver", self._problem_status, text, "update the NVIDIA driver")
         codes = self._build.get("cuda_compute_capabilities") or []
         for capability in sorted({gpu.get("compute_capability") for gpu in self._visible} - {None}):
-            gpu_code = _numbers(capability)
-            native = [_code(code) for code in codes if code.startswith("sm_")]
-            portable = [_code(code) for code in codes if code.startswith("compute_")]
+            gpu_code = _major_minor(capability)
+            native = [_capability(code) for code in codes if code.startswith("sm_")]
+            portable = [_capability(code) for code in codes if code.startswith("compute_")]
             # Machine code runs on its own major version and newer minors; PTX on anything newer.
             if any(code[0] == gpu_code[0] and code <= gpu_code for code in native) or not codes:
                 continue
@@ -532,23 +538,23 @@ class FrameworkCheck:
                 keep = "keep ~/.nv/ComputeCache (mount it into containers)"
                 cure = f"it is done once: {keep}, with CUDA_CACHE_MAXSIZE=4294967296"
             else:
-                status = self._severe
+                status = self._problem_status
                 text = f"this build has no code for compute capability {capability} (it has {', '.join(codes)})"
                 cure = f"another version of {self.name}, or another GPU"
             yield Line(self.name, "compute capability", status, text, cure)
 
-    def _gpus(self) -> tuple[str, str, str]:
+    def _gpus_state(self) -> tuple[str, str, str]:
         """Return the status of the GPUs that it sees, in words, and the cure."""
-        used, every = len(self.answer["gpus"]), len(self.nvml.get("gpus", ()))
-        text = f"{self.name} sees {used} of {every}"
-        if used and used >= len(self._visible):
+        seen, existing = len(self.answer["gpus"]), len(self.nvml.get("gpus", ()))
+        text = f"{self.name} sees {seen} of {existing}"
+        if seen and seen >= len(self._visible):
             return OK, text, ""
-        if not every and not used:
+        if not existing and not seen:
             return OK, f"{self.name} sees none, like the driver", ""
-        why, cure = self._why()
-        return self._severe if used == 0 else WARNING, f"{text}: {why}", cure
+        why, cure = self._why_fewer_gpus()
+        return self._problem_status if seen == 0 else WARNING, f"{text}: {why}", cure
 
-    def _why(self) -> tuple[str, str]:
+    def _why_fewer_gpus(self) -> tuple[str, str]:
         """Return the reason why it sees fewer GPUs than there are, and the cure."""
         answer, cuda = self.answer, self.cuda
         if not self._visible:
@@ -564,12 +570,12 @@ class FrameworkCheck:
             return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
         if answer.get("init_error"):
             return answer["init_error"].splitlines()[0], self._install
-        telling_lines = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
-        if telling_lines:
-            return f"it says: {telling_lines[0].strip()[:200]}", ""
+        skip_lines = [line for line in answer.get("stderr", "").splitlines() if _SKIP_MESSAGE.search(line)]
+        if skip_lines:
+            return f"it says: {skip_lines[0].strip()[:200]}", ""
         return "for an unknown reason", f"see what `python -c 'import {self.name}'` prints"
 
-    def _growth(self) -> tuple[str, str, str]:
+    def _growth_state(self) -> tuple[str, str, str]:
         """Return the status of TensorFlow's memory growth, in words, and the cure."""
         if any(self.answer.get("memory_growth") or []):
             return OK, "on: memory is taken as it is needed", ""
@@ -579,11 +585,13 @@ class FrameworkCheck:
         return OK, text, ""
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _major_minor(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version: (12, 4) of "12.4.1"; (0,) if it has none."""
     return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2]) or (0,)
 
 
-def _code(code: str) -> tuple[int, ...]:
+def _capability(code: str) -> tuple[int, ...]:
+    """Return the compute capability that code of a build is for: (8, 6) of "sm_86"."""
     digits = re.sub(r"\D", "", code)
     return (int(digits[:-1] or 0), int(digits[-1:] or 0))
 
@@ -598,8 +606,11 @@ _MARKS = {OK: ("  ok   ", "32"), WARNING: ("  warn ", "33"), PROBLEM: ("  FAIL "
 class Line:
     """The result of one check.
 
-    section: "driver", "gpu", "environment", "tensorflow", … status: "ok", "warning" or "problem".
-    cure: what to do, "" when there is nothing to do.
+    Attributes:
+        section: "driver", "GPUs", "environment", "tensorflow", …
+        check: what was checked: "NVML", a variable's name.
+        status: `OK`, `WARNING` or `PROBLEM`.
+        cure: what to do; "" = nothing.
     """
 
     section: str
@@ -645,9 +656,7 @@ class Report:
                 if line.cure and line.status != OK:
                     more += textwrap.wrap(f"→ {line.cure}", width - 9, subsequent_indent="  ")
                 out += [painted(*_MARKS[line.status]) + first, *(" " * 9 + part for part in more)]
-        return "\n".join([*out, self._verdict()])
-
-    def _verdict(self) -> str:
         statuses = [line.status for line in self.lines]
-        parts = [counted(statuses.count(status), status) for status in (PROBLEM, WARNING) if status in statuses]
-        return f"{' and '.join(parts)}." if parts else "No problems found."
+        counts = [counted(statuses.count(status), status) for status in (PROBLEM, WARNING) if status in statuses]
+        verdict = f"{' and '.join(counts)}." if counts else "No problems found."
+        return "\n".join([*out, verdict])

@@ -33,19 +33,20 @@ def nvml() -> ProbeAnswer:
         return {"problem": problem, "library": loaded_path("libnvidia-ml.so.1")}
     memory = _gate.Memory()
     gate = _gate.Gate(binding, memory)
-    every = _devices.list_gpus(gate)
-    allowed = _mapping.visible(os.environ, every)
+    all_gpus = _devices.list_gpus(gate)
+    visibility = _mapping.visible(os.environ, all_gpus)
     return {
         **_devices.driver_facts(gate),
         "library": loaded_path("libnvidia-ml.so.1"),
-        "visible_problem": allowed.problem,
-        "order_certain": allowed.certain,
+        "visible_problem": visibility.problem,
+        "order_certain": visibility.certain,
         "host_pids": _reader.host_pids(),
-        "gpus": [_gpu(gate, gpu, allowed.gpus) for gpu in every],
+        "gpus": [_describe_gpu(gate, gpu, visibility.gpus) for gpu in all_gpus],
     }
 
 
-def _gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, allowed: list[_devices.NvmlGpu]) -> ProbeAnswer:
+def _describe_gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, visible_gpus: list[_devices.NvmlGpu]) -> ProbeAnswer:
+    """Return a GPU's identity, mode, PCIe link, errors and processes; memory in bytes, None = unknown."""
     from gpu_util_callback.gpus import _devices, _mapping, _reader
 
     key = f"nvml {gpu.nvml_index}"
@@ -55,9 +56,9 @@ def _gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, allowed: list[_devices.NvmlGpu
 
     memory = _devices.memory_of(gate, gpu.board, key)
     reasons = [(symbol, gpu.board) for symbol in _reader.REASON_CALLS]
-    listed = ask("nvmlDeviceGetComputeRunningProcesses")
+    processes = ask("nvmlDeviceGetComputeRunningProcesses")
     return {
-        **_mapping.describe_listed(gpu, allowed),
+        **_mapping.describe_listed(gpu, visible_gpus),
         "mode": _devices.mode_of(gate, gpu),
         "mig_devices": [mig.uuid for mig in gpu.migs],
         "memory_used_bytes": None if memory is None else int(memory.used),
@@ -69,12 +70,13 @@ def _gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, allowed: list[_devices.NvmlGpu
         "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
         "lost": key in gate.memory.gone,
         "processes": [
-            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": _process_name(p.pid)} for p in listed or ()
+            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": _process_name(p.pid)} for p in processes or ()
         ],
     }
 
 
 def _process_name(pid: int) -> str | None:
+    """Return a process's command name; None if it has ended or /proc is missing."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
