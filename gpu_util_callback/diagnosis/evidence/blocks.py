@@ -21,9 +21,9 @@ MAX_TIMED_SHAPES = 256
 MAX_LONG_WAITS = Count(4096, "rows with the longest waits are known one by one, of more only the sums")
 
 
-_COUNTED = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
+_NON_NEGATIVE = ("duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns", "estimated")
 # Name -> column whose known values it counts.
-_KNOWN = {"wait_known": "input_wait_ns", "compile_known": "compile_ns", "callbacks_known": "callbacks_ns"}
+_COLUMN_COUNTED_BY = {"wait_known": "input_wait_ns", "compile_known": "compile_ns", "callbacks_known": "callbacks_ns"}
 
 
 class StepBlocks(StepCells):
@@ -74,8 +74,8 @@ class StepBlocks(StepCells):
         if not self.total_rows:
             return np.zeros(0, np.int64)
         if name not in self._columns:
-            parts = ("count",) if name in _KNOWN else ("sum", "last", "first")
-            column = _KNOWN.get(name, name)
+            parts = ("count",) if name in _COLUMN_COUNTED_BY else ("sum", "last", "first")
+            column = _COLUMN_COUNTED_BY.get(name, name)
             part = next(part for part in parts if column in self.fold.columns(part))
             cells, joined = self.fold.of(part, column), self.rows_per_block // self.fold.width
             heads = np.arange(0, len(cells), joined)
@@ -97,7 +97,7 @@ class StepBlocks(StepCells):
         return inside[:, np.argsort(-inside[0], kind="stable")]
 
     def mostly_estimated(self, blocks: slice) -> bool:
-        """Return whether the waits of more than half of the rows are estimates."""
+        """Return True if the waits of more than half of the rows are estimates."""
         return 2 * self.total("estimated", blocks) > self.total("rows", blocks)
 
     @property
@@ -148,16 +148,17 @@ class StepBlocks(StepCells):
             self._add({name: column[first : first + self._SLICE] for name, column in steps.items()})
 
     def _add(self, table: Mapping[str, np.ndarray]) -> None:
+        """Add rows of the table: each a number of the run, its columns summed, or reduced to extremes."""
         self._columns = {}
         count = len(table["start_ns"])
-        parts = self._rows(table, count)
+        parts = self._reduced_columns(table, count)
         added = {part: (tuple(columns), np.stack(list(columns.values()))) for part, columns in parts.items()}
         self.fold.add(self.total_rows + np.arange(count), **{**self._extremes(table), **added})
         self.total_rows += count
 
-    def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, dict[str, np.ndarray]]:
-        """Return the columns of new rows, by the part of the fold: sums, the largest and the smallest values."""
-        counted = {name: np.maximum(table[name], 0) for name in _COUNTED}
+    def _reduced_columns(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, dict[str, np.ndarray]]:
+        """Return columns of new rows, int64[count] each: sums, largest ("last") and smallest values ("first")."""
+        counted = {name: np.maximum(table[name], 0) for name in _NON_NEGATIVE}
         raw_wait, start, step = table["input_wait_ns"], table["start_ns"], table["step"]
         duration, compile_ns = counted["duration_ns"], counted["compile_ns"]
         callbacks = counted["callbacks_ns"]
@@ -165,11 +166,11 @@ class StepBlocks(StepCells):
         # Up to the floor it is get_next's own work, which makes up about half of a longer wait.
         wait = np.where(raw > FLOOR_NS, raw - FLOOR_NS // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
-        event_at = (duration * A_TENTH).astype(np.int64)
-        new, dynamic = self._first_seen(table["shape_id"], start)
+        event_ns = (duration * A_TENTH).astype(np.int64)
+        new, dynamic = self._mark_new_shapes(table["shape_id"], start)
         work = np.maximum(duration - raw - callbacks, 0)
-        wait_event = (wait > 0) & (wait >= event_at)
-        self._remember(np.stack([wait, step, start])[:, wait_event])
+        wait_event = (wait > 0) & (wait >= event_ns)
+        self._keep_longest(np.stack([wait, step, start])[:, wait_event])
         parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
         rest = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
@@ -185,7 +186,7 @@ class StepBlocks(StepCells):
             "rest_ns": rest,
             "between_ns": between,
             "between_events": (between > (duration - rest) * A_TENTH).astype(np.int64),
-            "callback_events": ((callbacks > 0) & (callbacks >= event_at)).astype(np.int64),
+            "callback_events": ((callbacks > 0) & (callbacks >= event_ns)).astype(np.int64),
             "compile_events": (compile_ns > 0).astype(np.int64),
             "clean_rows": clean,
             "clean_ns": clean * duration,
@@ -211,8 +212,12 @@ class StepBlocks(StepCells):
         }
         return {"sum": counted | sums, "last": largest, "first": smallest}
 
-    def _remember(self, waits: np.ndarray) -> None:
-        """Keep the longest of these waits and of those before them; int64[3, n] as in `longest_waits`."""
+    def _keep_longest(self, waits: np.ndarray) -> None:
+        """Keep the longest of these waits and of those before them.
+
+        Args:
+            waits: int64[3, n], as in `longest_waits`.
+        """
         if len(self._longest[0]) == MAX_LONG_WAITS:
             waits = waits[:, waits[0] > self._longest[0].min()]
         if not waits.size:
@@ -222,8 +227,8 @@ class StepBlocks(StepCells):
             waits = waits[:, np.argpartition(-waits[0], MAX_LONG_WAITS)[:MAX_LONG_WAITS]]
         self._longest = waits
 
-    def _first_seen(self, shapes: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return per row 1 if its shape is new, and per row 1 if shapes are dynamic."""
+    def _mark_new_shapes(self, shapes: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64[rows] twice: 1 where a row's shape comes for the first time, and 1 where shapes are dynamic."""
         new, dynamic = np.zeros(len(shapes), np.int64), shapes >= 0
         if dynamic.any():
             shape_ids, first = np.unique(shapes, return_index=True)
@@ -240,32 +245,32 @@ GAP_NS = Count(60_000_000_000, "without a sample: a shorter gap may be a hanging
 
 
 def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
-    """Return the stretches of the run without samples and without a step's end: (n, 2) in ns.
+    """Return the gaps of the run without samples and without a step's end: int64[n, 2], start and end in ns.
 
     Steps without samples point to a stopped sampler, samples without steps to training that stands
     still; only both together to a suspended process. Without any samples it cannot be determined.
     """
     groups = [bins for bins in groups if bins.fold.used]
-    none = np.zeros((0, 2), np.int64)
+    no_gaps = np.zeros((0, 2), np.int64)
     if not len(steps) or not groups:
-        return none
-    every: list[np.ndarray] = []
+        return no_gaps
+    all_stamps: list[np.ndarray] = []
     first = min(bins.origin_ns or 0 for bins in groups)
     last = max(bins.last_ns for bins in groups)
     for bins in groups:
-        every.append(bins.stamps())
-        if np.diff(every[-1], prepend=first, append=last).max() < GAP_NS:
-            return none  # this one was read all along
-    times = np.sort(np.concatenate(every))
+        all_stamps.append(bins.stamps())
+        if np.diff(all_stamps[-1], prepend=first, append=last).max() < GAP_NS:
+            return no_gaps  # this one was read all along
+    times = np.sort(np.concatenate(all_stamps))
     times = times[np.diff(times, prepend=-1) > 0]
-    apart = np.diff(times)
-    if not len(apart):
-        return none
+    gaps_ns = np.diff(times)
+    if not len(gaps_ns):
+        return no_gaps
     ends = steps["end_ns"]
-    usual = max(float(np.median(apart)), float(np.median(ends - steps["start_ns"])))
-    long = np.flatnonzero((apart >= GAP_NS) & (A_TENTH * apart >= usual))
+    usual_ns = max(float(np.median(gaps_ns)), float(np.median(ends - steps["start_ns"])))
+    long = np.flatnonzero((gaps_ns >= GAP_NS) & (A_TENTH * gaps_ns >= usual_ns))
     # Samples and steps do not resume at the same moment, and a bin only records its beginning.
-    slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
+    slack = 2 * float(np.median(gaps_ns)) + max(bins.bin_ns for bins in groups)
     inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(ends, times[long] + slack)
     long_gaps = long[inside <= 1]
     return np.stack([times[long_gaps], times[long_gaps + 1]], axis=1).astype(np.int64)
@@ -296,7 +301,7 @@ class Pauses:
         self.begin_ns[edge], self.end_ns[edge] = steps["end_ns"][after - 1], steps["start_ns"][after]
 
     def inside(self, first: float, end: float, least_ns: float) -> np.ndarray:
-        """Return the numbers of the pauses between two rows that are longer than `least_ns`."""
+        """Return the indices of the pauses between two rows that are longer than `least_ns`; int64[n]."""
         inside = (self.rows > first) & (self.rows < end) & (self.end_ns - self.begin_ns > least_ns)
         return np.flatnonzero(inside)
 

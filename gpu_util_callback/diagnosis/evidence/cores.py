@@ -74,32 +74,35 @@ def measure_cores(run: Run, where: Range) -> Cores:
     columns = ("cpu_pct", "process_cpu_pct", "children_cpu_pct", "threads_queued_pct")
     percents = (run.host_mean(column, *where.extent_ns) for column in columns)
     busy, own, of_workers, waiting = (None if pct is None else pct / 100 for pct in percents)
-    machine, runs_on, allowed = _allowed(run)
+    machine, runs_on, allowed = _core_counts(run)
     in_use = busy * machine if busy is not None and machine else math.inf
     of_others, reachable, spare = 0.0, math.inf, 0.0
     if own is not None and not math.isinf(in_use) and not (of_workers is None and run.fit.get("input_processes")):
         of_others = max(0.0, in_use - own - (of_workers or 0) - (machine - runs_on))
     left = min(allowed, runs_on - of_others)
-    ours = (own or 0.0) + _kept_by_workers(run, of_workers, in_use)
-    full = 100 * ours >= FULL_CPU_PCT * (allowed or math.inf) or 100 * (busy or 0) >= FULL_CPU_PCT
+    own_and_workers = (own or 0.0) + _cores_of_workers(run, of_workers, in_use)
+    full = 100 * own_and_workers >= FULL_CPU_PCT * (allowed or math.inf) or 100 * (busy or 0) >= FULL_CPU_PCT
     if allowed and own is not None:
         reachable = max(own, min(allowed, max(left, runs_on * THREADS / (THREADS + of_others))))
         spinning = (run.fit.get("step_threads") or 0) * ((run.framework, run.device) == ("torch", "cpu"))
-        spare = 0.0 if full else max(0.0, left - max(ours, spinning))
+        spare = 0.0 if full else max(0.0, left - max(own_and_workers, spinning))
     queued = None if waiting is None or own is None else max(0.0, waiting) / max(1.0, waiting + own)
     others = WHO_ELSE[int(run.manifest.get("world_size", 1)) > 1 or run.manifest.get("trial_of") == "Ray Tune"]
     return Cores(allowed, in_use, own, of_workers, of_others, others, left, reachable, spare, full, queued)
 
 
-def _allowed(run: Run) -> tuple[int, int, int]:
-    """Return the cores of the machine, those on which this process may run, and within its quota; 0 = unknown."""
+def _core_counts(run: Run) -> tuple[int, int, int]:
+    """Return (cores of the machine, those this process may run on, those within its CPU quota); 0 = unknown."""
     machine = run.machine.get("cpus") or 0
     runs_on = run.machine.get("cpus_allowed") or machine
-    return machine, runs_on, max(1, round(min(runs_on, run.machine.get("cpu_quota") or runs_on))) if runs_on else 0
+    if not runs_on:
+        return machine, 0, 0
+    quota = run.machine.get("cpu_quota") or runs_on
+    return machine, runs_on, max(1, round(min(runs_on, quota)))
 
 
-def _kept_by_workers(run: Run, of_workers: float | None, in_use: float) -> float:
-    """Return the cores that worker processes keep busy; 1 for each where that was not measured."""
+def _cores_of_workers(run: Run, of_workers: float | None, in_use: float) -> float:
+    """Return the number of cores that worker processes keep busy: 1 for each where that was not measured."""
     processes = run.fit.get("input_processes") or "pydataset" not in run.input_kind
     workers = int(run.fit.get("input_workers") or 0) if processes else 0
     return workers * min(1.0, in_use) if of_workers is None else of_workers * (workers > 0)

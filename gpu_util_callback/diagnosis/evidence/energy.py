@@ -15,10 +15,10 @@ from gpu_util_callback.recording.schema import ACCOUNTS, FIT_GAP
 
 PREFERRED = Constant(0.9, "of the time that power was sampled: where the energy counter covers it, it is used")
 # Columns of a GPU's samples that energy is computed from, the more accurate one first.
-_COUNTER, _POWER = "power_energy_mw", "power_mw"
+_COUNTER_COLUMN, _POWER_COLUMN = "power_energy_mw", "power_mw"
 Source = Literal["energy counter", "power samples"]
-_COUNTED: Source = "energy counter"
-_SAMPLES: Source = "power samples"
+_BY_COUNTER: Source = "energy counter"
+_BY_SAMPLES: Source = "power samples"
 
 
 def energy(run: Run) -> Energy | None:
@@ -35,15 +35,15 @@ def energy(run: Run) -> Energy | None:
     totals: dict[str, float] = {}
     used: list[GpuEnergy] = []
     gpus = [gpu for gpu in run.gpus if not gpu.get("mig")]
-    drawn = _power(run, [gpu["index"] for gpu in gpus])
+    power_of_gpu = _power_of_gpus(run, [gpu["index"] for gpu in gpus])
     for gpu in gpus:
-        if gpu["index"] not in drawn:
+        if gpu["index"] not in power_of_gpu:
             continue
-        source, present, joules, spent = drawn[gpu["index"]]
+        source, present, joules, spent = power_of_gpu[gpu["index"]]
         rows.append(
             {
                 "index": gpu["index"],
-                "energy_j": _figures(float(joules.sum())),
+                "energy_j": _six_digits(float(joules.sum())),
                 "source": source,
                 "measured_s": round(float(present.sum()) / 1e9, 3),
             }
@@ -58,26 +58,26 @@ def energy(run: Run) -> Energy | None:
     if not used:
         return None
     return {
-        "total_j": _figures(sum(totals.values())),
-        "estimated": any(row["source"] == _SAMPLES for row in used),
+        "total_j": _six_digits(sum(totals.values())),
+        "estimated": any(row["source"] == _BY_SAMPLES for row in used),
         "measured_s": min(row["measured_s"] for row in used),
-        "by_time_j": {name: _figures(part) for name, part in totals.items()},
+        "by_time_j": {name: _six_digits(part) for name, part in totals.items()},
         "gpus": rows,
     }
 
 
 _Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]  # begin and end in ns, and milliwatts between them
-_Drawn = tuple[Source, np.ndarray, np.ndarray, dict[str, np.ndarray]]
+_SourcePieces = tuple[Source, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
 
-def _power(run: Run, gpus: Sequence[int]) -> dict[int, _Drawn]:
+def _power_of_gpus(run: Run, gpus: Sequence[int]) -> dict[int, _SourcePieces]:
     """Return the source of each GPU's power, and of each piece of the run its ns, its joules and ns by category.
 
     GPUs without power samples are left out.
     """
     bins = [(index, run.samples[f"gpu{index}"]) for index in gpus if f"gpu{index}" in run.samples]
-    kinds: list[tuple[int, Source]] = [(index, source) for index, _ in bins for source in (_COUNTED, _SAMPLES)]
-    pieces = [read(of_gpu) for _, of_gpu in bins for read in (_counted, _sampled)]
+    kinds: list[tuple[int, Source]] = [(index, source) for index, _ in bins for source in (_BY_COUNTER, _BY_SAMPLES)]
+    pieces = [read(of_gpu) for _, of_gpu in bins for read in (_from_counter, _from_samples)]
     if not pieces:
         return {}
     begin, end, power = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
@@ -86,20 +86,20 @@ def _power(run: Run, gpus: Sequence[int]) -> dict[int, _Drawn]:
     begin, end = np.maximum(begin, run.start_ns), np.minimum(end, run.end_ns)
     inside = is_short & (end > begin)
     begin, end, power, kind = begin[inside], end[inside], power[inside], kind[inside]
-    spent = _spent(run, begin, end)  # of all GPUs at once: a call costs as much as thousands of pieces
+    spent = _thread_ns(run, begin, end)  # of all GPUs at once: a call costs as much as thousands of pieces
     present = np.maximum(end - begin - spent.pop(FIT_GAP), 0)
-    drawn: dict[int, _Drawn] = {}
+    power_of_gpu: dict[int, _SourcePieces] = {}
     for number, (index, source) in enumerate(kinds):
         own = kind == number
         covered = float(present[own].sum())
-        if covered and (index not in drawn or float(drawn[index][1].sum()) < PREFERRED * covered):
+        if covered and (index not in power_of_gpu or float(power_of_gpu[index][1].sum()) < PREFERRED * covered):
             joules = power[own] * present[own] / 1e12
-            drawn[index] = source, present[own], joules, {name: ns[own] for name, ns in spent.items()}
-    return drawn
+            power_of_gpu[index] = source, present[own], joules, {name: ns[own] for name, ns in spent.items()}
+    return power_of_gpu
 
 
-def _spent(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the training thread's ns in each piece of time by account, and those of no training as `FIT_GAP`."""
+def _thread_ns(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the training thread's ns in each piece of time by account, and those between fits as `FIT_GAP`."""
     spent = {name: np.zeros(len(begin)) for name in (*ACCOUNTS[:-1], FIT_GAP)}
     times = np.concatenate([begin, end])
     of_steps = run.steps.spent_ns(times) if len(run.steps) and len(begin) else {}
@@ -109,35 +109,35 @@ def _spent(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray
     return spent
 
 
-def _sampled(bins: SampleBins) -> _Pieces:
-    """Return the power in each cell with samples of it, and between two such cells: the mean of both."""
-    cells, power = bins.means(_POWER) if _POWER in bins else (np.zeros(0, np.int64), np.zeros(0))
+def _from_samples(bins: SampleBins) -> _Pieces:
+    """Return power by samples: in each cell its mean, between two cells the mean of both."""
+    cells, power = bins.means(_POWER_COLUMN) if _POWER_COLUMN in bins else (np.zeros(0, np.int64), np.zeros(0))
     first, last = (bins.times(part, cells) for part in ("first", "last"))
     between = (power[1:] + power[:-1]) / 2
     return np.append(first, last[:-1]), np.append(last, first[1:]), np.append(power, between)
 
 
-def _counted(bins: SampleBins) -> _Pieces:
-    """Return the power since the cell before, of each cell up to the last one with a reading of the counter."""
-    if _COUNTER not in bins:
+def _from_counter(bins: SampleBins) -> _Pieces:
+    """Return power by the energy counter: of each cell since the one before, up to the last reading."""
+    if _COUNTER_COLUMN not in bins:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    reads, means = bins.means(_COUNTER)
+    reads, means = bins.means(_COUNTER_COLUMN)
     some = np.flatnonzero(bins.fold.of("first", "time") < FAR)
     some = some[some <= reads[-1]]
     last = bins.times("last", some)
     begin = np.append(bins.times("first", some[:1]), last[:-1])
     gauge = np.full(bins.fold.used, np.nan)
-    if _POWER in bins:
-        cells, power = bins.means(_POWER)
+    if _POWER_COLUMN in bins:
+        cells, power = bins.means(_POWER_COLUMN)
         gauge[cells] = power
     interval = np.searchsorted(reads, some)
     length = (last - begin).astype(np.float64)
     is_short = (np.bincount(interval, length, len(reads)) <= GAP_NS)[interval]
-    power = _shaped(means, interval, gauge[some], length)
+    power = _spread_by_gauge(means, interval, gauge[some], length)
     return begin[is_short], last[is_short], power[is_short]
 
 
-def _shaped(means: np.ndarray, interval: np.ndarray, gauge: np.ndarray, length: np.ndarray) -> np.ndarray:
+def _spread_by_gauge(means: np.ndarray, interval: np.ndarray, gauge: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Return means of intervals as values of the pieces they consist of, in proportion to a gauge.
 
     Args:
@@ -153,6 +153,6 @@ def _shaped(means: np.ndarray, interval: np.ndarray, gauge: np.ndarray, length: 
     return means[interval] * np.where(np.isfinite(shape), shape, 1.0)
 
 
-def _figures(joules: float) -> float:
-    """Return a number with as many digits as a driver's counter is worth."""
+def _six_digits(joules: float) -> float:
+    """Round joules to six digits, the precision of a driver's counter."""
     return float(f"{joules:.6g}")

@@ -143,7 +143,7 @@ class SampleBins(SampleCells):
         super().__init__(since_ns)
         self._max = {}
         # Column -> its bins with samples, since the newest one: their numbers, means, and ns that each covers.
-        self._sampled: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._bins_by_column: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._spread: dict[str, EvenlySpread] = {}  # column -> ns covered, their sum of values, and number of samples
 
     def __contains__(self, column: str) -> bool:
@@ -165,8 +165,9 @@ class SampleBins(SampleCells):
         return self.fold.width
 
     def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
+        """Add samples, as `SampleCells` does (`since` and `values` by sample), and raise each column's maximum."""
         super()._add(since, names, values)
-        self._sampled, self._spread = {}, {}
+        self._bins_by_column, self._spread = {}, {}
         is_sampled = np.isfinite(values)
         highest = np.where(is_sampled, values, -np.inf).max(axis=1, initial=-np.inf).tolist()
         for name, value, is_known in zip(names, highest, is_sampled.any(axis=1).tolist(), strict=True):
@@ -178,12 +179,13 @@ class SampleBins(SampleCells):
         return self._sampled_bins(column)[:2]
 
     def _sampled_bins(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if column not in self._sampled:
+        """Return a column's bins with samples: int64 indices, means, and the ns that each mean covers; (n,) each."""
+        if column not in self._bins_by_column:
             count, total = (self.fold.of(part, column) for part in ("count", "total"))
             at = np.flatnonzero(count)
             covered_ns = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
-            self._sampled[column] = at, total[at] / count[at], covered_ns.astype(np.float64)
-        return self._sampled[column]
+            self._bins_by_column[column] = at, total[at] / count[at], covered_ns.astype(np.float64)
+        return self._bins_by_column[column]
 
     def maximum(self, column: str) -> float | None:
         """Return the largest value ever seen, None without any."""
@@ -216,9 +218,9 @@ class SampleBins(SampleCells):
         before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
         beyond = max(0, newest - end_ns) / self.bin_ns
         samples = float(count.sum()) - (float(count[0]) * before + float(count[-1]) * beyond)
-        spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
+        known_ns = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
         mean = float(covered @ means[a:b]) / float(covered.sum())
-        return Mean(mean, max(1, round(samples)), spoken / (end_ns - start_ns))
+        return Mean(mean, max(1, round(samples)), known_ns / (end_ns - start_ns))
 
     @property
     def _hold_ns(self) -> int:

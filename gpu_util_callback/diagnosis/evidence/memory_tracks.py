@@ -112,15 +112,15 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     warm = np.searchsorted(steps, first + WARM * (steps[-1] - first))
     steps, low, high = steps[warm:], low[warm:], high[warm:]
     low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
-    lasting = _lasting_readings(low)
+    lasting = _readings_to_judge(low)
     span, levels = steps[lasting], least_of_later(low[lasting])
     if len(span) < A_TREND or levels[-1] - levels[0] < least:
         return None
-    onset = _onset(span, levels)
+    onset = _onset_index(span, levels)
     from_start = lasting.start == 0 and span[onset] - span[0] <= A_TWENTIETH * (span[-1] - span[0])
     since, levels = span[onset:], levels[onset:]
     per_step, high_per_step = _slope(since, levels)
-    if per_step <= 0 or not _goes_on(since, levels, least):
+    if per_step <= 0 or not _is_lasting(since, levels, least):
         return None
     later = steps >= since[0]
     recent = max(1, int(A_TENTH * len(high)))
@@ -134,7 +134,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     )
 
 
-def _lasting_readings(low: np.ndarray) -> slice:
+def _readings_to_judge(low: np.ndarray) -> slice:
     """Return the readings to judge: all, or those before or after the last tooth of a saw.
 
     A tooth that is not finished raises the memory held for as long as it lasts.
@@ -151,11 +151,11 @@ def _lasting_readings(low: np.ndarray) -> slice:
 
 
 def least_of_later(values: np.ndarray) -> np.ndarray:
-    """Return the least of each value and all later ones."""
+    """Return for each value the least of it and all later ones."""
     return np.minimum.accumulate(values[::-1])[::-1]
 
 
-def _onset(x: np.ndarray, y: np.ndarray) -> int:
+def _onset_index(x: np.ndarray, y: np.ndarray) -> int:
     """Return the index from which y rises after being level.
 
     The best fit of a + b·max(0, x - x[k]), with b ≥ 0, over all k.
@@ -167,8 +167,8 @@ def _onset(x: np.ndarray, y: np.ndarray) -> int:
     return int(np.argmax(explained))
 
 
-def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
-    """Return whether growth is long and large, and neither one allocation nor coming to its end."""
+def _is_lasting(x: np.ndarray, y: np.ndarray, least: float) -> bool:
+    """Return True if growth is long and large, and neither one allocation nor coming to its end."""
     grown = y[-1] - y[0]
     if len(x) < A_TREND - 2 or x[-1] - x[0] < WARM_UP.default or grown < least or np.diff(y).max() > ONE_STEP * grown:
         return False

@@ -14,10 +14,10 @@ LITTLE = Constant(0.15, "stages that explain less of the wait are not its cause"
 # Flags of a stage that `cache()` skips from the second epoch on, and of one whose results a filter drops in part.
 CACHED, FILTERED = "cached", "filtered"
 # Stages that open an input for each element; `sample_from_datasets` has all of its inputs from the start.
-_OPENS = re.compile("(?!Directed).*(Interleave|FlatMap)")
+_OPENERS = re.compile("(?!Directed).*(Interleave|FlatMap)")
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _REPEATS = re.compile("Repeat|ForeverRepeat|FiniteRepeat|ShuffleAndRepeat")
-_PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
+_PASSING_ON = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 _FILTER = "Filter"  # end of the operation of one
 # Stages on threads of their own: downstream stages run at the same time.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
@@ -46,7 +46,7 @@ class Stage:
     @property
     def passing(self) -> bool:
         """True if it only passes on what others make."""
-        return _PASSING.match(self.op) is not None
+        return _PASSING_ON.match(self.op) is not None
 
     @property
     def random(self) -> bool:
@@ -71,7 +71,7 @@ class Stage:
     @property
     def opens_files(self) -> bool:
         """True if it is an interleave or flat_map, except those inside from_generator."""
-        return _OPENS.match(self.op) is not None and not self.name.startswith("from_generator")
+        return _OPENERS.match(self.op) is not None and not self.name.startswith("from_generator")
 
 
 def chain_ms(stages: Sequence[Stage], changed: Stage | None = None, changed_ms: float = 0.0) -> tuple[float, float]:
@@ -124,8 +124,8 @@ def dropped_behind(stage: Stage, stages: Sequence[Stage]) -> tuple[Stage, float]
 
 
 # Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
-_Written = tuple[str, str, str]
-_Node = tuple[str, str, str, _Written | None]
+_StageKey = tuple[str, str, str]
+_Node = tuple[str, str, str, _StageKey | None]
 
 
 @dataclass(eq=False)
@@ -159,15 +159,15 @@ class Pipeline:
         begins, at = time_ns != before, np.arange(len(rows))
         number = self._readings - 1 + np.cumsum(begins)
         self._readings, self._last_ns = int(number[-1]) + 1, int(time_ns[-1])
-        nodes = _written(table)
+        nodes = _nodes_of_rows(table)
         node = np.array([self._nodes.setdefault(nodes[row], str(len(self._nodes))) for row in rows.tolist()])
         columns = list(self._nodes.values())
         own = node == np.array(columns)[:, np.newaxis]
         work_ns, made = (np.maximum(table[name][rows], 0) for name in ("processing_ns", "elements"))
         parallelism = table["parallelism"][rows]
-        worked, gave = (shares[rows] for shares in _passed_on(table))
+        worked, gave = (shares[rows] for shares in _shares_passed_on(table))
         work_ns = np.rint(work_ns * worked).astype(np.int64)
-        elements = np.rint(_elements(table)[rows] * gave).astype(np.int64)
+        elements = np.rint(_input_elements(table)[rows] * gave).astype(np.int64)
         buffered = np.nan_to_num(table["buffered"][rows]).astype(np.int64)
         sums = own * work_ns, own * elements, made * (table["parent"][rows] == -1)
         place = np.empty_like(at)  # numbers of nodes rise from the end on; their rows come in any order
@@ -196,7 +196,7 @@ class Pipeline:
         """
         if not self._readings:
             return []
-        chosen, columns = self._chosen(start_ns, end_ns), list(self._nodes.values())
+        chosen, columns = self._readings_of(start_ns, end_ns), list(self._nodes.values())
         work_ns, elements, parallelism, rows = (
             self._fold.matrix(part, names)[:, chosen].sum(axis=1).tolist()
             for part, names in (
@@ -222,17 +222,17 @@ class Pipeline:
                     per_batch,
                     per_batch / threads,
                     threads,
-                    _flags(flags),
+                    _split_flags(flags),
                     elements[at] / batches,
-                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, _flags(inside[2])),
+                    inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, _split_flags(inside[2])),
                     int(places[at]),
                     int(buffered[at]),
                 )
             )
         return sorted(stages, key=lambda stage: (-stage.ms_per_batch, stage.name))
 
-    def _chosen(self, start_ns: int, end_ns: int) -> np.ndarray:
-        """Return the numbers of the readings that describe a range."""
+    def _readings_of(self, start_ns: int, end_ns: int) -> np.ndarray:
+        """Return the indices of the readings that describe a range; all of them if none does."""
         ends = self._fold.of("last", "last_ns")
         inside = np.flatnonzero((start_ns < ends) & (ends <= end_ns))
         # The first reading inside a span mostly describes the time before it.
@@ -251,7 +251,7 @@ class Pipeline:
         """
         if not self._readings:
             return False
-        chosen = self._chosen(start_ns, end_ns)
+        chosen = self._readings_of(start_ns, end_ns)
         # Some batches of the time before belong to any reading.
         if self._fold.of("sum", "batches")[chosen].sum() > (1 + A_QUARTER) * batches:
             return True
@@ -260,11 +260,12 @@ class Pipeline:
         return bool(inside.sum() < FOUR_FIFTHS * (last - since).sum())
 
 
-def _flags(text: str) -> frozenset[str]:
+def _split_flags(text: str) -> frozenset[str]:
+    """Return the flags of a comma-separated list."""
     return frozenset(flag.strip() for flag in text.split(",") if flag.strip())
 
 
-def _written(table: Mapping[str, np.ndarray]) -> list[_Node]:
+def _nodes_of_rows(table: Mapping[str, np.ndarray]) -> list[_Node]:
     """Return per row its stage, op and flags, with those that its consumers give it, and its nearest opener.
 
     An opener is an interleave or flat_map that opens the stage per element. Stages opened that way have no name of
@@ -276,8 +277,8 @@ def _written(table: Mapping[str, np.ndarray]) -> list[_Node]:
     nodes: list[_Node] = []
     for i, (stage, op, flags) in enumerate(written):
         behind = [written[row] for row in consumers(i)]
-        opener = next((above for above in behind if _OPENS.match(above[1])), None)
-        one_by_one = takewhile(lambda op: "Cache" not in op and not _OPENS.match(op), (op for _, op, _ in behind))
+        opener = next((above for above in behind if _OPENERS.match(above[1])), None)
+        one_by_one = takewhile(lambda op: "Cache" not in op and not _OPENERS.match(op), (op for _, op, _ in behind))
         flags += f",{CACHED}" * any("Cache" in op for _, op, _ in behind)
         flags += f",{FILTERED}" * any(op.endswith(_FILTER) for op in one_by_one)
         nodes.append((stage, op, flags, None if "(" in stage else opener))
@@ -300,7 +301,7 @@ def _consumers(table: Mapping[str, np.ndarray]) -> Callable[[int], Iterator[int]
     return consumers
 
 
-def _passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _shares_passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return per row the share of its work, and of its elements, that shuffles and repeats passed on.
 
     More than 1 as a shuffle's buffer runs empty, and behind a repeat: its input counts from 0 again in each pass, so
@@ -324,8 +325,8 @@ def _passed_on(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     return worked, gave
 
 
-def _elements(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return each row's processed elements: the input's for stages that also make batches."""
+def _input_elements(table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return int64[rows], the elements that each row processed; of stages that also make batches, their input's."""
     worked = np.maximum(table["elements"], 0).astype(np.int64)
     for i, op in enumerate(table["op"]):
         if str(op).startswith("MapAndBatch"):

@@ -37,7 +37,7 @@ MOST_VALIDATIONS = Count(1024, "validations whose batches are counted: what is u
 
 
 def _without_nulls(facts: object) -> dict[str, object]:
-    """Return the facts that are known; none if there are none."""
+    """Return the facts that are known; {} if there are none."""
     items = facts.items() if isinstance(facts, Mapping) else ()
     return {str(name): value for name, value in items if value is not None}
 
@@ -76,7 +76,7 @@ class Evidence(Top):
         A column that a table lacks counts as unknown.
         """
         samples = samples or {}
-        full = {name: _full(name, table) for name, table in tables.items()}
+        full = {name: _with_all_columns(name, table) for name, table in tables.items()}
         super().add(full, samples)
         if "steps" in full:
             self.accelerator.add(full["steps"])
@@ -103,13 +103,13 @@ class Evidence(Top):
                         last_by_number[int(number)] = int(time_ns)
 
 
-def _full(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+def _with_all_columns(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """Return a table with all columns of the schema, as arrays."""
     is_full = table.keys() >= TABLES[name].keys() and all(isinstance(column, np.ndarray) for column in table.values())
     return table if is_full else complete(name, table)
 
 
-def _nearest(places: np.ndarray, row: float, within: float) -> float:
+def _nearest_place(places: np.ndarray, row: float, within: float) -> float:
     """Return the place nearest to a row, if it is that near; else the row."""
     near = places[np.abs(places - row) <= within]
     return float(near[np.abs(near - row).argmin()]) if len(near) else row
@@ -180,22 +180,23 @@ class Run(Gauges):
 
     @property
     def over(self) -> bool:
-        """Return whether no step will follow: the training has ended, or its process is gone."""
+        """True if no step will follow: the training has ended, or its process is gone."""
         return self.ended or bool(self.facts.get("lost"))
 
     @property
     def other_program(self) -> bool:
-        """Return whether a trace shows neither batches nor gradients: no words of a training fit it."""
+        """True if a trace shows neither batches nor gradients: no words of a training fit it."""
         return self.source is not None and not (self.source["fetches"] or self.source["trains"])
 
     def rounded(self, value: float, places: int | None = None) -> float:
-        """Return a number for evidence: as measured if exact, else without digits of chance."""
+        """Round a number to the precision of its measurement: not at all if it is exact."""
         return value if self.source is not None else round(value, places)
 
     # -- time ----------------------------------------------------------------------------------
 
     @property
     def start_ns(self) -> int:
+        """Start of the training, ns since the epoch."""
         started = self.facts.get("started_ns")
         if started:
             return int(started)
@@ -203,6 +204,7 @@ class Run(Gauges):
 
     @functools.cached_property
     def end_ns(self) -> int:
+        """End of the run so far: the last row's, or later if known, ns since the epoch."""
         last = int(self.steps["end_ns"].max()) if len(self.steps) else self.start_ns
         last = max(last, self.phases.end_ns)
         last_known = self.now_ns or self.facts.get("ended_ns") or 0
@@ -333,11 +335,12 @@ class Run(Gauges):
         used = self.used_gpus
         if len(used) < 2 or not len(self.steps):
             return used
-        own_pct = {gpu: self._own_pct(gpu, *self.steps.extent_ns) for gpu in used}
+        own_pct = {gpu: self._own_utilization_pct(gpu, *self.steps.extent_ns) for gpu in used}
         any_at_work = any(pct is not None and pct >= NO_WORK_PCT.default for pct in own_pct.values())
         return [gpu for gpu, pct in own_pct.items() if not any_at_work or pct is None or pct >= NO_WORK_PCT.default]
 
-    def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
+    def _own_utilization_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
+        """Return the mean utilization of a GPU by this process; None if not sampled."""
         utilization = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
         of_others = self.gpu_mean(gpu, "utilization_other_pct", start_ns, end_ns)
         return None if utilization is None else utilization[0] - (of_others[0] if of_others else 0.0)
@@ -382,7 +385,7 @@ class Run(Gauges):
         row_ns = float(steps["duration_ns"][blocks].sum()) / max(1, int(steps["rows"][blocks].sum()))
         if end - first > 3 * size:  # a change near a pause is at the pause, as far as blocks show it
             seams = pauses.rows[pauses.inside(-1.0, steps.total_rows + 1.0, row_ns)]
-            first, end = (_nearest(seams, row, size) for row in (first, end))
+            first, end = (_nearest_place(seams, row, size) for row in (first, end))
         rows = [first, *pauses.rows[pauses.inside(first, end, row_ns)], end]
         ends = np.append(np.arange(len(steps)) * size, steps.total_rows)
         shares = np.diff(np.interp(rows, ends, lost))
@@ -473,10 +476,10 @@ class Run(Gauges):
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the idle share (0-1) of the GPUs at work in each of many ranges.
 
-        NaN where nothing was sampled.
-
         Returns:
-            The shares, shape `(n,)`, and the number of samples of one GPU they rest on.
+            The shares, float64[n], NaN where nothing was sampled, and the number of samples of one GPU
+            that they rest on.
+
         """
         idle: list[np.ndarray] = []
         samples = 0.0
@@ -487,8 +490,8 @@ class Run(Gauges):
             active, count = bins.over_each("utilization_pct", start_ns, end_ns)
             of_others = self.column(index, "utilization_other_pct")
             if of_others is not None:
-                theirs, _ = of_others.over_each("utilization_other_pct", start_ns, end_ns)
-                active = active - np.nan_to_num(theirs)
+                others_pct, _ = of_others.over_each("utilization_other_pct", start_ns, end_ns)
+                active = active - np.nan_to_num(others_pct)
             idle.append(1 - np.clip(active, 0, 100) / 100)
             samples = max(samples, float(count.sum()))
         if not idle:

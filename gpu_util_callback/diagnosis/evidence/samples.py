@@ -26,12 +26,12 @@ def sharpened(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tu
         room: the times between which the ends may move.
     """
     middle = (start_ns + end_ns) // 2
-    start = _change(steps, max(room[0], start_ns - late), min(middle, start_ns + late), 1)
-    end = _change(steps, max(middle, end_ns - late), min(room[1], end_ns + late), -1)
+    start = _pace_change(steps, max(room[0], start_ns - late), min(middle, start_ns + late), 1)
+    end = _pace_change(steps, max(middle, end_ns - late), min(room[1], end_ns + late), -1)
     return start or start_ns, end or end_ns
 
 
-def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | None:
+def _pace_change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | None:
     """Return where steps between two times get slower (`sign` 1) or faster (-1), or None."""
     a, b = (int(np.searchsorted(steps["start_ns"], edge)) for edge in (first_ns, last_ns))
     if b - a < 2 * AGAIN:
@@ -110,8 +110,8 @@ class Sampled:
         events = ((lost > 0) & (lost >= A_TENTH * self.length_ns)).astype(np.int64)
         series = Series(ones, self.length_ns, lost, lost, events, 1)
         # Neighbouring samples share the driver's mean: a change takes fewer samples than steps.
-        apart = float(np.median(self.length_ns))
-        rows = round(WINDOW_NS / max(1.0, apart))
+        period_ns = float(np.median(self.length_ns))
+        rows = round(WINDOW_NS / max(1.0, period_ns))
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
         stretches = []
         for first, end in find_spans(series, enter=enter, min_rows=3, smallest=smallest):
@@ -127,7 +127,7 @@ class Sampled:
             )
             mask = np.zeros(len(self), bool)
             mask[inside] = True
-            late = max(self.run.lag_ns(), round(2 * apart))
+            late = max(self.run.lag_ns(), round(2 * period_ns))
             edges = sharpened(self.run.steps, start, stop, late, room)
             spans.append((self.run.range_of(*edges), mask))
         return spans
@@ -146,10 +146,10 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     if len(at) < A_FEW:
         return None
     starts = bins.starts(at)
-    apart = starts[1:] - starts[:-1]
+    period_ns = starts[1:] - starts[:-1]
     every_bin = int(at[-1] - at[0]) == len(at) - 1
-    usual = bins.bin_ns if every_bin else int(np.median(apart))
-    length = np.minimum(np.append(apart, usual), 3 * usual)  # a longer gap was not measured
+    usual = bins.bin_ns if every_bin else int(np.median(period_ns))
+    length = np.minimum(np.append(period_ns, usual), 3 * usual)  # a longer gap was not measured
     return Sampled(run, gpu, bins, starts, length)
 
 
@@ -186,7 +186,7 @@ def shared_spans(
     if not losses_by_gpu:
         return []
     base = max((samples for samples, _ in losses_by_gpu.values()), key=len)
-    rates = np.stack([_rate(base.start_ns, samples, lost) for samples, lost in losses_by_gpu.values()])
+    rates = np.stack([_lost_share(base.start_ns, samples, lost) for samples, lost in losses_by_gpu.values()])
     lost = base.length_ns * rates.max(axis=0)
     stretches = []
     for where, mask in base.spans(lost, enter=enter, min_s=min_s):
@@ -205,8 +205,8 @@ def shared_spans(
     return stretches
 
 
-def _rate(times: np.ndarray, samples: Sampled, lost: np.ndarray) -> np.ndarray:
-    """Return the share lost at these times, 0 where it was not sampled then."""
+def _lost_share(times: np.ndarray, samples: Sampled, lost: np.ndarray) -> np.ndarray:
+    """Return the share (0-1) of each of these times that was lost; 0 where the GPU was not sampled."""
     at = np.searchsorted(samples.start_ns, times, side="right") - 1
     last_sample = np.maximum(at, 0)
     fresh = (at >= 0) & (times < samples.start_ns[last_sample] + samples.length_ns[last_sample])
@@ -291,7 +291,7 @@ def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
     if inside.sum() < ENOUGH:
         return None
     base = float(used.low[inside].min())
-    points = _peaks(run, gpu, memory.peak)
+    points = _peak_of_sizes(run, gpu, memory.peak)
     if not points or memory.peak < WHOLE * base:
         return None
     sizes = np.array([0, *points], float)
@@ -307,8 +307,8 @@ def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
     return BatchMemory(float(slope), room) if room > 0 else None
 
 
-def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
-    """Return the peak of each size of batches that was the largest so far."""
+def _peak_of_sizes(run: Run, gpu: int, highest: float) -> dict[int, float]:
+    """Return batch size -> the allocator's peak in bytes while that size was the largest so far."""
     of_shape = {int(shape): size for shape, size in run.memory_facts.get("batch_sizes", {}).items()}
     peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
     sizes_in_order = sorted(
@@ -323,10 +323,9 @@ def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
         if not larger or size > larger[-1][1]:
             larger.append((first, size))
     peak_of_size: dict[int, float] = {}
-    ends, high = peaks.end_ns, peaks.high
     for number, (_, size) in enumerate(larger):
         end = larger[number + 1][0] if number + 1 < len(larger) else None
-        before = high if end is None else high[ends < end]
+        before = peaks.high if end is None else peaks.high[peaks.end_ns < end]
         if len(before):
             peak_of_size[size] = float(before.max())
     return peak_of_size

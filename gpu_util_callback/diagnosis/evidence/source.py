@@ -158,7 +158,7 @@ class Traced:
     def facts(self, steps: int) -> list[TracedFacts]:
         """Return the sums of each GPU, for a report of a run of so many steps."""
         return [
-            {"gpu": index, "sums": _facts(self.gpus[index]), "of_run": _facts(self._for_all(index, steps))}
+            {"gpu": index, "sums": _sums_facts(self.gpus[index]), "of_run": _sums_facts(self._for_all(index, steps))}
             for index in sorted(self._folds)
         ]
 
@@ -184,10 +184,11 @@ class Traced:
         return self._for_all(index, steps) if index in self._folds else None
 
     def _for_all(self, index: int, steps: int) -> TracedGpu:
+        """Return the sums of a GPU's windows, each weighted by the steps that it represents."""
         windows = self.of(index)
         rows = np.diff(windows.edges(0, max(1, steps)))
-        often = rows / windows["steps"] if len(windows) > 1 and rows.any() else 1
-        return windows.total(often)
+        represented = rows / windows["steps"] if len(windows) > 1 and rows.any() else 1
+        return windows.total(represented)
 
     def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
         """Add new rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
@@ -196,11 +197,11 @@ class Traced:
         self._gpus = {}
         self._windows.clear()
         for index in np.unique(table["gpu"]).tolist():
-            mine = table["gpu"] == index
-            step = table["step"][mine]
-            summed = [np.ones_like(step), *(np.maximum(table[name][mine], 0) for name in _SUMS[1:])]
+            of_gpu = table["gpu"] == index
+            step = table["step"][of_gpu]
+            summed = [np.ones_like(step), *(np.maximum(table[name][of_gpu], 0) for name in _SUMS[1:])]
             self._folds.setdefault(index, Fold(MAX_WINDOWS)).add(
-                np.maximum(table["window"][mine], 0),
+                np.maximum(table["window"][of_gpu], 0),
                 first=(("first_step",), step[np.newaxis]),
                 last=(("end_step",), step[np.newaxis] + 1),
                 sum=(_SUMS, np.stack(summed)),
@@ -217,5 +218,6 @@ class Traced:
             kernel.total_ns += max(0, int(table["total_ns"][i]))
 
 
-def _facts(gpu: TracedGpu) -> TracedSums:
+def _sums_facts(gpu: TracedGpu) -> TracedSums:
+    """Return a GPU's sums as a report has them."""
     return cast(TracedSums, asdict(gpu))

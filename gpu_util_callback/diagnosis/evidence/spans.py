@@ -62,11 +62,11 @@ class Range:
         pauses_ns = [after.start_ns - before.end_ns for before, after in pairwise(self.parts)]
         longest = sorted(range(len(pauses_ns)), key=lambda place: -pauses_ns[place])[: most - 1]
         edges = [0, *(place + 1 for place in sorted(longest)), len(self.parts)]
-        return [_joining(self.parts[first:end]) for first, end in pairwise(edges)]
+        return [_join_parts(self.parts[first:end]) for first, end in pairwise(edges)]
 
 
-def _joining(parts: tuple[Range, ...]) -> Range:
-    """Return the range over consecutive parts."""
+def _join_parts(parts: tuple[Range, ...]) -> Range:
+    """Return one range over consecutive parts."""
     first, last, share = parts[0], parts[-1], sum(part.share for part in parts)
     extent = first.start_step, last.end_step, first.start_ns, last.end_ns
     return Range(*extent, parts if len(parts) > 1 else (), share)
@@ -121,25 +121,26 @@ def find_spans(
     finest = window = max(1, smallest // series.step_rows)
     while True:
         last = window >= blocks
-        for first, end in _at_scale(series, covered, min(window, blocks), enter, min_rows):
+        for first, end in _spans_at(series, covered, min(window, blocks), enter, min_rows):
             covered[first:end] = True
         if last:
             break
         window *= NEXT_WINDOW
-    coarse = bounded(_joined(series, list(_runs(covered)), enter, finest))
-    return [_refined(series, first, end) for first, end in coarse]
+    coarse = bounded(_join_spans(series, list(_runs(covered)), enter, finest))
+    return [_in_rows(series, first, end) for first, end in coarse]
 
 
-def _at_scale(
+def _spans_at(
     series: Series, covered: np.ndarray, window: int, enter: float, min_rows: int
 ) -> Iterator[tuple[int, int]]:
-    open_ = ~covered  # exclude what a finer window explained
-    lost, total = np.where(open_, series.lost, 0), np.where(open_, series.total, 0)
-    within, of = _windowed(lost, window), _windowed(total, window)
-    if not ((within >= enter * of) & open_).any():
+    """Yield the spans (first, end) of blocks that a window of this width shows, outside the covered ones."""
+    is_open = ~covered  # exclude what a finer window explained
+    lost, total = np.where(is_open, series.lost, 0), np.where(is_open, series.total, 0)
+    window_lost, window_total = _window_sums(lost, window), _window_sums(total, window)
+    if not ((window_lost >= enter * window_total) & is_open).any():
         return  # without the largest single loss the share is smaller still
-    rows, top, events = (np.where(open_, values, 0) for values in (series.rows, series.top, series.events))
-    positive = (_share(within, of, _highest(top, window)) >= enter) & open_
+    rows, top, events = (np.where(is_open, values, 0) for values in (series.rows, series.top, series.events))
+    positive = (_share_without_top(window_lost, window_total, _window_maxima(top, window)) >= enter) & is_open
     if not positive.any():
         return
     score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
@@ -147,24 +148,24 @@ def _at_scale(
     for first, end in _runs(positive):
         start, before = merged[-1] if merged else (0, 0)
         near = merged and first - before <= 2 * window
-        if near and score[end] > score[start] and open_[before:first].all():
+        if near and score[end] > score[start] and is_open[before:first].all():
             merged[-1] = start, end
         else:
             merged.append((first, end))
     if len(merged) > MANY:
         remaining = Series(rows, total, lost, top, events, series.step_rows)
-        merged = _joined(remaining, merged, enter, window)
+        merged = _join_spans(remaining, merged, enter, window)
     for first, end in merged:
-        first, end = _settled(lost, total, first, end, window)
+        first, end = _shrunk(lost, total, first, end, window)
         if end <= first or rows[first:end].sum() < min_rows:
             continue
-        if events[first:end].sum() < MIN_EVENTS and not _steady(series, first, end):
+        if events[first:end].sum() < MIN_EVENTS and not _is_steady(series, first, end):
             continue
-        if _share(lost[first:end].sum(), total[first:end].sum(), top[first:end].max()) >= enter:
+        if _share_without_top(lost[first:end].sum(), total[first:end].sum(), top[first:end].max()) >= enter:
             yield first, end
 
 
-class _Sums:
+class _RangeSums:
     """Sums over many ranges of blocks; half-open, none of them empty."""
 
     def __init__(self, series: Series):
@@ -175,38 +176,45 @@ class _Sums:
         self._largest, self._top = np.append(series.lost, 0), np.append(series.top, 0)
 
     def level(self, at: np.ndarray) -> np.ndarray:
-        """Return the share lost without the largest single loss."""
-        return self._share(at, self.top(at))
+        """Return the share (0-1) lost in each range, without its largest single loss."""
+        return self._share_without_top(at, self.top(at))
 
     def top(self, at: np.ndarray) -> np.ndarray:
-        return _most(self._top, at)
+        """Return the largest single loss in each range."""
+        return _largest_in(self._top, at)
 
-    def goes_on(self, at: np.ndarray, level: np.ndarray, top: np.ndarray) -> np.ndarray:
-        """Return whether the neighbouring loss continues at a lower level inside these ranges.
+    def continues(self, at: np.ndarray, level: np.ndarray, top: np.ndarray) -> np.ndarray:
+        """Return per range whether the neighbouring loss continues in it at a lower level.
 
         A loss far larger than any of the neighbours is an outlier: without it there must be many.
+
+        Args:
+            at: int64[n, 2], the ranges.
+            level, top: of the neighbours, as `level` and `top` return them.
+
         """
         first, end = at.T
         lost, some = self._lost[end] - self._lost[first], self._some[end] - self._some[first]
-        even = (some >= THREE_QUARTERS * (end - first)) & (2 * _most(self._largest, at) <= lost)
+        even = (some >= THREE_QUARTERS * (end - first)) & (2 * _largest_in(self._largest, at) <= lost)
         recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even
         alike = self.top(at) <= DOUBLE * top
-        share = self._share(at, np.where(alike, 0, self.top(at)))
+        share = self._share_without_top(at, np.where(alike, 0, self.top(at)))
         return (share >= MOSTLY * level) & (alike | recurs)
 
-    def _share(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
+    def _share_without_top(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
+        """Return the share (0-1) lost without the largest single loss."""
         first, end = at.T
-        return _share(self._lost[end] - self._lost[first], self._total[end] - self._total[first], top)
+        return _share_without_top(self._lost[end] - self._lost[first], self._total[end] - self._total[first], top)
 
 
-def _most(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _largest_in(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the largest value in each range; `values` has one more than there are blocks."""
     return np.maximum.reduceat(values, at.ravel())[::2]
 
 
-def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: int) -> list[tuple[int, int]]:
+def _join_spans(series: Series, spans: list[tuple[int, int]], enter: float, finest: int) -> list[tuple[int, int]]:
     """Join spans between which the loss continues near the threshold."""
-    sums, count = _Sums(series), 0
+    sums, count = _RangeSums(series), 0
     at = np.array(spans, np.int64).reshape(-1, 2)
     while 1 < len(at) != count:
         count, gap = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
@@ -215,7 +223,7 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
         by_chance = short & (MOSTLY * level < enter)
         # Chains of neighbours between which it goes on: each becomes one span, stays, or is
         # dropped.
-        cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))
+        cuts = np.flatnonzero(~(by_chance | sums.continues(gap, level, top)))
         begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
         whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
         is_one_span = (begin == last) | (sums.level(whole) >= enter)
@@ -229,30 +237,29 @@ def _joined(series: Series, spans: list[tuple[int, int]], enter: float, finest: 
         span = at[[row]]
         outside = np.array([[0, span[0, 0]] if row == 0 else [span[0, 1], edge]])
         whole = np.array([[min(edge, span[0, 0]), max(edge, span[0, 1])]])
-        if outside[0, 0] < outside[0, 1] and (
-            sums.goes_on(outside, sums.level(span), sums.top(span)) and sums.level(whole) >= enter
-        ):
+        is_lower = outside[0, 0] < outside[0, 1] and sums.continues(outside, sums.level(span), sums.top(span))
+        if is_lower and sums.level(whole) >= enter:
             at[row] = whole
     return [(first, end) for first, end in at.tolist()]
 
 
-def _steady(series: Series, first: int, end: int) -> bool:
-    """Return whether the loss is spread over the blocks: small in each step, but in all of them."""
+def _is_steady(series: Series, first: int, end: int) -> bool:
+    """Return True if the loss is small in each step, but in all of them."""
     lost = series.lost[first:end]
     return bool(np.count_nonzero(lost) >= THREE_QUARTERS * len(lost) and lost.max() * 2 <= lost.sum())
 
 
-def _settled(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
+def _shrunk(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
     """Shrink the window until its loss no longer lies in one half."""
     while end > first:
-        trimmed = _trimmed(lost, total, first, end, window)
+        trimmed = _best_ends(lost, total, first, end, window)
         if trimmed == (first, end) or trimmed[1] - trimmed[0] >= end - first:
             return trimmed
         first, end = trimmed
     return first, end
 
 
-def _trimmed(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
+def _best_ends(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
     """Move both ends to where lost and not lost are separated best.
 
     Between a level m and nothing the best threshold is m/2: before the start the running sum of
@@ -272,8 +279,8 @@ def _trimmed(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: 
     return start, stop
 
 
-def _refined(series: Series, first: int, end: int) -> tuple[float, float]:
-    """Return the span in rows: the outermost blocks contribute rows in proportion to their loss."""
+def _in_rows(series: Series, first: int, end: int) -> tuple[float, float]:
+    """Return the span in rows, its outermost blocks counting in proportion to their loss."""
     rows, lost = series.rows, series.lost
     before = np.concatenate([[0], np.cumsum(rows)])
     inner = slice(first + 1, end - 1) if end - first > 2 else slice(first, end)
@@ -311,11 +318,12 @@ def bounded(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield each run of True of a mask as (first, end), half-open."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
-def _share(lost: np.ndarray, total: np.ndarray, top: np.ndarray) -> np.ndarray:
+def _share_without_top(lost: np.ndarray, total: np.ndarray, top: np.ndarray) -> np.ndarray:
     """Return the share lost without the largest single loss."""
     return np.maximum(lost - top, 0) / np.maximum(total - top, 1)
 
@@ -332,15 +340,15 @@ def _centred(ahead: np.ndarray, window: int) -> np.ndarray:
     return whole
 
 
-def _windowed(values: np.ndarray, window: int) -> np.ndarray:
+def _window_sums(values: np.ndarray, window: int) -> np.ndarray:
     """Return sums over a centred window, at most as wide as there are values."""
     sums = np.zeros(len(values) + 1, values.dtype)
     np.cumsum(values, out=sums[1:])
     return _centred(sums[window:] - sums[:-window], window)
 
 
-def _highest(values: np.ndarray, window: int) -> np.ndarray:
-    """Return maxima over the same windows, by doubling."""
+def _window_maxima(values: np.ndarray, window: int) -> np.ndarray:
+    """Return maxima over the windows of `_window_sums`, by doubling."""
     reach, level = 1, values
     while reach * 2 <= window:
         level = np.maximum(level[: len(level) - reach], level[reach:])

@@ -25,7 +25,7 @@ def intervals(occurrences: Occurrences) -> list[tuple[int, int]]:
     return list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(), strict=True))
 
 
-def owned(run: Run, occurrences: Occurrences) -> Range:
+def stalled_range(run: Run, occurrences: Occurrences) -> Range:
     """Return the range from the work before the first stall to the end of the last stall's epoch.
 
     A validation belongs to the epoch before it, so that stalls at the end of every epoch cover the
@@ -111,10 +111,12 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     length = sum(end - start for start, end in stalls)
     coarse = 2 * run.resolution_ns() > length / len(stalls) + run.lag_ns()
     if coarse or occurrences.joined:
-        return _shared_out(run, took, where)
-    beside, between = _around(stalls, where.start_ns, run.end_ns, run.lag_ns())
-    between = _without(between, _compiling(run))  # the GPU idles then: not training either
-    during, training = _idle(run, beside), _idle(run, between)
+        return _lost_of_all(run, took, where)
+    beside, between = _split_times(stalls, where.start_ns, run.end_ns, run.lag_ns())
+    compilations = [interval for rows in run.phases.of("compilation").values() for interval in intervals(rows)]
+    longest = sorted(compilations, key=lambda span: span[0] - span[1])[:MOST_COMPILATIONS]
+    between = _cut_out(between, longest)  # the GPU idles while a function compiles: not training either
+    during, training = _idle_samples(run, beside), _idle_samples(run, between)
     if during is None or during.samples < A_FEW or 2 * during.known_ns < during.length_ns:
         return took, None
     if training is not None and 10 * training.known_ns >= where.length_ns:
@@ -126,7 +128,7 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     return round(took * share), round(100 * (1 - share), 1)
 
 
-def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
+def _lost_of_all(run: Run, took: int, where: Range) -> tuple[int, float | None]:
     """Return `lost_in` for a run so long that its stalls or samples are not kept separately.
 
     The GPU's idle time is distributed over all the time in which training stood still.
@@ -140,8 +142,8 @@ def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
     return round(took * share), round(100 * (1 - share), 1)
 
 
-def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int) -> tuple[list, list]:
-    """Return the times at which samples show the stalls, merged, and the times between them."""
+def _split_times(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int) -> tuple[list, list]:
+    """Return the (start, end) times at which samples show the stalls, merged, and the times between them."""
     apart = [after[0] - before[1] for before, after in pairwise(stalls)]
     # If stalls follow closely, half the time between them is left to observe training by itself.
     lag = min(lag, max(0, int(np.median(apart)) // 2)) if apart else lag
@@ -159,13 +161,8 @@ def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int)
     return beside, [piece for piece in between if piece[1] > piece[0]]
 
 
-def _compiling(run: Run) -> list[tuple[int, int]]:
-    """Return the times of the longest compilations."""
-    spans = [interval for rows in run.phases.of("compilation").values() for interval in intervals(rows)]
-    return sorted(spans, key=lambda span: span[0] - span[1])[:MOST_COMPILATIONS]
-
-
-def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _cut_out(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return (start, end) pieces without the parts that lie in the cuts."""
     for first, last in cuts:
         parts = [part for start, end in pieces for part in ((start, min(end, first)), (max(start, last), end))]
         pieces = [(start, end) for start, end in parts if end > start]
@@ -173,7 +170,7 @@ def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list
 
 
 @dataclass(slots=True)
-class _Seen:
+class _IdleSamples:
     """Samples of the GPUs over several stretches."""
 
     length_ns: int
@@ -182,7 +179,8 @@ class _Seen:
     samples: float
 
 
-def _idle(run: Run, pieces: list[tuple[int, int]]) -> _Seen | None:
+def _idle_samples(run: Run, pieces: list[tuple[int, int]]) -> _IdleSamples | None:
+    """Return the GPUs' idle time over these (start, end) pieces; None if nothing was sampled."""
     at = np.array(pieces, np.int64).reshape(-1, 2)
     share, samples = run.idle_each(at[:, 0], at[:, 1])
     length = at[:, 1] - at[:, 0]
@@ -190,7 +188,7 @@ def _idle(run: Run, pieces: list[tuple[int, int]]) -> _Seen | None:
     if not is_measured.any():
         return None
     idle = float((length * np.nan_to_num(share)).sum())
-    return _Seen(int(length.sum()), int(length[is_measured].sum()), idle, samples)
+    return _IdleSamples(int(length.sum()), int(length[is_measured].sum()), idle, samples)
 
 
 def times(occurrences: Occurrences, share: str, pct: float) -> dict[str, object]:

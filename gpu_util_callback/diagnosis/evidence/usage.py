@@ -10,7 +10,7 @@ from gpu_util_callback.recording.fold import Fold
 from gpu_util_callback.recording.manifest_facts import AcceleratorUseFacts, EpochUse
 
 # Rows outside steps that belong to an epoch's training: the last results, the exhausted input.
-_TRAINING = (("gap", "step"), ("gap", "input_wait"), ("input_setup", "input_wait"))
+_ROWS_OF_TRAINING = (("gap", "step"), ("gap", "input_wait"), ("input_setup", "input_wait"))
 
 
 @dataclass(eq=False)
@@ -68,17 +68,17 @@ class AcceleratorUse:
             return None
         epochs = phases.of("epoch").get("")
         ends = np.sort(epochs["end_ns"]) if epochs is not None else np.zeros(0, np.int64)
-        outside = [(account == "step", phases.of(kind, account=account).get("")) for kind, account in _TRAINING]
+        outside = [(account == "step", phases.of(kind, account=account).get("")) for kind, account in _ROWS_OF_TRAINING]
         of_epoch = np.searchsorted(ends, self._fold.of("first", "start_ns"), side="right")
         epochs_measured: list[EpochUse] = []
         for epoch in np.unique(of_epoch).tolist():
-            mine = of_epoch == epoch
-            steps = int(rows[mine].sum())
+            in_epoch = of_epoch == epoch
+            steps = int(rows[in_epoch].sum())
             if steps == 1:  # by definition the first, in which all starts up, is left out
                 continue
             # From the end of the first step to that of the last one: what was computed by then.
-            (begin, *_), (before, *_) = self._fold.matrix("first", ("end_ns", "computed_ns"))[:, mine].tolist()
-            end, computed = self._fold.matrix("last", ("end_ns", "computed_ns"))[:, mine].max(axis=1).tolist()
+            (begin, *_), (before, *_) = self._fold.matrix("first", ("end_ns", "computed_ns"))[:, in_epoch].tolist()
+            end, computed = self._fold.matrix("last", ("end_ns", "computed_ns"))[:, in_epoch].max(axis=1).tolist()
             until = int(ends[epoch]) if epoch < len(ends) else None
             pct = _utilization(begin, end, computed - before, outside, until)
             if pct is not None:

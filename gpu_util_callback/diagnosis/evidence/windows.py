@@ -73,11 +73,12 @@ def traced_gpus(run: Run) -> list[int]:
     return [index for index, share in busy.items() if share > 0 and share >= A_TWENTIETH * most]
 
 
-def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
-    """Return the largest share of the steps in which no kernel can have run, 0-1.
+def _most_idle(run: Run, index: int, where: Range | None) -> float:
+    """Return the largest share (0-1) of the steps in which no kernel can have run.
 
     SMs are active only while kernels run: if GPM counted more than a window left room for, the
     profiler itself made the difference (its cost per kernel, or kernels of CUDA graphs it missed).
+
     """
     extent_ns = run.steps.extent_ns if where is None else where.extent_ns
     sm_active = run.gpu_mean(index, "sm_active_pct", *extent_ns)
@@ -98,17 +99,17 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     if not gpus:
         return None
     if run.source is not None:
-        return _measured(run, run.source, gpus, categories)
+        return _share_of_trace(run, run.source, gpus, categories)
     pct = lost = per_step = 0.0
     count = most = traced_steps = kernels = busy_ns = 0
     for index in gpus:
         windows = _windows_of(run, index, where)
         if not len(windows):
             continue
-        rows, spent_ns, working_ns = _stood_for(run, index, where)
+        rows, spent_ns, working_ns = _represented(run, index, where)
         traced, spent = np.maximum(windows["duration_ns"], 1), windows.spent_ns(*categories)
         share = float(np.average(spent / traced, weights=spent_ns))
-        at_most = 1.0 if "collective" in categories else _idle_at_most(run, index, where)
+        at_most = 1.0 if "collective" in categories else _most_idle(run, index, where)
         capped = min(1.0, at_most / share) if share > 0 else 1.0
         at_work = np.maximum(traced - windows["idle_input_ns"], 1)
         pct += 100 * share * capped
@@ -133,7 +134,7 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     )
 
 
-def _measured(run: Run, source: SourceFacts, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
+def _share_of_trace(run: Run, source: SourceFacts, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
     """Return the categories' share of a run of which every step was traced."""
     sums = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
     steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
@@ -165,13 +166,13 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
     if run.source is not None:
         whole = share_of(run, *categories)
         return [whole] if whole is not None and whole.pct >= limit_pct else []
-    highest = max((_pct(run, index, *categories).max() for index in traced_gpus(run)), default=0)
+    highest = max((_pct_of_windows(run, index, *categories).max() for index in traced_gpus(run)), default=0)
     whole = share_of(run, *categories) if highest >= limit_pct else None
     if whole is None:
         return []
-    parts = _parts(run, limit_pct, *categories)
+    parts = _stretches_above(run, limit_pct, *categories)
     if not parts:
-        is_over = whole.pct >= limit_pct and not _alone(run, MOSTLY * limit_pct, *categories)
+        is_over = whole.pct >= limit_pct and not _is_single(run, MOSTLY * limit_pct, *categories)
         return [whole] if is_over else []
     shares = []
     for where in parts:
@@ -183,11 +184,11 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
     return shares
 
 
-def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
-    """Return the stretches of windows above the limit; none if it is one state all along."""
+def _stretches_above(run: Run, limit_pct: float, *categories: str) -> list[Range]:
+    """Return the ranges of windows above the limit; none if all windows are in one state."""
     gpu = max(traced_gpus(run), key=lambda index: len(run.traced.of(index)))
     windows = run.traced.of(gpu)
-    pct = _pct(run, gpu, *categories)
+    pct = _pct_of_windows(run, gpu, *categories)
     above = False
     runs: list[list] = []  # [above, first, end] of windows in one state
     for at, value in enumerate(pct):
@@ -207,49 +208,51 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
     if len({state for state, _, _ in joined}) < 2:
         return []
     edges = windows.edges(run.first_step, run.end_step)
-    return [_range(run, edges[first], edges[end]) for state, first, end in joined if state]
+    return [_range_between(run, edges[first], edges[end]) for state, first, end in joined if state]
 
 
-def _alone(run: Run, pct: float, *categories: str) -> bool:
-    """Return whether only one of several windows shows it: that says nothing about the run."""
-    each = [_pct(run, index, *categories) for index in traced_gpus(run)]
+def _is_single(run: Run, pct: float, *categories: str) -> bool:
+    """Return True if one of several windows alone shows it: that says nothing about the run."""
+    each = [_pct_of_windows(run, index, *categories) for index in traced_gpus(run)]
     return all(len(percents) >= 2 * IN_A_ROW and (percents >= pct).sum() < IN_A_ROW for percents in each)
 
 
-def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
-    """Return the categories' share of the steps in each window."""
+def _pct_of_windows(run: Run, index: int, *categories: str) -> np.ndarray:
+    """Return the categories' share of the steps in each window, %."""
     windows = run.traced.of(index)
     return 100 * windows.spent_ns(*categories) / np.maximum(windows["duration_ns"], 1)
 
 
 @cached
 def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
+    """Return the windows of a GPU in a range, None = of the run."""
     windows = run.traced.of(index)
     return windows if where is None else windows.inside(where.start_step, where.end_step)
 
 
 @cached
-def _stood_for(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what each window represents: rows, their time in ns, and that without waits etc."""
+def _represented(run: Run, index: int, where: Range | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return float64[windows] three times: rows each represents, their ns, and their ns without waits and compiling."""
     windows = _windows_of(run, index, where)
     first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
     edges = windows.edges(first, end)
-    at, *grown = _grown(run)
+    at, *grown = _cumulated(run)
     rows, spent, working = (np.diff(np.interp(edges, at, sums)) for sums in grown)
     # Windows that share a step, or lie outside the rows known by now, still count a little.
     return np.maximum(rows, 1e-9), np.maximum(spent, 1e-9), np.maximum(working, 0)
 
 
 @cached
-def _grown(run: Run) -> list[np.ndarray]:
-    """Return steps, and cumulated before each: rows, their time, and that without waits."""
+def _cumulated(run: Run) -> list[np.ndarray]:
+    """Return steps, and cumulated before each: rows, ns, and ns without waits and compiling."""
     steps = run.steps
     columns = steps["rows"], steps["duration_ns"], steps["duration_ns"] - steps.explained_ns
     sums = [np.concatenate([[0], np.cumsum(column)]) for column in columns]
     return [np.append(steps["first_step"], run.end_step), *sums]
 
 
-def _range(run: Run, first: float, end: float) -> Range:
+def _range_between(run: Run, first: float, end: float) -> Range:
+    """Return the range of the steps [first, end), its times interpolated between blocks."""
     steps = run.steps
     at = np.append(steps["first_step"], run.end_step)
     times = np.append(steps["start_ns"], steps["end_ns"].max()) - steps["start_ns"][0]
@@ -301,9 +304,9 @@ def copying_pct(run: Run, gpu: int) -> float | None:
     if gpu in traced_gpus(run) and len(windows := _windows_of(run, gpu, None)):
         # Not the category of copies: the time in which one is made ready belongs to it, and NVML counts that as idle.
         alone_ns = np.maximum(windows["any_busy_ns"] - windows["kernel_busy_ns"], 0)
-        _, spent_ns, _ = _stood_for(run, gpu, None)
+        _, spent_ns, _ = _represented(run, gpu, None)
         alone = float(np.average(alone_ns / np.maximum(windows["duration_ns"], 1), weights=spent_ns))
-        return 100 * min(alone, _idle_at_most(run, gpu, None))
+        return 100 * min(alone, _most_idle(run, gpu, None))
     facts = run.gpu(gpu)
     generation, width = (
         run.highest(gpu, f"pcie_{name}") or facts.get(f"pcie_{name}_max") or np.nan for name in ("generation", "width")

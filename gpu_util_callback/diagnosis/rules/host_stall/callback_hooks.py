@@ -5,7 +5,7 @@ from dataclasses import replace
 from gpu_util_callback.diagnosis.advice import callbacks
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
-from gpu_util_callback.diagnosis.evidence.stalls import lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.stalls import lost_in, stalled_range, times, usual_ns
 from gpu_util_callback.diagnosis.rule import Evidence, Findings, in_many_steps
 from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
 from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, MOSTLY, Limits, chosen
@@ -20,7 +20,7 @@ def find_epoch_hooks(run: Run, limits: Limits) -> Findings:
     for kind, name, calls in named:
         if calls.count < limits["min_occurrences"]:
             continue
-        where = owned(run, calls)
+        where = stalled_range(run, calls)
         span_ns = max(1, run.present_in(where))
         if 100 * usual_ns(calls["self_ns"]) < limits["callback_pct"] * span_ns:
             continue

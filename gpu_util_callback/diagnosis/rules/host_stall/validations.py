@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.advice import host
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.stalls import lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.stalls import lost_in, stalled_range, times, usual_ns
 from gpu_util_callback.diagnosis.rule import Findings
 from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
 from gpu_util_callback.diagnosis.rules.input_bound import ends_of_short_epochs
@@ -23,7 +23,7 @@ def find_validations(run: Run, limits: Limits) -> Findings:
     for validations in run.phases.of(kind, account=kind).values():
         if validations.count < 2 and not run.ended:
             continue  # the first one traces and fills; wait for another
-        where = owned(run, validations)
+        where = stalled_range(run, validations)
         took = validations.self_ns
         span_ns = max(1, run.present_in(where))
         # Compiling the test function happens once, however long the run gets.
