@@ -38,9 +38,9 @@ async function get(path: string, query: Record<string, string>, signal?: AbortSi
 
 async function ask<T>(route: Route, query: Record<string, string> = {}): Promise<T> {
   if (!offline) return (await (await get(`./${route}`, query)).json()) as T;
-  const found = offline.reply(route, query);
-  if (found === undefined) throw new Error(`This report does not hold that ${route === 'window' ? 'profiler window' : 'recording'}.`);
-  return found as T;
+  const reply = offline.reply(route, query);
+  if (reply === undefined) throw new Error(`This report does not hold that ${route === 'window' ? 'profiler window' : 'recording'}.`);
+  return reply as T;
 }
 
 export const fetchRuns = (): Promise<RunsReply> => ask('runs');

@@ -38,8 +38,8 @@ class OfflineSource {
   /** What the server says at a route; undefined where this page does not hold it. */
   reply(route: Route, { id = '', window = '' }: { id?: string; window?: string }): unknown {
     const { runs, total = null, recordings } = this.data;
-    const one = Object.hasOwn(recordings, id) ? recordings[id] : undefined;
-    return { runs, total, recording: one?.reply, job: one?.job, window: one?.windows?.[window] ?? undefined }[route];
+    const entry = Object.hasOwn(recordings, id) ? recordings[id] : undefined;
+    return { runs, total, recording: entry?.reply, job: entry?.job, window: entry?.windows?.[window] ?? undefined }[route];
   }
 
   async tiles(request: TileRequest): Promise<TileBlock> {

@@ -191,7 +191,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
       if (collapsed) continue;
     }
     const alike = new Map<string, typeof shown>();
-    for (const one of shown) alike.set(one.lane.id, [...(alike.get(one.lane.id) ?? []), one]);
+    for (const shownLane of shown) alike.set(shownLane.lane.id, [...(alike.get(shownLane.lane.id) ?? []), shownLane]);
     for (const same of alike.values())
       for (const { source, lane } of same) addLane(source, lane, false, [many && source.label, source.front].filter(Boolean).join(' · '));
   }

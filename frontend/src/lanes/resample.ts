@@ -188,13 +188,13 @@ export function robustTop(points: Points, values: (i: number) => number, share: 
     }
     return top;
   }
-  const found = new Float32Array(points.n);
+  const finite = new Float32Array(points.n);
   for (let i = 0; i < points.n; i++) {
     const value = values(i);
-    if (Number.isFinite(value)) found[n++] = value;
+    if (Number.isFinite(value)) finite[n++] = value;
   }
   if (n === 0) return top;
-  const sorted = found.subarray(0, n).sort();
+  const sorted = finite.subarray(0, n).sort();
   // A run's first steps are few and the first of them is slow: one outlier at least, but none among a handful.
   const outliers = n < HANDFUL ? 0 : Math.max(1, Math.floor(n * share));
   return sorted[n - 1 - outliers] as number;

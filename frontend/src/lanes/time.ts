@@ -135,14 +135,14 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
   const y = (share: number): number => rect.y + rect.height * (1 - Math.min(1, share));
   /** Ranges [from, to) of neighbouring columns in which the part between two edges is at least 0.05 % high: most parts are nowhere to be drawn. */
   const stretches = (low?: Float32Array, high?: Float32Array): [number, number][] => {
-    const found: [number, number][] = [];
+    const ranges: [number, number][] = [];
     for (let i = 0; i < columns.n; i++) {
       if (!columns.known[i] || (low && high && high[i]! - low[i]! < 5e-4)) continue;
-      const last = found[found.length - 1];
+      const last = ranges[ranges.length - 1];
       if (last && last[1] === i && (columns.x0[i] as number) - (columns.x1[i - 1] as number) < 1) last[1] = i + 1;
-      else found.push([i, i + 1]);
+      else ranges.push([i, i + 1]);
     }
-    return found;
+    return ranges;
   };
   context.save();
   context.beginPath();
@@ -235,7 +235,7 @@ export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measur
     const left = Math.max(hole.x0, 0) + 1;
     const x = width > room ? left + (room - width) / 2 : Math.min(Math.max(hole.x - width / 2, left), left + room - width);
     const y = rect.y + rect.height * (1 - (hole.low + hole.high) / 2) - height / 2;
-    if (placed.some((one) => x < one.x + one.width + 2 && one.x < x + width + 2 && y < one.y + one.height && one.y < y + height)) continue;
+    if (placed.some((label) => x < label.x + label.width + 2 && label.x < x + width + 2 && y < label.y + label.height && label.y < y + height)) continue;
     placed.push({ hole, lines: words, x, y, width, height });
     if (placed.length === 40) break;
   }

@@ -58,7 +58,7 @@ export const hoursText = (value: number | null | undefined): string =>
   !known(value) ? UNKNOWN : value >= 9.95 ? `${value >= 99.5 ? count(Math.round(value)) : value.toFixed(1)} h` : value > 0 ? duration(3600 * value) : '0 s';
 
 /** 1, "step" -> "1 step"; 6400, "step" -> "6,400 steps". */
-export const plural = (value: number, one: string): string => `${count(value)} ${one}${value === 1 ? '' : 's'}`;
+export const plural = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
 
 /** "1st", "2nd", "3rd", "4th", "11th". */
 export function ordinal(value: number): string {

@@ -31,7 +31,7 @@ export function kernelsOfStep(reply: Pick<WindowReply, 'kernels' | 'step_kernels
   const { names = [], rows = [] } = reply.step_kernels ?? {};
   const own = rows.filter((row) => row[0] === step);
   if (own.length === 0) return null;
-  const known = new Map(reply.kernels.map((kernel) => [`${kernel.gpu} ${kernel.name}`, kernel]));
+  const runKernels = new Map(reply.kernels.map((kernel) => [`${kernel.gpu} ${kernel.name}`, kernel]));
   const blank: KernelReply = {
     gpu: 0, name: null, op: null, count: null, total_ns: null, min_ns: null, max_ns: null, occupancy_pct: null, registers: null, blocks: null,
     threads_per_block: null, tensor_core: null,
@@ -41,7 +41,7 @@ export function kernelsOfStep(reply: Pick<WindowReply, 'kernels' | 'step_kernels
   return kernelRows(
     own.map(([, gpu, at, count, total_ns, max_ns]) => {
       const name = names[at] ?? '';
-      return { ...(known.get(`${gpu} ${name}`) ?? blank), gpu, name, count, total_ns, max_ns };
+      return { ...(runKernels.get(`${gpu} ${name}`) ?? blank), gpu, name, count, total_ns, max_ns };
     }),
     totals,
   );

@@ -20,10 +20,10 @@ const throttled = (gpu: Gpu): number => Object.values(gpu.throttled_pct ?? {}).r
  * names them) and the rest, which are alike. Both in their own order.
  */
 export function split(gpus: readonly Gpu[], active: (gpu: Gpu) => number | null, named: ReadonlySet<string>): { odd: Gpu[]; alike: Gpu[] } {
-  const known = (values: (number | null | undefined)[]): number[] => values.filter((one): one is number => typeof one === 'number');
-  const away = (values: number[]): number => median(values.map((one) => Math.abs(one - median(values))));
-  const use = known(gpus.map(active));
-  const peaks = known(gpus.map((gpu) => gpu.memory_used_bytes?.max));
+  const numbersOf = (values: (number | null | undefined)[]): number[] => values.filter((value): value is number => typeof value === 'number');
+  const away = (values: number[]): number => median(values.map((value) => Math.abs(value - median(values))));
+  const use = numbersOf(gpus.map(active));
+  const peaks = numbersOf(gpus.map((gpu) => gpu.memory_used_bytes?.max));
   const slowed = gpus.map(throttled);
   const usual = {
     use: median(use), spread: Math.max(LEAST_PCT, 6 * away(use)), peak: median(peaks), slowed: median(slowed),

@@ -42,10 +42,10 @@ export function codeParts(text: string): { code: boolean; text: string }[] {
 /** Whole numbers in short: [0, 1, 3, 4, 5, 7] -> "0, 1, 3–5, 7". */
 export function ranges(numbers: readonly number[]): string {
   const runs: [number, number][] = [];
-  for (const one of [...new Set(numbers)].sort((a, b) => a - b)) {
+  for (const value of [...new Set(numbers)].sort((a, b) => a - b)) {
     const last = runs[runs.length - 1];
-    if (last && one === last[1] + 1) last[1] = one;
-    else runs.push([one, one]);
+    if (last && value === last[1] + 1) last[1] = value;
+    else runs.push([value, value]);
   }
   return runs.map(([first, last]) => (first === last ? `${first}` : last === first + 1 ? `${first}, ${last}` : `${first}–${last}`)).join(', ');
 }

@@ -105,7 +105,7 @@ export class App {
     this.state.set({
       id, idSaid: true, view: null, follow: false, measure: null, selected: null, window: null, touched: false, without: null, lit: null, recordingError: null, tilesError: null,
       // Workers of one job share what is known of it, but for the fit before.
-      job: job?.workers.some((one) => one.id === id) ? { ...job, since: null } : null,
+      job: job?.workers.some((worker) => worker.id === id) ? { ...job, since: null } : null,
       // One that is compared changes places with it.
       compare: compare.flatMap((other) => (other !== id ? other : (old ?? []))),
     });
@@ -233,8 +233,8 @@ export class App {
   get selection(): WordedFinding | null {
     const { selected } = this.state.get();
     for (const { list } of selected ? this.rows : []) {
-      const found = list.find(({ id }) => id === selected);
-      if (found) return found;
+      const selectedSpan = list.find(({ id }) => id === selected);
+      if (selectedSpan) return selectedSpan;
     }
     return null;
   }

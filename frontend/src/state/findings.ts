@@ -19,7 +19,7 @@ const allFindings = ({ spans, findings }: Pick<WordedReport, 'spans' | 'findings
 
 /** The server's rows of findings, in its order: that of the verdict. */
 function grouped(rows: readonly FindingRow[], findings: readonly WordedFinding[]): Group[] {
-  const byId = new Map(findings.map((one) => [one.id, one]));
+  const byId = new Map(findings.map((finding) => [finding.id, finding]));
   return rows.flatMap((row) => {
     const [first, list] = [byId.get(row.first), row.ids.flatMap((id) => byId.get(id) ?? [])];
     return first ? [{ first, list, lost: row.lost_s, remedies: row.remedies }] : [];
@@ -39,10 +39,10 @@ export function rowsOf(report: Pick<WordedReport, 'spans' | 'findings' | 'rows'>
 
 /** Where a finding stands among the rows: "finding 1 of 8", of several spans also "3rd of 4 spans"; "" where it is not among them. */
 export function positionText(rows: readonly Group[], id: string): string {
-  const row = rows.findIndex(({ list }) => list.some((one) => one.id === id));
+  const row = rows.findIndex(({ list }) => list.some((finding) => finding.id === id));
   const { list } = rows[row] ?? { list: [] };
   if (row < 0) return '';
-  const span = list.findIndex((one) => one.id === id);
+  const span = list.findIndex((finding) => finding.id === id);
   return `finding ${row + 1} of ${rows.length}${list.length > 1 ? ` · ${ordinal(span + 1)} of ${list.length} spans` : ''}`;
 }
 
@@ -50,13 +50,13 @@ export const jobFindings = (job: Pick<JobReply, 'findings' | 'rows'>): Group[] =
 
 type Judged = Pick<WordedReport, 'spans' | 'findings' | 'rows' | 'lead'>;
 
-const known = new WeakMap<Judged, Group | null>();
+const groupOfReport = new WeakMap<Judged, Group | null>();
 
 /** The row that the verdict speaks of; null where it says that nothing held training back. */
 export function headlineOf(report: Judged): Group | null {
-  let found = known.get(report);
-  if (found === undefined) known.set(report, (found = rowsOf(report, null).find(({ first }) => first.id === report.lead) ?? null));
-  return found;
+  let worst = groupOfReport.get(report);
+  if (worst === undefined) groupOfReport.set(report, (worst = rowsOf(report, null).find(({ first }) => first.id === report.lead) ?? null));
+  return worst;
 }
 
 /** What the page is about, and the findings to fix first: the job's where several workers train together. */

@@ -61,8 +61,8 @@ function decodeRange(text: string | undefined): Range | null {
 const encodeWindow = (open: OpenWindow | null): string => (open ? [open.number, open.step].filter((part) => part !== null).join('~') : '');
 
 function decodeWindow(text: string | undefined): OpenWindow | null {
-  const found = /^(\d{1,9})(?:~(\d{1,15}))?$/.exec(text ?? '');
-  return found ? { number: Number(found[1]), step: found[2] === undefined ? null : Number(found[2]) } : null;
+  const match = /^(\d{1,9})(?:~(\d{1,15}))?$/.exec(text ?? '');
+  return match ? { number: Number(match[1]), step: match[2] === undefined ? null : Number(match[2]) } : null;
 }
 
 const encodeList = (list: Iterable<string>): string => [...list].map(encodeURIComponent).join(',');
@@ -107,32 +107,32 @@ export function encodeHash(hash: string, state: Linked): string {
 }
 
 export function decodeHash(hash: string): LinkState {
-  const found = new Map<string, string>();
+  const values = new Map<string, string>();
   for (const part of hash.replace(/^#/, '').split('&')) {
     const at = part.indexOf('=');
-    if (at > 0 && part.startsWith(PREFIX)) found.set(part.slice(PREFIX.length, at), decode(part.slice(at + 1)));
+    if (at > 0 && part.startsWith(PREFIX)) values.set(part.slice(PREFIX.length, at), decode(part.slice(at + 1)));
   }
-  const axis = found.get('axis');
-  const span = found.get('span');
-  const window = decodeWindow(found.get('window'));
+  const axis = values.get('axis');
+  const span = values.get('span');
+  const window = decodeWindow(values.get('window'));
   return {
-    id: found.get('id') || null,
-    compare: decodeList(found.get('with')),
+    id: values.get('id') || null,
+    compare: decodeList(values.get('with')),
     axis: axis === 'steps' || axis === 'clock' ? axis : 'time',
-    view: decodeRange(found.get('view')),
-    follow: found.has('follow'),
+    view: decodeRange(values.get('view')),
+    follow: values.has('follow'),
     selected: span || null,
     touched: !!(span || window),
-    tables: found.has('tables'),
-    measure: decodeRange(found.get('range')),
-    collapsed: decodeList(found.get('closed')),
-    pinned: decodeList(found.get('pinned')),
-    hidden: decodeList(found.get('hidden')),
+    tables: values.has('tables'),
+    measure: decodeRange(values.get('range')),
+    collapsed: decodeList(values.get('closed')),
+    pinned: decodeList(values.get('pinned')),
+    hidden: decodeList(values.get('hidden')),
     window,
-    list: found.has('list'),
-    sort: /^-?[a-z]{1,12}$/.exec(found.get('sort') ?? '')?.[0] ?? NEWEST,
-    search: (found.get('search') ?? '').slice(0, 200),
-    cause: (found.get('cause') ?? '').slice(0, 60),
+    list: values.has('list'),
+    sort: /^-?[a-z]{1,12}$/.exec(values.get('sort') ?? '')?.[0] ?? NEWEST,
+    search: (values.get('search') ?? '').slice(0, 200),
+    cause: (values.get('cause') ?? '').slice(0, 60),
   };
 }
 

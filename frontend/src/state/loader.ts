@@ -102,8 +102,8 @@ export class Loader {
       state.set({ id: first.id });
     }
     const now = state.get();
-    const shown = [now.id, ...now.compare].filter((one): one is string => one !== null);
-    await Promise.all(shown.map((one) => this.loadOne(one, list.find((item) => item.id === one))));
+    const shown = [now.id, ...now.compare].filter((recordingId): recordingId is string => recordingId !== null);
+    await Promise.all(shown.map((recordingId) => this.loadOne(recordingId, list.find((item) => item.id === recordingId))));
   }
 
   private async loadOne(id: string, summary: RecordingSummary | undefined): Promise<void> {
@@ -153,7 +153,7 @@ export class Loader {
     if (state.get().id !== id) return;
     state.set({ job });
     const worst = job.verdict?.id;
-    const there = state.get().runs?.recordings.some((one) => one.id === worst);
+    const there = state.get().runs?.recordings.some((summary) => summary.id === worst);
     if (!worst || !there || worst === id || state.get().idSaid) return;
     this.app.choose(worst);
     void this.refresh();

@@ -36,11 +36,11 @@ interface Prepared {
 const pool = new Map<string, Points[]>();
 
 function pointsFor(key: string, count: number): Points[] {
-  const found = pool.get(key) ?? [];
-  while (found.length < count) found.push(new Points());
+  const points = pool.get(key) ?? [];
+  while (points.length < count) points.push(new Points());
   if (pool.size > 400) pool.clear(); // lanes of recordings that are shown no more
-  pool.set(key, found);
-  return found;
+  pool.set(key, points);
+  return points;
 }
 
 /** The greatest value of each quantity that was drawn of the present view: its scale only ever grows. */
@@ -173,9 +173,9 @@ function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
   let top = lane.max ?? 0;
   const joins = keys.map((key, s) => {
     const tiles = source.tiles.best(axis, level, view, key);
-    const one = resample(tiles, [key], view, width, points[s] as Points);
-    if (!lane.max) top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
-    return joinLimit(one, axis, tiles[0]?.level ?? level);
+    const resampled = resample(tiles, [key], view, width, points[s] as Points);
+    if (!lane.max) top = Math.max(top, robustTop(resampled, (i) => resampled.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
+    return joinLimit(resampled, axis, tiles[0]?.level ?? level);
   });
   return { ...of, points, joins, top };
 }
@@ -187,7 +187,7 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
   if (behind) {
     const many = lane.kind === 'stack' ? lane.series.length : 1;
-    points.forEach((one, s) => drawLine(context, one, many, rect, { colour: lane.kind === 'stack' ? palette.muted : palette.hue(colourOf(row.whole, lane.series[s]?.name ?? '')), top }, joins[s] ?? Infinity));
+    points.forEach((series, s) => drawLine(context, series, many, rect, { colour: lane.kind === 'stack' ? palette.muted : palette.hue(colourOf(row.whole, lane.series[s]?.name ?? '')), top }, joins[s] ?? Infinity));
     return;
   }
   if (lane.kind === 'stack') {
@@ -196,9 +196,9 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
     drawStack(context, points[0] as Points, rect, { colours, top, nsWidth });
     return;
   }
-  points.forEach((one, s) => {
+  points.forEach((series, s) => {
     const colour = palette.hue(colourOf(row.whole, lane.series[s]?.name ?? ''));
-    drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
+    drawBand(context, series, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
   });
   drawLimit(context, lane, rect, top, palette);
 }

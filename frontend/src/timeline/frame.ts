@@ -62,9 +62,9 @@ const named = new WeakMap<RecordingReply, ReadonlySet<string>>();
 
 /** Groups of lanes of the GPUs that a finding names; the same set until the recording changes. */
 export function namedIn(recording: RecordingReply): ReadonlySet<string> {
-  const known = named.get(recording) ?? namedGpus(recording.report);
-  named.set(recording, known);
-  return known;
+  const names = named.get(recording) ?? namedGpus(recording.report);
+  named.set(recording, names);
+  return names;
 }
 
 /** The lane of a recording's time: the one that was chosen, else of the GPU that a finding names, else of the first one. */
@@ -74,7 +74,7 @@ export function timeLane(recording: RecordingReply, chosen?: string): LaneInfo |
   return all.find(({ id }) => id === chosen) ?? all.find(({ id }) => about.has(id.slice(id.indexOf(':') + 1))) ?? all[0];
 }
 
-export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined): TimeBudget | undefined => budgets.find((one) => one.lane === lane);
+export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined): TimeBudget | undefined => budgets.find((budget) => budget.lane === lane);
 
 const scales = new WeakMap<TimeBudget, ReadonlyMap<string, number>>();
 
@@ -83,14 +83,14 @@ const scales = new WeakMap<TimeBudget, ReadonlyMap<string, number>>();
  * spans and the driver's readings have other edges, but one loss has one number. Of other parts the panel says why they differ.
  */
 export function lossScales({ report }: RecordingReply, budget: TimeBudget): ReadonlyMap<string, number> {
-  const known = scales.get(budget) ?? new Map(
+  const scaleOfPart = scales.get(budget) ?? new Map(
     budget.parts.flatMap(({ name, seconds }): [string, number][] => {
       const scale = lostIn(report, name) / seconds;
       return Math.abs(scale - 1) <= 0.05 ? [[name, scale]] : [];
     }),
   );
-  scales.set(budget, known);
-  return known;
+  scales.set(budget, scaleOfPart);
+  return scaleOfPart;
 }
 
 /** Seconds that all findings of a part lost together. */
@@ -161,8 +161,8 @@ export function other(tiles: TileStore, axis: Axis, level: number, value: number
 
 function findTile(tiles: TileStore, axis: Axis, level: number, value: number): ReturnType<TileStore['get']>[number] {
   for (let step = 0; step <= 16; step++) {
-    const found = tiles.get(axis, level + step, { start: value, end: value + 1e-6 })[0];
-    if (found) return found;
+    const tile = tiles.get(axis, level + step, { start: value, end: value + 1e-6 })[0];
+    if (tile) return tile;
   }
   return null;
 }

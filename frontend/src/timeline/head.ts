@@ -79,10 +79,10 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' |
   const full = timeHeight(wide, high);
   const height = own.length > 1 ? Math.max(56, Math.round((1.4 * full) / own.length)) : full;
   let top = LANE_TOP;
-  const times = own.flatMap((one) => {
-    const lane = timeLane(one.recording, frame.gpus[one.id]);
+  const times = own.flatMap((rowSource) => {
+    const lane = timeLane(rowSource.recording, frame.gpus[rowSource.id]);
     if (!lane) return [];
-    const row = { source: one, lane, top, height };
+    const row = { source: rowSource, lane, top, height };
     top += height + 2;
     return [row];
   });
@@ -405,8 +405,8 @@ export function waitAt({ view, width, axis, waits }: Frame, { ranks, ranksTop, r
 
 /** "65 % working · 35 % waiting for 2": of a worker's row, over all of its cells. */
 export function meanWait({ shares }: Waits['rows'][number]): number | null {
-  const known = shares.filter((share) => share !== null);
-  return known.length > 0 ? known.reduce((sum, share) => sum + share, 0) / known.length : null;
+  const knownShares = shares.filter((share) => share !== null);
+  return knownShares.length > 0 ? knownShares.reduce((sum, share) => sum + share, 0) / knownShares.length : null;
 }
 
 /** Where a text of `wide` pixels that wants to stand at `at` has no box over it, to the right of there. */
@@ -447,7 +447,7 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     const room = Math.min(width, box.x + box.width) - from - 4;
     if (room < 24) continue;
     const kind = phaseKind(box.item.kind);
-    const text = [clean(box.item.name, 60) || kind, kind].find((one) => context.measureText(one).width <= room);
+    const text = [clean(box.item.name, 60) || kind, kind].find((title) => context.measureText(title).width <= room);
     context.fillStyle = isDark(colour) ? '#ffffff' : '#16191d';
     if (text) context.fillText(text, from, y + PHASE_HEIGHT / 2);
   }

@@ -140,25 +140,25 @@ export class Timeline {
 
   get sources(): Source[] {
     const { id, compare, recordings, axis, job, view } = this.app.state.get();
-    const ids = [id, ...compare].filter((one): one is string => one !== null && recordings.has(one));
-    for (const [known, store] of this.stores) {
-      if (ids.includes(known)) continue;
+    const ids = [id, ...compare].filter((recordingId): recordingId is string => recordingId !== null && recordings.has(recordingId));
+    for (const [storeId, store] of this.stores) {
+      if (ids.includes(storeId)) continue;
       store.close();
-      this.stores.delete(known);
+      this.stores.delete(storeId);
     }
-    return ids.map((one) => {
-      let tiles = this.stores.get(one);
+    return ids.map((recordingId) => {
+      let tiles = this.stores.get(recordingId);
       if (!tiles) {
-        tiles = new TileStore(one, fetchTiles, () => this.arrived());
-        this.stores.set(one, tiles);
+        tiles = new TileStore(recordingId, fetchTiles, () => this.arrived());
+        this.stores.set(recordingId, tiles);
       }
-      const recording = recordings.get(one) as RecordingReply;
+      const recording = recordings.get(recordingId) as RecordingReply;
       const first = recordings.get(ids[0] as string) as RecordingReply;
       // Workers of one job stand where they were; other runs do so on the clock axis only.
       const together = recording.report.session === first.report.session;
       const shift = axis === 'clock' || (axis === 'time' && together) ? startsLater(recording, first, job?.workers ?? [], view) : 0;
-      const on = together && recording.report.rank !== first.report.rank ? first.id : one;
-      return { id: one, label: sourceLabel(recording), recording, tiles, on, shift };
+      const on = together && recording.report.rank !== first.report.rank ? first.id : recordingId;
+      return { id: recordingId, label: sourceLabel(recording), recording, tiles, on, shift };
     });
   }
 
@@ -415,7 +415,7 @@ export class Timeline {
   findingOf(part: string, at: number | null): WordedFinding | null {
     const { frame } = this;
     const extent = frame?.sources[0]?.recording.extent;
-    const all = this.app.rows.filter(({ list }) => list.some((one) => one.part === part));
+    const all = this.app.rows.filter(({ list }) => list.some((finding) => finding.part === part));
     const inside = (item: WordedFinding): boolean => {
       const range = frame && extent ? spanRange(item, frame.axis, extent) : null;
       return at !== null && !!range && at >= range.start && at < range.end;
@@ -482,7 +482,7 @@ export class Timeline {
     if (this.shape.get().layout.rows.some((row) => row.type === 'group' && row.key === group && row.collapsed)) app.toggle('collapsed', group);
     requestAnimationFrame(() =>
       requestAnimationFrame(() => {
-        const row = this.shape.get().layout.rows.find((one) => one.key === key);
+        const row = this.shape.get().layout.rows.find((row) => row.key === key);
         if (row && surfaces) surfaces.scroller.scrollTop = row.top;
         surfaces?.scroller.scrollIntoView({ block: 'nearest' });
       }),
@@ -492,7 +492,7 @@ export class Timeline {
   /** Hides a series of a lane or shows it again; the last one that is shown brings all of them back. */
   toggleSeries({ key, lane, whole }: LaneRow, series: string): void {
     const shown = lane.series.some(({ name }) => name !== series) || lane.series.length === 0;
-    for (const { name } of shown ? [{ name: series }] : whole.series.filter((one) => one.name !== series)) this.app.toggle('hidden', seriesRowKey(key, name));
+    for (const { name } of shown ? [{ name: series }] : whole.series.filter((item) => item.name !== series)) this.app.toggle('hidden', seriesRowKey(key, name));
   }
 
   /** Shows a step by its number, and where it went. */
@@ -553,7 +553,7 @@ export class Timeline {
   }
 }
 
-const alike = (one: unknown[], other: unknown[]): boolean => one.length === other.length && one.every((part, i) => part === other[i]);
+const alike = (values: unknown[], other: unknown[]): boolean => values.length === other.length && values.every((part, i) => part === other[i]);
 
 const endingAt = (view: Range, end: number): Range => shift(view, end - view.end);
 

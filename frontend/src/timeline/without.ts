@@ -20,8 +20,8 @@ export function besideLane({ recording, state }: App, part: string | undefined):
 /** Of a finding by its id; null where its part of the time, or what its fix saves, is not known. */
 export function withoutIt(app: App, id: string | null): Without | null {
   const { recording, rows } = app;
-  const row = rows.find(({ list }) => list.some((one) => one.id === id));
-  const item = row?.list.find((one) => one.id === id);
+  const row = rows.find(({ list }) => list.some((finding) => finding.id === id));
+  const item = row?.list.find((finding) => finding.id === id);
   if (!recording || !row || !item?.part) return null;
   const range = remedyOf(row, item).range;
   const budget = budgetOf(recording, timeLane(recording, app.state.get().gpus[recording.id])?.id);

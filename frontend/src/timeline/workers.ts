@@ -8,12 +8,12 @@ import type { Range } from '../math/range.ts';
  *
  * Clocks that drift are exact in the middle of `view` (nanoseconds since `first` began; null = all).
  */
-export function startsLater(one: RecordingReply, first: RecordingReply, workers: readonly WorkerReply[], view: Range | null): number {
+export function startsLater(recording: RecordingReply, first: RecordingReply, workers: readonly WorkerReply[], view: Range | null): number {
   const middle = view ? (view.start + view.end) / 2 : (first.extent.end_ns - first.extent.start_ns) / 2;
   const at = first.extent.start_ns + middle;
   const start = (recording: RecordingReply): number => {
     const clock = workers.find(({ id }) => id === recording.id)?.clock;
     return recording.extent.start_ns - (clock ? clock.offset_ns + clock.drift * (at - clock.at_ns) : 0);
   };
-  return one === first ? 0 : start(one) - start(first);
+  return recording === first ? 0 : start(recording) - start(first);
 }

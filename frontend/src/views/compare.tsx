@@ -23,8 +23,8 @@ function speed(base: WordedReport, report: WordedReport): string {
 
 function activeOf(report: WordedReport): number | null {
   const means = report.gpus.filter((gpu) => gpu.used_by_framework !== false).map((gpu) => gpu.utilization_pct?.mean);
-  const known = means.filter((mean): mean is number => typeof mean === 'number');
-  return known.length > 0 ? known.reduce((sum, mean) => sum + mean, 0) / known.length : null;
+  const knownMeans = means.filter((mean): mean is number => typeof mean === 'number');
+  return knownMeans.length > 0 ? knownMeans.reduce((sum, mean) => sum + mean, 0) / knownMeans.length : null;
 }
 
 const causesOf = ({ spans, findings }: WordedReport): string[] => [...new Set([...spans, ...findings].map(({ cause }) => cause))];
@@ -36,7 +36,7 @@ export function Compare() {
   const recordings = useApp((state) => state.recordings);
   const id = useApp((state) => state.id);
   const compare = useApp((state) => state.compare);
-  const shown = [id, ...compare].map((one) => (one === null ? undefined : recordings.get(one))).filter((one): one is RecordingReply => one !== undefined);
+  const shown = [id, ...compare].map((recordingId) => (recordingId === null ? undefined : recordings.get(recordingId))).filter((one): one is RecordingReply => one !== undefined);
   const base = shown[0];
   if (!base || compare.length === 0) return null;
   const longest = Math.max(...shown.map(({ report }) => report.wall_s ?? 0), 1e-9);
@@ -68,23 +68,23 @@ export function Compare() {
           </tr>
         </thead>
         <tbody>
-          {shown.map((one) => {
-            const { report } = one;
+          {shown.map((recording) => {
+            const { report } = recording;
             const causes = causesOf(report);
             const gone = causesOf(base.report).filter((cause) => !causes.includes(cause));
             return (
-              <tr key={one.id}>
+              <tr key={recording.id}>
                 <th scope="row">
-                  {one === base ? (
-                    <bdi>{sourceLabel(one)}</bdi>
+                  {recording === base ? (
+                    <bdi>{sourceLabel(recording)}</bdi>
                   ) : (
-                    <button type="button" class="linklike" title="Make it the first" onClick={() => swap(one.id)}>
-                      <bdi>{sourceLabel(one)}</bdi>
+                    <button type="button" class="linklike" title="Make it the first" onClick={() => swap(recording.id)}>
+                      <bdi>{sourceLabel(recording)}</bdi>
                     </button>
                   )}
                 </th>
                 <td>
-                  <b>{one === base ? '1×' : speed(base.report, report)}</b>
+                  <b>{recording === base ? '1×' : speed(base.report, report)}</b>
                 </td>
                 <td>
                   {seconds(pace(report, false))}
@@ -104,8 +104,8 @@ export function Compare() {
                   {gone.length > 0 && `· without ${gone.map(called).join('')}`}
                 </td>
                 <td>
-                  {one !== base && (
-                    <Small sign="✕" name={`Stop comparing with ${sourceLabel(one)}`} onClick={() => app.compareWith(one.id, false)} />
+                  {recording !== base && (
+                    <Small sign="✕" name={`Stop comparing with ${sourceLabel(recording)}`} onClick={() => app.compareWith(recording.id, false)} />
                   )}
                 </td>
               </tr>

@@ -50,7 +50,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
   const style = causeStyle(item.cause);
   useApp((state) => state.job);
   const { rows: groups } = app;
-  const group = groups.find(({ list }) => list.some((one) => one.id === item.id));
+  const group = groups.find(({ list }) => list.some((finding) => finding.id === item.id));
   const remedy = group && remedyOf(group, item);
   const spans = recording.report.spans.length;
   const beside = besideLane(app, item.part);

@@ -46,8 +46,8 @@ export function entriesOf({ app, timeline, refresh }: Tab, text: string): Entry[
       },
     });
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = step !== null ? entries.slice(0, 1) : entries.filter(({ name, kind }) => words.every((word) => `${kind} ${name}`.toLowerCase().includes(word)));
-  return found.slice(0, MOST);
+  const matches = step !== null ? entries.slice(0, 1) : entries.filter(({ name, kind }) => words.every((word) => `${kind} ${name}`.toLowerCase().includes(word)));
+  return matches.slice(0, MOST);
 }
 
 export function Finder() {
@@ -67,15 +67,15 @@ export function Finder() {
     if (!open && element?.open) element.close();
   }, [open]);
   const close = (): void => tab.app.state.set({ finding: false });
-  const found = open ? entriesOf(tab, text) : [];
+  const matches = open ? entriesOf(tab, text) : [];
   const take = (entry: Entry | undefined): void => {
     close();
     entry?.act();
   };
   const key = (event: KeyboardEvent): void => {
-    if (event.key === 'ArrowDown') setAt(Math.min(found.length - 1, at + 1));
+    if (event.key === 'ArrowDown') setAt(Math.min(matches.length - 1, at + 1));
     else if (event.key === 'ArrowUp') setAt(Math.max(0, at - 1));
-    else if (event.key === 'Enter') take(found[at]);
+    else if (event.key === 'Enter') take(matches[at]);
     else return;
     event.preventDefault();
   };
@@ -86,7 +86,7 @@ export function Finder() {
         role="combobox"
         aria-expanded="true"
         aria-controls="found"
-        aria-activedescendant={found[at] ? `found-${at}` : undefined}
+        aria-activedescendant={matches[at] ? `found-${at}` : undefined}
         placeholder="Lane, finding, run, step number or command"
         aria-label="Find"
         value={text}
@@ -97,12 +97,12 @@ export function Finder() {
         onKeyDown={key}
       />
       <ul role="listbox" id="found" aria-label="Found">
-        {found.map((entry, i) => (
+        {matches.map((entry, i) => (
           <li key={`${entry.kind} ${entry.name}`} id={`found-${i}`} role="option" aria-selected={i === at} onClick={() => take(entry)}>
             <small class="dim">{entry.kind}</small> <bdi class="clip">{entry.name}</bdi> {entry.keys && <kbd>{entry.keys}</kbd>}
           </li>
         ))}
-        {found.length === 0 && open && <li class="dim">nothing found</li>}
+        {matches.length === 0 && open && <li class="dim">nothing found</li>}
       </ul>
     </dialog>
   );

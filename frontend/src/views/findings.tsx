@@ -55,7 +55,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
                 <button
                   type="button"
                   class="finding"
-                  aria-pressed={group.list.some((one) => one.id === selected)}
+                  aria-pressed={group.list.some((finding) => finding.id === selected)}
                   style={{ '--cause': partColour(item) }}
                   title={held([titleOf(item), about(group, gpus), group.list.length > 1 ? 'Click again for the next span' : ''].filter(Boolean).join('\n'))}
                   onClick={() => choose(group)}
@@ -119,21 +119,21 @@ function Workers({ job }: { job: JobReply }) {
   const id = useApp((state) => state.id);
   const compare = useApp((state) => state.compare);
   const listed = useApp((state) => state.runs?.recordings);
-  const workers = job.workers.filter((one) => listed?.some((item) => item.id === one.id));
+  const workers = job.workers.filter((worker) => listed?.some((item) => item.id === worker.id));
   if (workers.length < 2) return null;
-  const others = workers.filter((one) => one.id !== id);
+  const others = workers.filter((worker) => worker.id !== id);
   return (
     <>
       <h2>Across {count(workers.length)} workers</h2>
       {job.findings.length === 0 && <p class="dim">No straggler was found.</p>}
       <Ranks job={job} workers={workers} />
       {job.findings.length > 0 && !job.waits && <p class="dim">How long each worker waits is not known: its GPUs' counters show who is late, not for how long.</p>}
-      {others.length <= 7 && !others.every((one) => compare.includes(one.id)) && (
+      {others.length <= 7 && !others.every((worker) => compare.includes(worker.id)) && (
         <button
           type="button"
           class="linklike"
           onClick={() => {
-            for (const one of others) app.compareWith(one.id, true);
+            for (const worker of others) app.compareWith(worker.id, true);
             refresh();
           }}
         >
@@ -167,7 +167,7 @@ function Ranks({ job, workers }: { job: JobReply; workers: WorkerReply[] }) {
 
 /** "waiting for worker 2 in 35 % of the time", which is the job's loss and none of their own; "" for the late one, and where it is not known. */
 function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
-  const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((one) => one.rank === rank));
+  const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((worker) => worker.rank === rank));
   const shares = mine.flatMap((row) => row.shares.filter((share) => share !== null));
   return shares.length === 0 ? '' : `waiting for worker ${waits?.rank} in ${percent((100 * shares.reduce((all, share) => all + share, 0)) / shares.length)} of ${waits?.confidence === 'estimated' ? 'the traced steps' : 'the time'}`;
 }
@@ -175,16 +175,16 @@ function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
 function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: string; hint: string; wait: string }) {
   const shown = useApp((state) => state.id);
   if (workers.length <= FEW_WORKERS)
-    return workers.map((one) => (
-      <li key={one.id}>
-        <RankButton worker={one} /> <span class="dim">{wait || note}</span>
+    return workers.map((worker) => (
+      <li key={worker.id}>
+        <RankButton worker={worker} /> <span class="dim">{wait || note}</span>
       </li>
     ));
   const gone = workers.filter(({ status }) => status === 'lost' || status === 'interrupted');
   return (
     <li>
-      {gone.map((one) => (
-        <RankButton key={one.id} worker={one} />
+      {gone.map((worker) => (
+        <RankButton key={worker.id} worker={worker} />
       ))}
       <details open={workers.some(({ id }) => id === shown)}>
         <summary title={clean(hint, 300)}>
@@ -192,7 +192,7 @@ function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: 
           {wait ? `, ${wait}` : note && `, ${note} each`}
         </summary>
         <div class="rank-buttons">
-          {workers.slice(0, 256).map((one) => !gone.includes(one) && <RankButton key={one.id} worker={one} />)}
+          {workers.slice(0, 256).map((worker) => !gone.includes(worker) && <RankButton key={worker.id} worker={worker} />)}
         </div>
       </details>
     </li>
@@ -235,9 +235,9 @@ function Clocks({ workers }: { workers: WorkerReply[] }) {
       <summary>
         {count(off.length)} of {plural(workers.length, 'worker clock')} aligned, by up to {seconds(most / 1e9)}
       </summary>
-      {off.map((one) => (
-        <p key={one.id}>
-          <bdi>{held(clean(one.clock?.text, 300))}.</bdi>
+      {off.map((worker) => (
+        <p key={worker.id}>
+          <bdi>{held(clean(worker.clock?.text, 300))}.</bdi>
         </p>
       ))}
     </details>

@@ -4,21 +4,21 @@ import { duration, percent, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { useApp, useTab } from './hooks.ts';
 
-const known = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
+const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value);
 
 /** What recording took, as shares of the run; with profiler windows the training thread also begins and ends these. */
 export function overheadParts(report: WordedReport): string[] {
   const { overhead: cost, wall_s: wall, steps } = report;
   const parts: string[] = [];
-  const windows = known(cost.windows_s) && cost.windows_s > 0 ? cost.windows_s : 0;
-  const of = (seconds: number): string => (known(wall) && wall > 0 ? `${percent((100 * seconds) / wall)} of the run` : duration(seconds));
-  if (known(cost.callback_us_per_step)) {
+  const windows = isNumber(cost.windows_s) && cost.windows_s > 0 ? cost.windows_s : 0;
+  const of = (seconds: number): string => (isNumber(wall) && wall > 0 ? `${percent((100 * seconds) / wall)} of the run` : duration(seconds));
+  if (isNumber(cost.callback_us_per_step)) {
     const own = of((cost.callback_us_per_step * steps) / 1e6);
     parts.push(windows > 0 ? `training thread ${own}, beginning and ending profiler windows included` : `${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread, ${own}`);
   }
   if (windows > 0) parts.push(`profiler windows ${duration(windows)}, ${of(windows)}`);
-  if (known(cost.sampler_cpu_pct)) parts.push(`sampler ${percent(cost.sampler_cpu_pct)} of a core`);
-  if (known(cost.recorder_cpu_pct)) parts.push(`writer ${percent(cost.recorder_cpu_pct)} of a core`);
+  if (isNumber(cost.sampler_cpu_pct)) parts.push(`sampler ${percent(cost.sampler_cpu_pct)} of a core`);
+  if (isNumber(cost.recorder_cpu_pct)) parts.push(`writer ${percent(cost.recorder_cpu_pct)} of a core`);
   return parts;
 }
 

@@ -113,8 +113,8 @@ function GpuFacts({ gpu, report }: Props) {
 /** One GPU that stands for many alike: the median of each of their numbers. */
 function typical(alike: Gpu[]): Gpu {
   const middle = (of: (gpu: Gpu) => number | null | undefined): number | null => {
-    const known = alike.map(of).filter((one): one is number => typeof one === 'number');
-    return known.length > 0 ? median(known) : null;
+    const numbers = alike.map(of).filter((value): value is number => typeof value === 'number');
+    return numbers.length > 0 ? median(numbers) : null;
   };
   const first = alike[0] as Gpu;
   return {

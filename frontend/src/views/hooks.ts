@@ -14,7 +14,7 @@ export interface Tab {
 let tab: Tab;
 
 /** There is one tab in a page: said once, before anything is shown. */
-export const provideTab = (one: Tab): void => void (tab = one);
+export const provideTab = (value: Tab): void => void (tab = value);
 
 export const useTab = (): Tab => tab;
 

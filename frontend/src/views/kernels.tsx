@@ -19,13 +19,13 @@ interface Column {
   value: (row: KernelRow) => string;
 }
 
-const known = (value: number | null, write: (value: number) => string): string => (value === null ? UNKNOWN : write(value));
+const valueText = (value: number | null, write: (value: number) => string): string => (value === null ? UNKNOWN : write(value));
 const COUNT: Column = { key: 'count', title: 'calls', hint: 'how often it ran', value: ({ kernel }) => count(kernel.count) };
 const TOTAL: Column = { key: 'total', title: 'total', hint: 'time of all its calls', value: ({ kernel }) => nanoseconds(kernel.total_ns) };
 const MEAN: Column = { key: 'mean', title: 'avg', hint: 'of a call', value: ({ mean }) => nanoseconds(mean) };
 const LONGEST: Column = { key: 'longest', title: 'longest', hint: 'of its calls', value: ({ kernel }) => nanoseconds(kernel.max_ns) };
 
-const SHARE = (of: string): Column => ({ key: 'share', title: 'share', hint: `of ${of}`, value: ({ share }) => known(share, (v) => percent(100 * v)) });
+const SHARE = (of: string): Column => ({ key: 'share', title: 'share', hint: `of ${of}`, value: ({ share }) => valueText(share, (v) => percent(100 * v)) });
 
 // What tells the slowest comes first: the rest may be out of sight to the right.
 const GPU_COLUMNS: Column[] = [
@@ -39,10 +39,10 @@ const GPU_COLUMNS: Column[] = [
   { key: 'op', title: 'op or layer', hint: 'what launched it', text: true, value: ({ kernel }) => clean(kernel.op, 200) || UNKNOWN },
   { key: 'occupancy', title: 'occupancy', hint: 'theoretical: warps that can be resident, of those the GPU has room for', value: ({ kernel }) => percent(kernel.occupancy_pct) },
   { key: 'tensor', title: 'tensor cores', hint: 'whether it computes on tensor cores, by its name', text: true, value: ({ kernel }) => clean(kernel.tensor_core, 12) || 'unknown' },
-  { key: 'registers', title: 'registers', hint: 'of a thread', value: ({ kernel }) => known(kernel.registers, short) },
+  { key: 'registers', title: 'registers', hint: 'of a thread', value: ({ kernel }) => valueText(kernel.registers, short) },
   {
     key: 'grid', title: 'grid', hint: 'blocks × threads of a block',
-    value: ({ kernel }) => (kernel.blocks === null ? UNKNOWN : `${count(kernel.blocks)} × ${known(kernel.threads_per_block, count)}`),
+    value: ({ kernel }) => (kernel.blocks === null ? UNKNOWN : `${count(kernel.blocks)} × ${valueText(kernel.threads_per_block, count)}`),
   },
 ];
 
@@ -73,13 +73,13 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
   const ofStep = useMemo(() => (reply && step !== null ? kernelsOfStep(reply, step) : null), [reply, step]);
   const ofWindow = useMemo(() => (reply ? kernelRows(reply.kernels, reply.kernel_total_ns) : []), [reply]);
   const rows = ofStep && !whole ? ofStep : ofWindow;
-  const found = useMemo(() => sortKernels(filterKernels(rows, text, gpu), sort.key, sort.descending), [rows, text, gpu, sort]);
+  const matches = useMemo(() => sortKernels(filterKernels(rows, text, gpu), sort.key, sort.descending), [rows, text, gpu, sort]);
   if (!reply) return null;
   const gpus = [...new Set(rows.map(({ kernel }) => kernel.gpu))].sort((a, b) => a - b);
-  const host = gpus.length > 0 ? gpus.every((one) => one < 0) : reply.steps.every((row) => row.gpu < 0);
+  const host = gpus.length > 0 ? gpus.every((index) => index < 0) : reply.steps.every((row) => row.gpu < 0);
   // A column of which nothing is known says nothing.
   const columns = (host ? HOST_COLUMNS : GPU_COLUMNS).filter((column) => (column.key !== 'gpu' || gpus.length > 1) && (column.key === 'name' || rows.some((row) => !/^(–|unknown)$/.test(column.value(row)))));
-  const shown = all ? found : found.slice(0, SHOWN);
+  const shown = all ? matches : matches.slice(0, SHOWN);
   const by = ({ key, text: words }: Column) => () =>
     setSort((old) => ({ key, descending: old.key === key ? !old.descending : !words }));
   const title = host ? 'Busiest ops on the host' : 'Kernels';
@@ -106,15 +106,15 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
         {gpus.length > 1 && (
           <select aria-label="GPU" value={gpu === null ? '' : String(gpu)} onChange={(event) => setGpu(event.currentTarget.value === '' ? null : Number(event.currentTarget.value))}>
             <option value="">all GPUs</option>
-            {gpus.map((one) => (
-              <option key={one} value={String(one)}>
-                gpu{one}
+            {gpus.map((index) => (
+              <option key={index} value={String(index)}>
+                gpu{index}
               </option>
             ))}
           </select>
         )}
         <span class="dim" role="status">
-          {found.length === rows.length ? count(rows.length) : `${count(found.length)} of ${count(rows.length)}`}
+          {matches.length === rows.length ? count(rows.length) : `${count(matches.length)} of ${count(rows.length)}`}
           {rows === ofWindow && reply.kernels_left_out > 0 && `, the longest of ${count(rows.length + reply.kernels_left_out)}`}
         </span>
         {!isOffline && (
@@ -163,10 +163,10 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
             ))}
           </tbody>
         </table>
-        {found.length === 0 && <p class="dim">Nothing of that name.</p>}
-        {found.length > shown.length && (
+        {matches.length === 0 && <p class="dim">Nothing of that name.</p>}
+        {matches.length > shown.length && (
           <button type="button" class="linklike" onClick={() => setAll(true)}>
-            show all {count(found.length)}
+            show all {count(matches.length)}
           </button>
         )}
       </div>

@@ -73,7 +73,7 @@ function Legend({ row }: { row: LaneRow }) {
   const { timeline } = useTab();
   const { whole, lane } = row;
   if (whole.series.length < 2) return null;
-  const entries = whole.series.map(({ name, title }) => ({ name, title: clean(title, 40), on: lane.series.some((one) => one.name === name) }));
+  const entries = whole.series.map(({ name, title }) => ({ name, title: clean(title, 40), on: lane.series.some((series) => series.name === name) }));
   return (
     <ul class={whole.kind === 'stack' ? 'tl-legend' : 'tl-legend inline'}>
       {(whole.kind === 'stack' ? entries.reverse() : entries).map(({ name, title, on }) => (

@@ -26,19 +26,19 @@ export function Measure() {
   const steps = frame.axis === 'step' ? range.end - range.start : across;
   const ns = frame.axis === 'time' ? range.end - range.start : across;
   const from = Math.floor(frame.axis === 'step' ? range.start : (far[0] as number));
-  const one = frame.axis === 'step' && range.end - range.start === 1 && Number.isInteger(range.start);
-  const traced = one ? source.recording.windows.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
+  const isOneStep = frame.axis === 'step' && range.end - range.start === 1 && Number.isInteger(range.start);
+  const traced = isOneStep ? source.recording.windows.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
   return (
     <article class="measure">
       <header class="selected-nav">
-        <span>{one ? 'One step' : 'Measured range'}</span>
+        <span>{isOneStep ? 'One step' : 'Measured range'}</span>
         <Small sign="zoom" name="Zoom to this range" keys="f" onClick={() => timeline.show(range)} />
         <Small sign="✕" name="Clear the measured range" keys="Esc" onClick={() => app.measureRange(null)} />
       </header>
-      <h2>{one ? `Step ${count(from)}` : Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
+      <h2>{isOneStep ? `Step ${count(from)}` : Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
       <p class="facts">
-        {!one && Number.isFinite(steps) && Number.isFinite(from) && `${stepsText({ start_step: from, end_step: Math.round(from + steps) })} · ${count(Math.round(steps))} steps`}
-        {one && placeText(frame, range.start)}
+        {!isOneStep && Number.isFinite(steps) && Number.isFinite(from) && `${stepsText({ start_step: from, end_step: Math.round(from + steps) })} · ${count(Math.round(steps))} steps`}
+        {isOneStep && placeText(frame, range.start)}
         {traced && (
           <>
             {' · '}
@@ -49,17 +49,17 @@ export function Measure() {
         )}
       </p>
       {frame.sources.map((shown) => (
-        <Means key={shown.id} frame={frame} source={shown} one={one} range={shift(range, -shown.shift)} />
+        <Means key={shown.id} frame={frame} source={shown} one={isOneStep} range={shift(range, -shown.shift)} />
       ))}
     </article>
   );
 }
 
 /** A run's mean step and means of its lanes in a range of its own axis. */
-function Means({ frame, source, one, range }: { frame: Frame; source: Source; one: boolean; range: Range }) {
+function Means({ frame, source, one: isOneStep, range }: { frame: Frame; source: Source; one: boolean; range: Range }) {
   const { timeline } = useTab();
   const whose = frame.sources.length > 1 ? `${source.label}: ` : '';
-  const caption = (exact: string, mean: string): string => whose + (one ? exact : `${frame.level > 0 ? '≈ ' : ''}${mean}`);
+  const caption = (exact: string, mean: string): string => whose + (isOneStep ? exact : `${frame.level > 0 ? '≈ ' : ''}${mean}`);
   const lanes = timeline.shape.get().layout.rows.flatMap((row) => (row.type === 'lane' && row.source === source.on ? row.lane : []));
   const stack = source.recording.lanes.find(({ kind }) => kind === 'stack');
   const parts = (stack?.series ?? []).map(({ name, title }) => ({

@@ -47,8 +47,8 @@ export function Runs({ runs }: { runs: RunsReply }) {
   const { box, rows, first, shown, height, reveal } = useRows();
   const all = useMemo(() => rowsOf(runs, total), [runs, total]);
   const inOrder = useMemo(() => ordered(all, sort), [all, sort]);
-  const found = useMemo(() => matching(inOrder, search, cause), [inOrder, search, cause]);
-  const lines = useMemo(() => found.flatMap((row): Line[] => [{ row, parent: null }, ...(opened.has(row.item.id) ? row.parts.map((part) => ({ row: part, parent: row })) : [])]), [found, opened]);
+  const matches = useMemo(() => matching(inOrder, search, cause), [inOrder, search, cause]);
+  const lines = useMemo(() => matches.flatMap((row): Line[] => [{ row, parent: null }, ...(opened.has(row.item.id) ? row.parts.map((part) => ({ row: part, parent: row })) : [])]), [matches, opened]);
   const setAt = (place: number): void => {
     app.left.at = place;
     setPlace(place);
@@ -142,9 +142,9 @@ export function Runs({ runs }: { runs: RunsReply }) {
           />
           <select aria-label="Cause" value={cause} onChange={(event) => by({ cause: event.currentTarget.value })}>
             <option value="">any cause</option>
-            {causes.map((one) => (
-              <option key={one} value={one}>
-                {causeStyle(one).title}
+            {causes.map((option) => (
+              <option key={option} value={option}>
+                {causeStyle(option).title}
               </option>
             ))}
           </select>
@@ -157,7 +157,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
           </select>
           <span class="dim runs-count" role="status">
             {at >= 0 && lines[at] ? <span class="hidden-text">{`${runName(lines[at]?.row.item.run)}, ${clean(lines[at]?.row.item.verdict, 200)}`}</span> : null}
-            {found.length === all.length ? plural(all.length, 'run') : `${count(found.length)} of ${plural(all.length, 'run')}`}
+            {matches.length === all.length ? plural(all.length, 'run') : `${count(matches.length)} of ${plural(all.length, 'run')}`}
           </span>
           <span class="dim wide" id="runs-hint">
             {!isTable && '↑ ↓ choose, Enter opens, Space compares'}
@@ -192,7 +192,7 @@ export function Runs({ runs }: { runs: RunsReply }) {
           ))}
         </div>
       </div>
-      {found.length === 0 && (
+      {matches.length === 0 && (
         <p class="runs-none dim">
           No run matches.{' '}
           <button type="button" class="linklike" onClick={() => by({ search: '', cause: '' })}>
@@ -264,7 +264,7 @@ function useRows() {
     const [scroller, own] = [box.current, rows.current];
     if (!scroller || !own) return;
     const top = own.offsetTop + place * height;
-    const head = [...scroller.querySelectorAll<HTMLElement>('.runs-search, .runs-head')].reduce((sum, one) => sum + one.offsetHeight, 0);
+    const head = [...scroller.querySelectorAll<HTMLElement>('.runs-search, .runs-head')].reduce((sum, element) => sum + element.offsetHeight, 0);
     if (top < scroller.scrollTop + head) scroller.scrollTop = top - head;
     else if (top + height > scroller.scrollTop + scroller.clientHeight) scroller.scrollTop = top + height - scroller.clientHeight;
   };
@@ -272,9 +272,9 @@ function useRows() {
 }
 
 const causesIn = (rows: readonly Row[], chosen: string): string[] => {
-  const found = new Set(rows.flatMap((row) => row.causes));
-  if (chosen) found.add(chosen);
-  return [...found].sort((a, b) => causeStyle(a).title.localeCompare(causeStyle(b).title, 'en'));
+  const causes = new Set(rows.flatMap((row) => row.causes));
+  if (chosen) causes.add(chosen);
+  return [...causes].sort((a, b) => causeStyle(a).title.localeCompare(causeStyle(b).title, 'en'));
 };
 
 const ORDERS: Readonly<Record<string, string>> = { '-start': 'newest first', name: 'by name', '-lost': 'most lost first', '-saves': 'worth fixing most first', cause: 'by cause', status: 'by status' };
@@ -300,8 +300,8 @@ function Head({ column, title, sort, by }: { column: Column; title: string; sort
 
 /** What it said when it was well would mislead. */
 function troubleOf(runs: RunsReply, { id }: RecordingSummary): string | undefined {
-  const found = runs.problems.find(({ path }) => path.endsWith(id.slice(id.lastIndexOf('/'))));
-  return found && `⚠ ${found.message}`;
+  const problem = runs.problems.find(({ path }) => path.endsWith(id.slice(id.lastIndexOf('/'))));
+  return problem && `⚠ ${problem.message}`;
 }
 
 interface RowProps {
@@ -321,9 +321,9 @@ interface RowProps {
 
 function RunRow({ line: { row, parent }, place, active, current, shown, expanded, compared, trouble, open, toggle, compare }: RowProps) {
   const { item, training } = row;
-  const known = row.hours !== null;
-  const lost = known ? hoursText(row.lost) : duration(row.lost);
-  const whole = known ? row.hours : row.wall;
+  const hasHours = row.hours !== null;
+  const lost = hasHours ? hoursText(row.lost) : duration(row.lost);
+  const whole = hasHours ? row.hours : row.wall;
   const mixed = useApp((state) => state.total?.unit === 'gpu_hours');
   const inside = (event: Event): boolean => !!(event.target as HTMLElement).closest('label, .run-parts');
   return (
@@ -421,7 +421,7 @@ function Glyph({ cause }: { cause: string }) {
 
 function Cause({ cause, others }: { cause: string; others: string[] }) {
   return (
-    <span class="clip" title={[cause, ...others].map((one) => causeStyle(one).title).join('\n')}>
+    <span class="clip" title={[cause, ...others].map((listed) => causeStyle(listed).title).join('\n')}>
       <Glyph cause={cause} />
       {causeStyle(cause).title}
       {others.length > 0 && <small class="dim"> +{others.length}</small>}
@@ -445,14 +445,14 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
     if (isOffline) return null;
     return <p class="sums dim">{error ? `The sums of all runs could not be made: ${error}` : 'Adding up where the time of all runs went…'}</p>;
   }
-  const known = new Map(runs.recordings.map((item) => [item.id, item]));
-  const worth = total.runs.filter(({ id, saves }) => saves && known.has(id)).slice(0, MENDED_FIRST);
-  const most = total.runs.filter(({ id, lost }) => lost && known.has(id)).reduce<TrainingRow | null>((most, run) => ((run.lost ?? 0) > (most?.lost ?? 0) ? run : most), null);
+  const summaryOfId = new Map(runs.recordings.map((item) => [item.id, item]));
+  const worth = total.runs.filter(({ id, saves }) => saves && summaryOfId.has(id)).slice(0, MENDED_FIRST);
+  const most = total.runs.filter(({ id, lost }) => lost && summaryOfId.has(id)).reduce<TrainingRow | null>((most, run) => ((run.lost ?? 0) > (most?.lost ?? 0) ? run : most), null);
   const opener = ({ id, top }: TrainingRow, what: string) => (
     <button
       type="button"
       class="small"
-      title={`${clean(known.get(id)?.run, 300)}\n${clean(total.fixes[id], 600)}`}
+      title={`${clean(summaryOfId.get(id)?.run, 300)}\n${clean(total.fixes[id], 600)}`}
       onClick={() => {
         if (isTable) return;
         app.choose(id);
@@ -461,7 +461,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
       }}
     >
       <Glyph cause={top ?? ''} />
-      <bdi class="clip">{runName(known.get(id)?.run)}</bdi> <span class="dim">{what}</span>
+      <bdi class="clip">{runName(summaryOfId.get(id)?.run)}</bdi> <span class="dim">{what}</span>
     </button>
   );
   const causes = total.causes.filter(({ hours }) => hours > 0);
@@ -470,7 +470,7 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
   const rest = parts.filter(({ part }) => part !== 'productive');
   const bar = [
     ...productive.map(({ part, title, hours }) => ({ key: part, colour: 'busy', idle: false, title, hours })),
-    ...causes.map(({ cause: one, title, hours }) => ({ key: one, colour: causeStyle(one).colour, idle: false, title, hours })),
+    ...causes.map(({ cause: costliest, title, hours }) => ({ key: costliest, colour: causeStyle(costliest).colour, idle: false, title, hours })),
     ...rest.map(({ part, title, hours }) => ({ key: part, colour: part === 'lost' ? 'slate' : 'rest', idle: part === 'not_judged', title, hours })),
   ];
   return (
@@ -495,10 +495,10 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
             {title} <b>{hoursText(hours)}</b>
           </li>
         ))}
-        {causes.map(({ cause: one, title, hours }) => (
-          <li key={one}>
-            <button type="button" class="small" aria-pressed={cause === one} title={`Show the runs it was found in${cause === one ? '' : ' alone'}`} onClick={() => byCause(cause === one ? '' : one)}>
-              <Glyph cause={one} />
+        {causes.map(({ cause: causeName, title, hours }) => (
+          <li key={causeName}>
+            <button type="button" class="small" aria-pressed={cause === causeName} title={`Show the runs it was found in${cause === causeName ? '' : ' alone'}`} onClick={() => byCause(cause === causeName ? '' : causeName)}>
+              <Glyph cause={causeName} />
               {clean(title, 60)} <b>{hoursText(hours)}</b>
             </button>
           </li>

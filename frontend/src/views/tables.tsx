@@ -61,7 +61,7 @@ function BucketTable() {
   const columns = timeline.shape.get().layout.rows.flatMap((row) => {
     if (row.type !== 'lane' || row.source !== source.id) return [];
     const { lane, key } = row;
-    const each = lane.series.map((one) => ({ key: `${key} ${one.name}`, lane, title: seriesTitle(lane, one), series: [one] }));
+    const each = lane.series.map((seriesInfo) => ({ key: `${key} ${seriesInfo.name}`, lane, title: seriesTitle(lane, seriesInfo), series: [seriesInfo] }));
     return lane.kind === 'stack' ? [{ key, lane, title: laneTitle(lane), series: lane.series }, ...each] : each;
   });
   const length = span(view) / ROWS;
@@ -74,7 +74,7 @@ function BucketTable() {
           <th scope="row">{axisLabel(frame, range.start, Math.min(1e9, length))}</th>
           {columns.map(({ key, lane, series }) => {
             const means = series.flatMap(({ name }) => valueOver(source.tiles, axis, level, lane, name, range)?.mean ?? []);
-            return <td key={key}>{means.length > 0 && withUnit(means.reduce((sum, one) => sum + one, 0), lane.unit)}</td>;
+            return <td key={key}>{means.length > 0 && withUnit(means.reduce((sum, tileCount) => sum + tileCount, 0), lane.unit)}</td>;
           })}
         </tr>
       ))}

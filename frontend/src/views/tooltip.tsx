@@ -126,12 +126,12 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
     const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at - source.shift, reach));
     const lines: Line[] = [];
     if (value.heads.length === 0) lines.push({ title: 'no data here', value: '' });
-    value.series.forEach(({ name, title, value: found }) => {
-      if (!found) return;
-      if (lane.kind === 'stack' && found.max === 0) return;
-      lines.push({ colour: colourOf(row.whole, name), title: row.whole.series.length > 1 ? clean(title, 60) : 'avg', value: withUnit(found.mean, lane.unit) });
-      if (found.max > found.min && (lane.kind !== 'stack' || found.max > found.mean * 1.5))
-        lines.push({ title: 'min–max', value: between(withUnit(found.min, lane.unit), withUnit(found.max, lane.unit), ' – ') });
+    value.series.forEach(({ name, title, value: measured }) => {
+      if (!measured) return;
+      if (lane.kind === 'stack' && measured.max === 0) return;
+      lines.push({ colour: colourOf(row.whole, name), title: row.whole.series.length > 1 ? clean(title, 60) : 'avg', value: withUnit(measured.mean, lane.unit) });
+      if (measured.max > measured.min && (lane.kind !== 'stack' || measured.max > measured.mean * 1.5))
+        lines.push({ title: 'min–max', value: between(withUnit(measured.min, lane.unit), withUnit(measured.max, lane.unit), ' – ') });
     });
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const others = frame.sources

@@ -72,10 +72,10 @@ function LaneList({ most }: { most: number }) {
                       {lane.series.length > 1 && (
                         <span class="lane-series">
                           {lane.series.map(({ name: series, title }) => {
-                            const one = seriesRowKey(row, series);
+                            const seriesKey = seriesRowKey(row, series);
                             return (
                               <label key={series}>
-                                <input type="checkbox" checked={!hidden.has(one)} onChange={() => app.toggle('hidden', one)} /> <bdi>{clean(title, 40)}</bdi>
+                                <input type="checkbox" checked={!hidden.has(seriesKey)} onChange={() => app.toggle('hidden', seriesKey)} /> <bdi>{clean(title, 40)}</bdi>
                               </label>
                             );
                           })}

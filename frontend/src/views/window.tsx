@@ -57,14 +57,14 @@ const held = new Map<string, Promise<WindowReply>>();
 
 function load(id: string, window: number, revision: unknown): Promise<WindowReply> {
   const key = `${id}\n${window}\n${String(revision)}`;
-  let found = held.get(key);
-  if (!found) {
-    found = fetchWindow(id, window);
-    held.set(key, found);
-    found.catch(() => held.delete(key));
+  let reply = held.get(key);
+  if (!reply) {
+    reply = fetchWindow(id, window);
+    held.set(key, reply);
+    reply.catch(() => held.delete(key));
     for (const old of held.keys()) if (held.size > HELD) held.delete(old);
   }
-  return found;
+  return reply;
 }
 
 /** A window's contents; of a live run it asks again until there are some. */
@@ -140,9 +140,9 @@ function StepChoice({ steps, step, choose }: { steps: number[]; step: number; ch
     <div class="step-choice">
       <Small sign="‹" name="Previous traced step" onClick={to(-1)} />
       <select aria-label="Traced step" value={String(step)} onChange={(event) => choose(Number(event.currentTarget.value))}>
-        {steps.map((one) => (
-          <option key={one} value={String(one)}>
-            {count(one)}
+        {steps.map((step) => (
+          <option key={step} value={String(step)}>
+            {count(step)}
           </option>
         ))}
       </select>

@@ -59,14 +59,14 @@ export interface Slice extends Category {
 /** The account's categories that took time, in drawing order; keys without a category come last. */
 export function slices(account: Record<string, unknown> | null | undefined, categories: Category[]): Slice[] {
   const out: Slice[] = [];
-  const known = new Set<string>();
+  const groups = new Set<string>();
   for (const category of categories) {
-    known.add(category.key);
+    groups.add(category.key);
     const value = account?.[category.key];
     if (typeof value === 'number' && value > 0) out.push({ ...category, seconds: value });
   }
   for (const [key, value] of Object.entries(account ?? {})) {
-    if (known.has(key) || typeof value !== 'number' || !(value > 0)) continue;
+    if (groups.has(key) || typeof value !== 'number' || !(value > 0)) continue;
     out.push({ key, title: key.replace(/_/g, ' '), colour: 'grey', explanation: '', seconds: value });
   }
   return out;
