@@ -10,14 +10,14 @@ import { Timeline } from './timeline/timeline.ts';
 import { Root } from './views/app.tsx';
 import { provideTab } from './views/hooks.ts';
 
-
+/** Builds the tab, or the report in one file, and begins to load. */
 export function render(): void {
   const address = addressWindow();
   const link = decodeHash(address.location.hash);
   const [id = null, ...compare] = openAtFirst;
   const app = new App({ ...link, ...(link.id === null ? { id, compare } : {}), list: link.list || isTable });
   const timeline = new Timeline(app);
-  const loader = new Loader(app, (id, before, after) => timeline.grown(id, before, after));
+  const loader = new Loader(app, (id, before, after) => timeline.dataGrew(id, before, after));
 
   document.title = 'GPU Utilization';
   document.documentElement.lang ||= 'en';

@@ -15,7 +15,8 @@ export const isTable = offline?.isTable ?? false;
 /** What a report in one file opens on, where its link says nothing else. */
 export const openAtFirst: readonly string[] = offline?.shown ?? [];
 
-async function get(path: string, query: Record<string, string>, signal?: AbortSignal): Promise<Response> {
+/** A reply of the server. Throws what it says is wrong, in words. */
+async function fetchReply(path: string, query: Record<string, string>, signal?: AbortSignal): Promise<Response> {
   const search = new URLSearchParams(query).toString();
   let reply: Response;
   try {
@@ -36,38 +37,40 @@ async function get(path: string, query: Record<string, string>, signal?: AbortSi
   throw new Error(message);
 }
 
-async function ask<T>(route: Route, query: Record<string, string> = {}): Promise<T> {
-  if (!offline) return (await (await get(`./${route}`, query)).json()) as T;
+/** The JSON at a route, of the server or of this page. */
+async function fetchJson<T>(route: Route, query: Record<string, string> = {}): Promise<T> {
+  if (!offline) return (await (await fetchReply(`./${route}`, query)).json()) as T;
   const reply = offline.reply(route, query);
   if (reply === undefined) throw new Error(`This report does not hold that ${route === 'window' ? 'profiler window' : 'recording'}.`);
   return reply as T;
 }
 
-export const fetchRuns = (): Promise<RunsReply> => ask('runs');
+export const fetchRuns = (): Promise<RunsReply> => fetchJson('runs');
 
 /** Null in a report in one file that holds no sums. */
-export const fetchTotal = (): Promise<TotalReply | null> => ask('total');
+export const fetchTotal = (): Promise<TotalReply | null> => fetchJson('total');
 
-export const fetchRecording = (id: string): Promise<RecordingReply> => ask('recording', { id });
+export const fetchRecording = (id: string): Promise<RecordingReply> => fetchJson('recording', { id });
 
-export const fetchJob = (id: string): Promise<JobReply> => ask('job', { id });
+export const fetchJob = (id: string): Promise<JobReply> => fetchJson('job', { id });
 
-export const fetchWindow = (id: string, window: number): Promise<WindowReply> => ask('window', { id, window: String(window) });
+export const fetchWindow = (id: string, window: number): Promise<WindowReply> => fetchJson('window', { id, window: String(window) });
 
 let profile: Promise<boolean> | undefined;
 
 /** Whether this TensorBoard has the Profile plugin; asked once. */
 export function hasProfilePlugin(): Promise<boolean> {
   if (offline) return Promise.resolve(false);
-  return (profile ??= get('../../plugins_listing', {})
+  return (profile ??= fetchReply('../../plugins_listing', {})
     .then((reply) => reply.json())
     .then((listing: unknown) => typeof listing === 'object' && listing !== null && Object.hasOwn(listing, 'profile'))
     .catch(() => false));
 }
 
+/** The buckets of lanes at a level, of the server or of this page. */
 export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Promise<TileBlock> {
   if (offline) return offline.tiles(request);
-  const reply = await get(
+  const reply = await fetchReply(
     './tiles',
     {
       id: request.id,

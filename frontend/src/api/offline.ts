@@ -42,6 +42,7 @@ class OfflineSource {
     return { runs, total, recording: entry?.reply, job: entry?.job, window: entry?.windows?.[window] ?? undefined }[route];
   }
 
+  /** The buckets that are asked for, merged from the one level that the page holds. */
   async tiles(request: TileRequest): Promise<TileBlock> {
     const { axis, level, first, count } = request;
     const key = `${request.id} ${axis}`;
@@ -52,6 +53,7 @@ class OfflineSource {
     return coarsen(base, level, first, count, new Set(request.lanes));
   }
 
+  /** All tiles of a recording on an axis, as one block; [] without any. */
   private async decode(id: string, axis: Axis): Promise<TileBlock[]> {
     const tiles = this.data.recordings[id]?.tiles[axis];
     const parts = await Promise.all(
@@ -61,12 +63,12 @@ class OfflineSource {
         return decodeTiles(await new Response(stream).arrayBuffer());
       }),
     );
-    return parts.length > 0 ? [joined(parts)] : [];
+    return parts.length > 0 ? [joinBlocks(parts)] : [];
   }
 }
 
-/** Blocks of several stretches and of several lanes as one. */
-function joined(parts: TileBlock[]): TileBlock {
+/** One block of several, which hold neighbouring ranges of buckets, and each range for other lanes. NaN where none has data. */
+function joinBlocks(parts: TileBlock[]): TileBlock {
   const starts = [...new Set(parts.map(({ first }) => first))].sort((a, b) => a - b);
   const ofStart = (start: number): TileBlock[] => parts.filter(({ first }) => first === start);
   const base = ofStart(starts[0] as number)[0] as TileBlock;
@@ -81,10 +83,12 @@ function joined(parts: TileBlock[]): TileBlock {
   };
   const series: TileBlock['series'] = new Map();
   for (const key of new Set(parts.flatMap((part) => [...part.series.keys()]))) {
-    const of = (name: 'min' | 'max' | 'mean'): Float32Array => fill(new Float32Array(count), (part) => part.series.get(key)?.[name]);
-    series.set(key, { min: of('min'), max: of('max'), mean: of('mean') });
+    const filled = (name: 'min' | 'max' | 'mean'): Float32Array => fill(new Float32Array(count), (part) => part.series.get(key)?.[name]);
+    series.set(key, { min: filled('min'), max: filled('max'), mean: filled('mean') });
   }
-  return { ...base, count, series, timeAt: fill(new Float64Array(count), (part) => part.timeAt), stepAt: fill(new Float64Array(count), (part) => part.stepAt) };
+  const timeAt = fill(new Float64Array(count), (part) => part.timeAt);
+  const stepAt = fill(new Float64Array(count), (part) => part.stepAt);
+  return { ...base, count, series, timeAt, stepAt };
 }
 
 /** The data of this page when it is a report in one file, else null. */

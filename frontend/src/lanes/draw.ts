@@ -54,9 +54,9 @@ export function drawBand(
     if (style.area) {
       context.globalAlpha = 0.1;
       context.beginPath();
-      context.moveTo(edge(points, from, rect, true), floor);
+      context.moveTo(edgeX(points, from, rect, true), floor);
       for (let i = from; i < to; i++) context.lineTo(middle(i), y(mean[i] as number));
-      context.lineTo(edge(points, to - 1, rect, false), floor);
+      context.lineTo(edgeX(points, to - 1, rect, false), floor);
       context.fill();
     }
     // A band thinner than its line would not be seen.
@@ -67,15 +67,15 @@ export function drawBand(
       context.beginPath();
       for (let i = from; i < to; i++) {
         const at = y(max[i] as number);
-        if (i === from) context.moveTo(edge(points, from, rect, true), at);
+        if (i === from) context.moveTo(edgeX(points, from, rect, true), at);
         context.lineTo(middle(i), at);
-        if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+        if (i === to - 1) context.lineTo(edgeX(points, i, rect, false), at);
       }
       for (let i = to - 1; i >= from; i--) {
         const at = y(min[i] as number);
-        if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+        if (i === to - 1) context.lineTo(edgeX(points, i, rect, false), at);
         context.lineTo(middle(i), at);
-        if (i === from) context.lineTo(edge(points, from, rect, true), at);
+        if (i === from) context.lineTo(edgeX(points, from, rect, true), at);
       }
       context.fill();
     }
@@ -84,9 +84,9 @@ export function drawBand(
     context.beginPath();
     for (let i = from; i < to; i++) {
       const at = y(mean[i] as number);
-      if (i === from) context.moveTo(edge(points, from, rect, true), at);
+      if (i === from) context.moveTo(edgeX(points, from, rect, true), at);
       context.lineTo(middle(i), at);
-      if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+      if (i === to - 1) context.lineTo(edgeX(points, i, rect, false), at);
     }
     context.stroke();
   });
@@ -105,7 +105,7 @@ export function drawBand(
   edgeMarks(context, points, rect, centre, (i) => (min[i] as number) < style.top * -0.001 && style.colour, true);
 }
 
-/** A thin line of the sum of the means of the first `many` series; gaps longer than `limit` stay empty. */
+/** A thin line of the sum of the means of the first `many` series; gaps longer than `limit` nanoseconds stay empty. */
 export function drawLine(context: CanvasRenderingContext2D, points: Points, many: number, rect: Rect, { colour, top }: { colour: string; top: number }, limit: number): void {
   const series = points.mean.slice(0, many);
   context.strokeStyle = colour;
@@ -114,7 +114,7 @@ export function drawLine(context: CanvasRenderingContext2D, points: Points, many
   context.beginPath();
   segments(points, limit, (from, to) => {
     for (let i = from; i < to; i++) {
-      const value = series.reduce((all, means) => all + zero(means, i), 0);
+      const value = series.reduce((all, means) => all + atLeastZero(means, i), 0);
       context.lineTo(rect.x + ((points.x0[i] as number) + (points.x1[i] as number)) / 2, rect.y + rect.height * (1 - Math.min(1, value / top)));
     }
     context.stroke();
@@ -123,7 +123,7 @@ export function drawLine(context: CanvasRenderingContext2D, points: Points, many
   context.globalAlpha = 1;
 }
 
-const edge = (points: Points, i: number, rect: Rect, left: boolean): number =>
+const edgeX = (points: Points, i: number, rect: Rect, left: boolean): number =>
   rect.x + ((left ? points.x0[i] : points.x1[i]) as number);
 
 export interface StackStyle {
@@ -149,7 +149,7 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
   const totals = new Float32Array(points.n);
   for (let i = 0; i < points.n; i++) {
     let total = 0;
-    for (let s = 0; s < series; s++) total += zero(points.mean[s], i);
+    for (let s = 0; s < series; s++) total += atLeastZero(points.mean[s], i);
     totals[i] = total;
   }
   const ends = new Float32Array(points.n);
@@ -157,20 +157,20 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     const own = points.x1[i] as number;
     const next = i + 1 < points.n ? (points.x0[i + 1] as number) : Infinity;
     // On the time axis a step lasts as long as its parts, the slowest of several the longest; what follows is no step.
-    const slowest = style.nsWidth > 0 && next > own ? (totals[i] as number) + worst(points, i, series).excess : 0;
+    const slowest = style.nsWidth > 0 && next > own ? (totals[i] as number) + largestExcess(points, i, series).excess : 0;
     const end = Math.min(next, Math.max(own, (points.x0[i] as number) + slowest * 1e6 * style.nsWidth));
     // Buckets tell where a step began to a pixel or so: a gap of less is none.
     ends[i] = next - end < 1.5 ? next : end;
   }
   const crisp = points.n > 0 && (points.x1[0] as number) - (points.x0[0] as number) >= 10;
   const inset = crisp ? 0.5 : 0;
-  spikes(context, points, rect, style, totals, ends);
+  drawSpikes(context, points, rect, style, totals, ends);
   for (let s = 0; s < series; s++) {
     context.fillStyle = style.colours[s] as string;
     context.beginPath();
     let open = -1;
     for (let i = 0; i < points.n; i++) {
-      const value = zero(points.mean[s], i);
+      const value = atLeastZero(points.mean[s], i);
       const low = floor - (base[i] as number) * scale;
       base[i] = (base[i] as number) + value;
       const high = floor - (base[i] as number) * scale;
@@ -185,17 +185,19 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
   }
   context.restore();
   edgeMarks(context, points, rect, (i) => rect.x + (points.x0[i] as number), (i) => {
-    const { part, excess } = worst(points, i, series);
+    const { part, excess } = largestExcess(points, i, series);
     return (totals[i] as number) + excess > style.top * 1.001 && (style.colours[part] as string);
   });
 }
 
-const zero = (values: Float32Array | undefined, i: number): number => {
+/** Value `i`; 0 where it is negative, unknown or missing. */
+const atLeastZero = (values: Float32Array | undefined, i: number): number => {
   const value = values ? (values[i] as number) : 0;
   return value > 0 ? value : 0;
 };
 
-function spikes(
+/** Faint columns up to the longest step of each point, where it is far above the mean; `totals`: the stacks' heights as values. */
+function drawSpikes(
   context: CanvasRenderingContext2D,
   points: Points,
   rect: Rect,
@@ -207,7 +209,7 @@ function spikes(
   const scale = rect.height / style.top;
   context.globalAlpha = 0.4;
   for (let i = 0; i < points.n; i++) {
-    const { part, excess } = worst(points, i, style.colours.length);
+    const { part, excess } = largestExcess(points, i, style.colours.length);
     if (excess <= 0.15 * style.top) continue;
     context.fillStyle = style.colours[part] as string;
     const height = ((totals[i] as number) + excess) * scale;
@@ -218,11 +220,11 @@ function spikes(
 }
 
 /** The part whose slowest step is farthest above its mean in point `i`. */
-export function worst(points: Points, i: number, series: number): { part: number; excess: number } {
+export function largestExcess(points: Points, i: number, series: number): { part: number; excess: number } {
   let part = 0;
   let excess = 0;
   for (let s = 0; s < series; s++) {
-    const over = zero(points.max[s], i) - zero(points.mean[s], i);
+    const over = atLeastZero(points.max[s], i) - atLeastZero(points.mean[s], i);
     if (over > excess) {
       excess = over;
       part = s;

@@ -100,6 +100,7 @@ function firstGpus({ lanes, named = new Set() }: Pick<LaneSource, 'lanes' | 'nam
 /** How a step went is open at first; everything else is a click away. */
 const beginsClosed = (group: string): boolean => group !== 'training';
 
+/** A lane's height in pixels; `room` stretches all lanes on a large screen, 1 to 2. */
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 112));
   if (lane.series.length > 1) return Math.round(room * (lane.series.length > 2 ? 70 : 62));
@@ -121,7 +122,9 @@ function byGroup(all: LaneInfo[]): [string, LaneInfo[]][] {
   const rank = (group: string): number => {
     if (group === 'training') return -1;
     const gpu = /^gpu(\d+)( more)?$/.exec(group);
-    return gpu ? Number(gpu[1]) + (gpu[2] ? 0.5 : 0) : /^host( more)?$/.test(group) ? 1e6 + group.length : group === CORES ? 1e7 : 1e5;
+    if (gpu) return Number(gpu[1]) + (gpu[2] ? 0.5 : 0);
+    if (/^host( more)?$/.test(group)) return 1e6 + group.length;
+    return group === CORES ? 1e7 : 1e5;
   };
   return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
 }
@@ -169,7 +172,10 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     return { group, members };
   });
   const named = new Set(sources.flatMap((source) => [...firstGpus(source)]));
-  const rank = ({ group }: { group: string }): number => (group === 'training' ? 0 : named.has(group.replace(MORE, '')) ? 1 : 2);
+  const rank = ({ group }: { group: string }): number => {
+    if (group === 'training') return 0;
+    return named.has(group.replace(MORE, '')) ? 1 : 2;
+  };
   groups.sort((a, b) => rank(a) - rank(b));
   const folded = new Set<string>();
   for (const { group, members } of groups) {

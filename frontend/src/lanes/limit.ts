@@ -17,10 +17,11 @@ export function drawLimit(context: CanvasRenderingContext2D, lane: LaneInfo, rec
   context.lineTo(rect.x + rect.width, y);
   context.stroke();
   context.restore();
-  label(context, limit.title, rect.x + rect.width - 4, y + 5, rect, palette);
+  drawLimitName(context, limit.title, rect.x + rect.width - 4, y + 5, rect, palette);
 }
 
-function label(context: CanvasRenderingContext2D, text: string, right: number, y: number, rect: Rect, palette: Palette): void {
+/** The limit's name, which ends at pixel `right`, on a ground of its own. */
+function drawLimitName(context: CanvasRenderingContext2D, text: string, right: number, y: number, rect: Rect, palette: Palette): void {
   context.save();
   context.font = `10px ${palette.font}`;
   context.textAlign = 'right';

@@ -15,6 +15,7 @@ export class Points {
   max: Float32Array[] = [];
   mean: Float32Array[] = [];
 
+  /** Makes room for points; what was in it is lost. */
   reset(capacity: number, series: number): void {
     this.n = 0;
     if (this.x0.length < capacity) {
@@ -58,7 +59,7 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
       const left = ((tileStart + i) * size - range.start) * scale;
       const column = Math.floor(left);
       if (column !== pixel) {
-        if (n >= 0) finish(out, n, counts);
+        if (n >= 0) averageSeries(out, n, counts);
         n++;
         pixel = column;
         out.x0[n] = left;
@@ -86,7 +87,7 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
       }
     }
   }
-  if (n >= 0) finish(out, n, counts);
+  if (n >= 0) averageSeries(out, n, counts);
   out.n = n + 1;
   return out;
 }
@@ -144,7 +145,8 @@ function resampleOne(tiles: Tile[], key: string, range: Range, scale: number, si
   return out;
 }
 
-function finish(out: Points, n: number, counts: Float32Array): void {
+/** Divides the sums in point `n` by the number of buckets of each series; NaN without any. */
+function averageSeries(out: Points, n: number, counts: Float32Array): void {
   for (let s = 0; s < counts.length; s++) {
     const mean = out.mean[s] as Float32Array;
     const many = counts[s] as number;

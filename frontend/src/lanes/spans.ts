@@ -30,6 +30,7 @@ export function spanPieces(span: WordedFinding, axis: Axis, extent: Extent): Ran
 export const inOrder = (spans: readonly WordedFinding[]): WordedFinding[] =>
   [...spans].sort((a, b) => (a.start_step ?? 0) - (b.start_step ?? 0) || (a.start_ns ?? 0) - (b.start_ns ?? 0));
 
+/** Where a phase lies, in units of the axis: on the axis of steps a place without length. */
 export function phaseRange(phase: PhaseReply, axis: Axis, extent: Extent): Range {
   return axis === 'step'
     ? { start: phase.step, end: phase.step }

@@ -33,9 +33,9 @@ export interface Columns {
 const WORK = new Set(['busy']);
 export const isLoss = (part: string): boolean => !WORK.has(part);
 /** A break of fewer pixels does not part a hole. */
-const BREAK = 6;
+const BREAK_PX = 6;
 /** A smaller share of a column is no hole to be pointed at. */
-const LEAST = 0.06;
+const LEAST_SHARE = 0.06;
 
 /**
  * The columns of resampled points. `endNs`: when the last one ends; `nsPixel`: of a pixel on the time axis, 0 by steps;
@@ -92,8 +92,8 @@ export function holesOf(columns: Columns, series: LaneInfo['series']): Hole[] {
     for (let i = 0; i < columns.n; i++) {
       const share = columns.known[i] ? (high[i] as number) - (low[i] as number) : 0;
       const [x0, x1] = [columns.x0[i] as number, columns.x1[i] as number];
-      if (open && (share < LEAST ? x1 : x0) - (open as Hole).x1 > BREAK) close();
-      if (share < LEAST) continue;
+      if (open && (share < LEAST_SHARE ? x1 : x0) - (open as Hole).x1 > BREAK_PX) close();
+      if (share < LEAST_SHARE) continue;
       open ??= { part: name, title, x0, x1, x: 0, low: 0, high: 0, seconds: 0 };
       const own = share * (x1 - x0);
       open.x1 = x1;
@@ -122,7 +122,7 @@ export function partAt(columns: Columns, series: LaneInfo['series'], x: number, 
 /** Hatched in the lane: not measured, but split by profiler windows. */
 export const isEstimate = (part: string): boolean => part === 'launch';
 
-export interface Look {
+export interface TimeStyle {
   palette: Palette;
   /** The one part that stays while the others fade. */
   lit: string | null;
@@ -131,7 +131,7 @@ export interface Look {
 }
 
 /** Fills the parts from below, the edge of what was busy above them. */
-export function drawTime(context: CanvasRenderingContext2D, columns: Columns, series: LaneInfo['series'], rect: Rect, { palette, lit, estimate }: Look): void {
+export function drawTime(context: CanvasRenderingContext2D, columns: Columns, series: LaneInfo['series'], rect: Rect, { palette, lit, estimate }: TimeStyle): void {
   const y = (share: number): number => rect.y + rect.height * (1 - Math.min(1, share));
   /** Ranges [from, to) of neighbouring columns in which the part between two edges is at least 0.05 % high: most parts are nowhere to be drawn. */
   const stretches = (low?: Float32Array, high?: Float32Array): [number, number][] => {
@@ -167,7 +167,7 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
       context.closePath();
     }
     context.fill();
-    if (isEstimate(name)) hatch(context, rect, palette);
+    if (isEstimate(name)) drawHatch(context, rect, palette);
   });
   context.globalAlpha = 1;
   if (estimate) {
@@ -186,7 +186,7 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
 }
 
 /** Lines over the current path, whose fill stays below them. */
-function hatch(context: CanvasRenderingContext2D, rect: Rect, palette: Palette): void {
+function drawHatch(context: CanvasRenderingContext2D, rect: Rect, palette: Palette): void {
   context.save();
   context.clip();
   context.strokeStyle = palette.text;
@@ -242,7 +242,8 @@ export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measur
   return placed;
 }
 
-export function drawLabels(context: CanvasRenderingContext2D, labels: readonly Label[], rect: Rect, { palette, lit }: Pick<Look, 'palette' | 'lit'>): void {
+/** Draws labels: names on the parts' colours, seconds on light pills. */
+export function drawLabels(context: CanvasRenderingContext2D, labels: readonly Label[], rect: Rect, { palette, lit }: Pick<TimeStyle, 'palette' | 'lit'>): void {
   context.textAlign = 'center';
   context.textBaseline = 'middle';
   for (const { hole, lines, x, y, width } of labels) {

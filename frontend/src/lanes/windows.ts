@@ -5,12 +5,14 @@ import type { OpenWindow } from '../state/hash.ts';
 import type { Axis } from '../tiles/request.ts';
 import type { Box } from './spans.ts';
 
+/** The range of a profiler window, in units of the axis; null on the time axis if its times are not known. */
 export function windowRange(window: WindowInfo, axis: Axis, extent: Extent): Range | null {
   if (axis === 'step') return { start: window.first_step, end: Math.max(window.stop_step, window.first_step + 1) };
   if (window.start_ns === null || window.end_ns === null) return null;
   return { start: window.start_ns - extent.start_ns, end: window.end_ns - extent.start_ns };
 }
 
+/** The windows that have a range on the axis, all in one row. */
 export function windowBoxes(windows: WindowInfo[], axis: Axis, extent: Extent): Box<WindowInfo>[] {
   return windows.flatMap((item) => {
     const range = windowRange(item, axis, extent);
@@ -28,8 +30,9 @@ export function nearestStep(steps: readonly TracedStep[], open: Pick<OpenWindow,
   for (const { step, start_ns, duration_ns } of steps) {
     const start = start_ns ?? NaN;
     const end = start + (duration_ns ?? 0);
-    const away =
-      open.step !== null ? Math.abs(step - open.step) : open.ns !== undefined ? Math.max(0, start - open.ns, open.ns - end) : step;
+    let away = step;
+    if (open.step !== null) away = Math.abs(step - open.step);
+    else if (open.ns !== undefined) away = Math.max(0, start - open.ns, open.ns - end);
     if (away < least) [best, least] = [step, away];
   }
   return best;

@@ -54,8 +54,12 @@ export function duration(value: number | null | undefined): string {
 }
 
 /** Hours as the terminal writes them: 1234 -> "1,234 h", 12.34 -> "12.3 h"; less than ten as a duration. */
-export const hoursText = (value: number | null | undefined): string =>
-  !known(value) ? UNKNOWN : value >= 9.95 ? `${value >= 99.5 ? count(Math.round(value)) : value.toFixed(1)} h` : value > 0 ? duration(3600 * value) : '0 s';
+export function hoursText(value: number | null | undefined): string {
+  if (!known(value)) return UNKNOWN;
+  if (value >= 99.5) return `${count(Math.round(value))} h`;
+  if (value >= 9.95) return `${value.toFixed(1)} h`;
+  return value > 0 ? duration(3600 * value) : '0 s';
+}
 
 /** 1, "step" -> "1 step"; 6400, "step" -> "6,400 steps". */
 export const plural = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
@@ -104,6 +108,7 @@ export function clockTick(epochNs: number, resolution: number): string {
   return text === '00:00' ? clock(epochNs, 86400e9) : text;
 }
 
+/** "2026-11-29 14:05", local; from nanoseconds since the epoch. */
 export function date(epochNs: number | null | undefined): string {
   if (!known(epochNs)) return UNKNOWN;
   const day = clock(epochNs, 86400e9);

@@ -11,6 +11,7 @@ export interface KernelRow {
   share: number | null;
 }
 
+/** Rows of kernels; `totals`: nanoseconds of all kernels by GPU, of which `share` is a part. */
 export function kernelRows(kernels: readonly KernelReply[], totals: Readonly<Record<string, number>>): KernelRow[] {
   return kernels.map((kernel) => {
     const { total_ns: total, count } = kernel;
@@ -67,9 +68,11 @@ export function sortKernels(rows: readonly KernelRow[], key: SortKey, descending
   const value = VALUES[key];
   return [...rows].sort((a, b) => {
     const [x, y] = [value(a), value(b)];
-    if (x === null || y === null) return x === y ? 0 : x === null ? 1 : -1;
-    const order = typeof x === 'string' ? (x < String(y) ? -1 : x > String(y) ? 1 : 0) : x - Number(y);
-    return descending ? -order : order;
+    if (x === y) return 0;
+    if (x === null) return 1;
+    if (y === null) return -1;
+    const isLess = typeof x === 'string' ? x < String(y) : x < Number(y);
+    return isLess === descending ? 1 : -1;
   });
 }
 

@@ -7,10 +7,13 @@ const LEAST_THROTTLED_PCT = 2;
 /** Share of the memory's peak by which GPUs that hold the same differ. */
 const MEMORY = 0.1;
 
+/** The median; NaN of no values. */
 export const median = (values: readonly number[]): number => {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
-  return sorted.length === 0 ? NaN : sorted.length % 2 ? (sorted[middle] as number) : ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
+  if (sorted.length === 0) return NaN;
+  if (sorted.length % 2 === 1) return sorted[middle] as number;
+  return ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
 };
 
 const throttled = (gpu: Gpu): number => Object.values(gpu.throttled_pct ?? {}).reduce<number>((sum, pct) => sum + (pct ?? 0), 0);

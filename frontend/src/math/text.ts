@@ -9,7 +9,7 @@ export const capitalized = (text: string): string => text.charAt(0).toUpperCase(
 
 /** `value` as one harmless line of at most `most` characters. */
 export function clean(value: unknown, most = 120): string {
-  const raw = typeof value === 'string' ? value : value === null || value === undefined ? '' : String(value);
+  const raw = String(value ?? '');
   const head = raw.slice(0, most * 4).replace(UNSAFE, (c) => (c === '\n' || c === '\t' || c === '\r' ? ' ' : '\ufffd'));
   return head.length > most ? `${head.slice(0, most - 1).trimEnd()}…` : head;
 }
@@ -20,10 +20,13 @@ export const held = (text: string): string => text.replace(/(\d) (?=(?:%|[nµm]?
 /** No line that a person wrote is longer. */
 const LONGEST_LINE = 500;
 
+/** What becomes of these in code; other unsafe characters are replaced. */
+const KEPT_AS: Record<string, string> = { '\n': '\n', '\t': '\t', '\r': '' };
+
 /** Code keeps its lines and tabs; everything else is made harmless as in `clean`. */
 export function cleanCode(value: unknown, most = 8000): string {
   const raw = typeof value === 'string' ? value : '';
-  const head = raw.slice(0, most).replace(UNSAFE, (c) => (c === '\n' || c === '\t' ? c : c === '\r' ? '' : '\ufffd'));
+  const head = raw.slice(0, most).replace(UNSAFE, (c) => KEPT_AS[c] ?? '\ufffd');
   const lines = head.split('\n').map((line) => (line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}…` : line));
   return raw.length > most ? `${lines.join('\n')}…` : lines.join('\n');
 }
@@ -47,7 +50,11 @@ export function ranges(numbers: readonly number[]): string {
     if (last && value === last[1] + 1) last[1] = value;
     else runs.push([value, value]);
   }
-  return runs.map(([first, last]) => (first === last ? `${first}` : last === first + 1 ? `${first}, ${last}` : `${first}–${last}`)).join(', ');
+  const text = ([first, last]: [number, number]): string => {
+    if (first === last) return `${first}`;
+    return last === first + 1 ? `${first}, ${last}` : `${first}–${last}`;
+  };
+  return runs.map(text).join(', ');
 }
 
 /** Code with what it replaces, as a diff; the code alone where that is not known. */

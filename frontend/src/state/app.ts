@@ -47,6 +47,7 @@ export interface CursorState {
   byKeyboard: boolean;
 }
 
+/** The state with which a tab opens at a link. */
 export function initialState(link: LinkState = EMPTY_LINK): AppState {
   return {
     ...link,
@@ -73,6 +74,12 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
 
 const HISTORY = 100;
 const COALESCE_MS = 700;
+
+/** The place `by` places after `at` among `length`, wrapping around; `at` < 0: the first or the last one. */
+function wrapped(at: number, by: number, length: number): number {
+  if (at >= 0) return (at + by + length) % length;
+  return by > 0 ? 0 : length - 1;
+}
 
 /** The tab's state with its actions; views call these and never set fields themselves. */
 export class App {
@@ -123,6 +130,7 @@ export class App {
     this.state.set(by);
   }
 
+  /** Adds a recording to the comparison or takes it out; the newest seven stay. */
   compareWith(id: string, on: boolean): void {
     const { compare, id: own } = this.state.get();
     const rest = compare.filter((other) => other !== id);
@@ -151,6 +159,7 @@ export class App {
     this.state.set({ follow });
   }
 
+  /** Goes back to the view before. */
   undo(): void {
     const view = this.past.pop();
     if (view === undefined) return;
@@ -202,16 +211,14 @@ export class App {
     const row = this.rows.find(({ list }) => list.some(({ id }) => id === selected)) ?? this.rows[0];
     const list = inOrder(row?.list ?? []);
     const at = list.findIndex(({ id }) => id === selected);
-    const next = at < 0 ? (by > 0 ? 0 : list.length - 1) : (at + by + list.length) % list.length;
-    return list[next]?.id ?? null;
+    return list[wrapped(at, by, list.length)]?.id ?? null;
   }
 
   /** The first finding of the row `by` places after the selected one's, wrapping around. */
   neighbourRow(by: number): string | null {
     const { rows } = this;
     const at = rows.findIndex(({ list }) => list.some(({ id }) => id === this.state.get().selected));
-    const next = at < 0 ? (by > 0 ? 0 : rows.length - 1) : (at + by + rows.length) % rows.length;
-    return rows[next]?.first.id ?? null;
+    return rows[wrapped(at, by, rows.length)]?.first.id ?? null;
   }
 
   /** The findings as they are listed, a row each; the same list until they change. */
@@ -239,6 +246,7 @@ export class App {
     return null;
   }
 
+  /** Folds or unfolds a group, hides a lane or shows it again. */
   toggle(field: 'collapsed' | 'hidden', key: string): void {
     const next = new Set(this.state.get()[field]);
     if (!next.delete(key)) next.add(key);
@@ -255,6 +263,7 @@ export class App {
     this.state.set({ pinned: pinned.includes(key) ? pinned.filter((other) => other !== key) : [...pinned, key] });
   }
 
+  /** Shows a message for three seconds. */
   notice(text: string): void {
     this.state.set({ notice: text });
     setTimeout(() => {

@@ -52,6 +52,7 @@ function encodeRange(range: Range | null): string {
   return range ? `${number(range.start)}~${number(range.end)}` : '';
 }
 
+/** A range from "start~end", in units of the axis; null if it is none. */
 function decodeRange(text: string | undefined): Range | null {
   const [start, end, extra] = (text ?? '').split('~').map(Number);
   if (start === undefined || end === undefined || extra !== undefined) return null;
@@ -67,6 +68,7 @@ function decodeWindow(text: string | undefined): OpenWindow | null {
 
 const encodeList = (list: Iterable<string>): string => [...list].map(encodeURIComponent).join(',');
 
+/** A decoded part of a link; "" if it is broken. */
 function decode(text: string): string {
   try {
     return decodeURIComponent(text);

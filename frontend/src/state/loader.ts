@@ -24,15 +24,16 @@ export function defaultRecording(recordings: RecordingSummary[]): RecordingSumma
 export class Loader {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private busy = false;
-  private again = false;
+  private isQueued = false;
   /** What the sums were last made of, and when; and whether they are being made. */
-  private summed = { of: '', at: -Infinity, now: false };
+  private totalState = { of: '', at: -Infinity, now: false };
 
   constructor(
     private readonly app: App,
     private readonly onGrown: (id: string, before: RecordingReply, after: RecordingReply) => void,
   ) {}
 
+  /** Loads, and again when the tab is shown. */
   start(): void {
     const wake = (): void => {
       if (isVisible()) void this.refresh();
@@ -42,7 +43,7 @@ export class Loader {
     });
     document.addEventListener('visibilitychange', wake);
     this.app.state.subscribe(() => {
-      if (this.app.state.get().list && !this.summed.of) void this.loadTotal();
+      if (this.app.state.get().list && !this.totalState.of) void this.loadTotal();
     });
     void this.refresh();
   }
@@ -50,23 +51,24 @@ export class Loader {
   /** Loads what is missing or has changed. Calls during a refresh run one more afterwards. */
   async refresh(): Promise<void> {
     if (this.busy) {
-      this.again = true;
+      this.isQueued = true;
       return;
     }
     this.busy = true;
     clearTimeout(this.timer);
     this.timer = undefined;
     try {
-      await this.load();
+      await this.loadAll();
     } finally {
       this.busy = false;
       this.schedule();
     }
   }
 
+  /** Asks for the next refresh: soon while a run is live, or something is missing. */
   private schedule(): void {
-    if (this.again) {
-      this.again = false;
+    if (this.isQueued) {
+      this.isQueued = false;
       void this.refresh();
       return;
     }
@@ -82,7 +84,8 @@ export class Loader {
     );
   }
 
-  private async load(): Promise<void> {
+  /** Loads the list of runs, then the shown recordings. */
+  private async loadAll(): Promise<void> {
     const { state } = this.app;
     try {
       const runs = await fetchRuns();
@@ -106,6 +109,7 @@ export class Loader {
     await Promise.all(shown.map((recordingId) => this.loadOne(recordingId, list.find((item) => item.id === recordingId))));
   }
 
+  /** Loads a recording if its summary has changed, and its job. */
   private async loadOne(id: string, summary: RecordingSummary | undefined): Promise<void> {
     const { state } = this.app;
     const before = state.get().recordings.get(id);
@@ -132,18 +136,18 @@ export class Loader {
   private async loadTotal(): Promise<void> {
     const { state } = this.app;
     const { list, runs, total } = state.get();
-    if (!list || !runs || this.summed.now) return;
+    if (!list || !runs || this.totalState.now) return;
     const of = runs.recordings.map(({ id, revision }) => `${id} ${revision}`).join('\n') || '-';
     const now = performance.now();
-    if (!total?.left && (of === this.summed.of || (total && runs.complete !== false && now - this.summed.at < POLL_IDLE_MS))) return;
-    this.summed = { of, at: now, now: true };
+    if (!total?.left && (of === this.totalState.of || (total && runs.complete !== false && now - this.totalState.at < POLL_IDLE_MS))) return;
+    this.totalState = { of, at: now, now: true };
     try {
       state.set({ total: await fetchTotal(), totalError: null });
     } catch (error) {
-      this.summed.of = '-';
+      this.totalState.of = '-';
       state.set({ totalError: (error as Error).message });
     }
-    this.summed.now = false;
+    this.totalState.now = false;
   }
 
   /** Asks about the job; without an answer the tab shows the recording alone. The worst worker opens by itself. */

@@ -9,6 +9,7 @@ export interface Store<T> {
   subscribe(listener: Listener): () => void;
 }
 
+/** A store that begins with `initial`. */
 export function createStore<T extends object>(initial: T): Store<T> {
   let value = initial;
   const listeners = new Set<Listener>();

@@ -28,17 +28,18 @@ export type Column = 'name' | 'start' | 'status' | 'wall' | 'hours' | 'lost' | '
 const wallOf = ({ start_ns: start, end_ns: end }: RecordingSummary): number | null =>
   typeof start === 'number' && typeof end === 'number' ? (end - start) / 1e9 : null;
 
-const alone = (item: RecordingSummary): Row => ({
+const rowOfRecording = (item: RecordingSummary): Row => ({
   item, parts: [], training: null, status: item.status, start: item.start_ns ?? 0, wall: wallOf(item), hours: null, noGpu: false, lost: item.lost_s ?? null, saves: null,
   causes: item.causes ?? [],
 });
 
-function ofTraining(training: TrainingRow, items: RecordingSummary[]): Row {
+/** The row of a training, with one of each of its recordings where it has several. */
+function rowOfTraining(training: TrainingRow, items: RecordingSummary[]): Row {
   const first = items.find(({ id }) => id === training.id) ?? (items[0] as RecordingSummary);
   const { top, causes } = training;
   return {
     item: first,
-    parts: items.length > 1 ? items.map(alone).sort((a, b) => b.start - a.start || (a.item.rank ?? 0) - (b.item.rank ?? 0)) : [],
+    parts: items.length > 1 ? items.map(rowOfRecording).sort((a, b) => b.start - a.start || (a.item.rank ?? 0) - (b.item.rank ?? 0)) : [],
     training,
     status: first.status,
     start: training.start_ns,
@@ -60,9 +61,9 @@ export function rowsOf({ recordings }: RunsReply, total: TotalReply | null): Row
     const items = ids.map((id) => left.get(id)).filter((item) => item !== undefined);
     if (items.length === 0) continue; // gone since
     for (const { id } of items) left.delete(id);
-    rows.push(ofTraining(training, items));
+    rows.push(rowOfTraining(training, items));
   }
-  return [...rows, ...[...left.values()].map(alone)];
+  return [...rows, ...[...left.values()].map(rowOfRecording)];
 }
 
 const names = new Intl.Collator('en', { numeric: true });
@@ -90,14 +91,17 @@ export function ordered(rows: readonly Row[], sort: string): Row[] {
     const title = new Map(rows.map((row) => [row, row.causes[0] ? titleOfCause(row.causes[0]) : '\uffff']));
     return [...rows].sort((a, b) => {
       const [x, y] = [title.get(a) as string, title.get(b) as string];
-      return x === y ? then(a, b) : (x < y ? -1 : 1) * (x === '\uffff' || y === '\uffff' ? 1 : sign);
+      if (x === y) return then(a, b);
+      const isEitherUnknown = x === '\uffff' || y === '\uffff';
+      return (x < y ? -1 : 1) * (isEitherUnknown ? 1 : sign);
     });
   }
   const value = VALUES[column];
   const last = sign * Infinity;
   return [...rows].sort((a, b) => {
     const [x, y] = [value(a) ?? last, value(b) ?? last];
-    return x === y ? then(a, b) : x < y ? -sign : sign;
+    if (x === y) return then(a, b);
+    return x < y ? -sign : sign;
   });
 }
 

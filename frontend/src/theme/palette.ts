@@ -23,6 +23,7 @@ export interface Palette {
   dark: boolean;
 }
 
+/** The colours that the stylesheet gives an element now, in its light or dark theme. */
 export function readPalette(element: Element): Palette {
   const style = getComputedStyle(element);
   const read = (name: string): string => style.getPropertyValue(`--${name}`).trim() || '#888';

@@ -11,7 +11,7 @@ export function coarsen(block: TileBlock, level: number, first: number, count: n
   const per = 2 ** shift;
   const series = new Map<string, SeriesTile>();
   for (const [key, tile] of block.series) {
-    if (lanes.has(key.slice(0, key.lastIndexOf('/')))) series.set(key, merge(tile, block.count, per, first, count));
+    if (lanes.has(key.slice(0, key.lastIndexOf('/')))) series.set(key, mergeBuckets(tile, block.count, per, first, count));
   }
   const pick = (values: Float64Array): Float64Array =>
     Float64Array.from({ length: count }, (_, i) => values[(first + i) * per] ?? NaN);
@@ -27,7 +27,8 @@ export function coarsen(block: TileBlock, level: number, first: number, count: n
   };
 }
 
-function merge(tile: SeriesTile, length: number, per: number, first: number, count: number): SeriesTile {
+/** Buckets [first, first + count), each of `per` of the `length` finer ones: their min, max and mean; NaN without data. */
+function mergeBuckets(tile: SeriesTile, length: number, per: number, first: number, count: number): SeriesTile {
   const out = { min: new Float32Array(count), max: new Float32Array(count), mean: new Float32Array(count) };
   for (let i = 0; i < count; i++) {
     let [min, max, sum, n] = [Infinity, -Infinity, 0, 0];

@@ -47,7 +47,7 @@ export class TileStore {
   private inFlight = new Map<string, AbortController>();
   private failed = new Map<string, number>();
   /** Tiles the server is refining: not to be asked for before `at`. */
-  private coarse = new Map<string, { at: number; patience: number }>();
+  private refiningTiles = new Map<string, { at: number; patience: number }>();
   private wanted: Wanted[] = [];
   private tick = 0;
   private closed = false;
@@ -63,9 +63,10 @@ export class TileStore {
     private readonly later: (act: () => void, ms: number) => void = (act, ms) => void setTimeout(act, ms),
   ) {}
 
-  private wake(ms: number): void {
+  /** Looks for the next request after some milliseconds. */
+  private pumpLater(ms: number): void {
     this.later(() => {
-      if (!this.closed) this.pump();
+      if (!this.closed) this.requestNext();
     }, ms + 1);
   }
 
@@ -110,7 +111,7 @@ export class TileStore {
         ahead,
       };
     });
-    this.pump();
+    this.requestNext();
   }
 
   /** True while something the view asked for has not arrived. */
@@ -120,9 +121,9 @@ export class TileStore {
 
   /** True while something in view is shown more coarsely than there is data for. */
   get refining(): boolean {
-    if (this.coarse.size === 0) return false;
+    if (this.refiningTiles.size === 0) return false;
     for (const { axis, level, first, last, ahead } of this.wanted)
-      for (let index = first; index <= last; index++) if (!ahead && this.coarse.has(keyOf(axis, level, index))) return true;
+      for (let index = first; index <= last; index++) if (!ahead && this.refiningTiles.has(keyOf(axis, level, index))) return true;
     return false;
   }
 
@@ -139,7 +140,8 @@ export class TileStore {
     for (const controller of this.inFlight.values()) controller.abort();
   }
 
-  private lacks(want: Wanted, index: number): string[] {
+  /** Ids of the lanes that a wanted tile lacks; all of them if it is missing or stale. */
+  private missingLanes(want: Wanted, index: number): string[] {
     const tile = this.tiles.get(keyOf(want.axis, want.level, index));
     if (!tile) return want.lanes;
     if (tile.stale) return [...new Set([...tile.lanes, ...want.lanes])];
@@ -147,14 +149,14 @@ export class TileStore {
   }
 
   /** Begins one request; another one follows in the next frame, or once this one is answered. */
-  private pump(): void {
+  private requestNext(): void {
     for (const want of this.wanted) {
       let index = want.first;
       while (index <= want.last) {
         if (this.closed || this.inFlight.size >= MAX_IN_FLIGHT) return;
-        const lanes = this.lacks(want, index);
+        const lanes = this.missingLanes(want, index);
         const busy = this.inFlight.has(keyOf(want.axis, want.level, index));
-        if (lanes.length === 0 || busy || this.resting(keyOf(want.axis, want.level, index))) {
+        if (lanes.length === 0 || busy || this.isResting(keyOf(want.axis, want.level, index))) {
           index++;
           continue;
         }
@@ -163,7 +165,7 @@ export class TileStore {
           tiles < TILES_PER_REQUEST &&
           index + tiles <= want.last &&
           !this.inFlight.has(keyOf(want.axis, want.level, index + tiles)) &&
-          this.lacks(want, index + tiles).join() === lanes.join()
+          this.missingLanes(want, index + tiles).join() === lanes.join()
         )
           tiles++;
         void this.load(want.axis, want.level, index, tiles, lanes);
@@ -173,13 +175,14 @@ export class TileStore {
   }
 
   /** A tile that failed is not asked for again at once, nor is one being refined. */
-  private resting(key: string): boolean {
-    const coarse = this.coarse.get(key);
+  private isResting(key: string): boolean {
+    const coarse = this.refiningTiles.get(key);
     if (coarse && this.now() < coarse.at) return true;
     const at = this.failed.get(key);
     return at !== undefined && this.now() - at < FAILED_MS;
   }
 
+  /** Fetches `tiles` neighbouring tiles from `index` on, and stores them. */
   private async load(axis: Axis, level: number, index: number, tiles: number, lanes: string[]): Promise<void> {
     const controller = new AbortController();
     const { generation } = this;
@@ -195,8 +198,8 @@ export class TileStore {
       this.error = null;
       const refining = block.refining ?? [];
       const whole = refining.length > 0 ? lanes.filter((lane) => !refining.includes(lane)) : lanes;
-      for (let i = 0; i < tiles; i++) this.put(axis, level, index + i, block, i * TILE, whole);
-      this.askLater(keys, refining.length > 0);
+      for (let i = 0; i < tiles; i++) this.storeTile(axis, level, index + i, block, i * TILE, whole);
+      this.noteRefining(keys, refining.length > 0);
       // The recording grew meanwhile: what arrived may already miss its last buckets.
       if (generation !== this.generation)
         for (const key of keys) (this.tiles.get(key) as Tile).stale = true;
@@ -204,30 +207,32 @@ export class TileStore {
       if (this.closed || (error as Error).name === 'AbortError') return;
       this.error = error as Error;
       for (const key of keys) this.failed.set(key, this.now());
-      this.wake(FAILED_MS);
+      this.pumpLater(FAILED_MS);
     } finally {
       for (const key of keys) this.inFlight.delete(key);
     }
     this.onData();
-    this.pump();
+    this.requestNext();
   }
 
-  private askLater(keys: string[], refining: boolean): void {
+  /** Notes that the server still refines these tiles, or no longer: they are asked for again with growing patience. */
+  private noteRefining(keys: string[], refining: boolean): void {
     let longest = 0;
     for (const key of keys) {
       if (!refining) {
-        this.coarse.delete(key);
+        this.refiningTiles.delete(key);
         continue;
       }
-      const patience = Math.min(MOST_PATIENCE_MS, (this.coarse.get(key)?.patience ?? FIRST_PATIENCE_MS / 1.5) * 1.5);
-      this.coarse.set(key, { at: this.now() + patience, patience });
+      const patience = Math.min(MOST_PATIENCE_MS, (this.refiningTiles.get(key)?.patience ?? FIRST_PATIENCE_MS / 1.5) * 1.5);
+      this.refiningTiles.set(key, { at: this.now() + patience, patience });
       longest = Math.max(longest, patience);
     }
     // Once all of them are due: those that were asked for together are so again.
-    if (refining) this.wake(longest);
+    if (refining) this.pumpLater(longest);
   }
 
-  private put(axis: Axis, level: number, index: number, block: TileBlock, offset: number, lanes: string[]): void {
+  /** Stores a tile from a block that holds it from bucket `offset` on, beside the lanes that it has. */
+  private storeTile(axis: Axis, level: number, index: number, block: TileBlock, offset: number, lanes: string[]): void {
     const key = keyOf(axis, level, index);
     const old = this.tiles.get(key);
     const keep = old && !old.stale ? old : null;
@@ -254,11 +259,12 @@ export class TileStore {
     if (this.tiles.size > MAX_TILES) this.evict();
   }
 
+  /** Drops the tiles used longest ago, down to 80 % of the limit. */
   private evict(): void {
     const oldest = [...this.tiles.entries()].sort((a, b) => a[1].used - b[1].used);
     for (const [key] of oldest.slice(0, oldest.length - Math.floor(MAX_TILES * 0.8))) {
       this.tiles.delete(key);
-      this.coarse.delete(key);
+      this.refiningTiles.delete(key);
     }
   }
 }

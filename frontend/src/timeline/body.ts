@@ -25,17 +25,18 @@ export interface LaneScale {
 interface Prepared {
   row: LaneRow;
   /** Not the row's own run: another worker of the job, whose means are thin lines. */
-  behind: boolean;
+  isOtherRun: boolean;
   /** One per series of a band; one for all series of a stack. */
   points: Points[];
   /** Of each of the points: the longest time to the next one that is no gap, in nanoseconds. */
-  joins: number[];
+  joinLimitsNs: number[];
   top: number;
 }
 
 const pool = new Map<string, Points[]>();
 
-function pointsFor(key: string, count: number): Points[] {
+/** `count` buffers of points that a lane keeps between frames. */
+function pooledPoints(key: string, count: number): Points[] {
   const points = pool.get(key) ?? [];
   while (points.length < count) points.push(new Points());
   if (pool.size > 400) pool.clear(); // lanes of recordings that are shown no more
@@ -43,10 +44,13 @@ function pointsFor(key: string, count: number): Points[] {
   return points;
 }
 
-/** The greatest value of each quantity that was drawn of the present view: its scale only ever grows. */
+/** Quantity -> the greatest value that was drawn of it in the present view, in its own unit: a scale only grows. */
 export type Tops = Map<string, number>;
 
-/** Draws rows overlapping [scroll, scroll + height); returns each drawn lane's value scale by row key. */
+/**
+ * Draws the rows that overlap [scroll, scroll + height), in pixels; returns each drawn lane's value scale by row key.
+ * `tops` are the greatest values drawn so far, and grow with what is drawn.
+ */
 export function drawBody(
   context: CanvasRenderingContext2D,
   frame: Frame,
@@ -61,9 +65,9 @@ export function drawBody(
   const prepared: Prepared[] = [];
   for (const row of visible) {
     if (row.type !== 'lane') continue;
-    const sources = frame.sources.filter(({ on }) => on === row.source);
+    const sources = frame.sources.filter(({ rowOwner }) => rowOwner === row.source);
     // Lines lie behind those of the row's own run, but before its columns.
-    for (const source of row.lane.kind === 'stack' ? sources : sources.reverse()) prepared.push(prepare(frame, source, row));
+    for (const source of row.lane.kind === 'stack' ? sources : sources.reverse()) prepared.push(prepareLane(frame, source, row));
   }
   const scales = shareScales(prepared, tops);
   for (const row of visible) {
@@ -81,8 +85,8 @@ export function drawBody(
     context.fillRect(0, row.top - scroll, width, row.height);
   }
   for (const lane of prepared) {
-    paint(context, frame, lane, lane.row.top - scroll, scales.get(lane.row.key)?.top ?? lane.top);
-    if (lane.behind) continue;
+    drawLane(context, frame, lane, lane.row.top - scroll, scales.get(lane.row.key)?.top ?? lane.top);
+    if (lane.isOtherRun) continue;
     context.fillStyle = palette.line;
     context.fillRect(0, lane.row.top - scroll + lane.row.height - 1, width, 1);
   }
@@ -108,16 +112,17 @@ function drawRefining(context: CanvasRenderingContext2D, { palette, width }: Fra
 /** What a lane measures, whichever GPU or run it belongs to: such lanes share one scale. */
 const quantity = ({ lane }: LaneRow): string => `${lane.id.replace(/^gpu\d+/, 'gpu')} ${lane.unit}`;
 
+/** The scale of each lane: that of its quantity, so that equal quantities are drawn on equal scales. */
 function shareScales(prepared: Prepared[], tops: Tops): Map<string, LaneScale> {
-  for (const { row, top } of prepared) grow(tops, row, top);
+  for (const { row, top } of prepared) raiseTop(tops, row, top);
   const step = tops.get(STEPS) ?? 0;
   const scales = new Map<string, LaneScale>();
-  for (const { row, joins, behind } of prepared) {
-    if (behind) continue;
+  for (const { row, joinLimitsNs, isOtherRun } of prepared) {
+    if (isOtherRun) continue;
     let top = tops.get(quantity(row)) as number;
     // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
     if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, step / 10);
-    scales.set(row.key, { top: row.lane.max ? top : niceTop(top, /^bytes/.test(row.lane.unit)), join: Math.max(2e9, ...joins) });
+    scales.set(row.key, { top: row.lane.max ? top : niceTop(top, /^bytes/.test(row.lane.unit)), join: Math.max(2e9, ...joinLimitsNs) });
   }
   return scales;
 }
@@ -125,7 +130,8 @@ function shareScales(prepared: Prepared[], tops: Tops): Map<string, LaneScale> {
 /** Of the lanes that are stacks: how long steps are. */
 const STEPS = 'step';
 
-function grow(tops: Tops, row: LaneRow, top: number): void {
+/** Raises the greatest value of a lane's quantity to `top`, in the lane's unit. */
+function raiseTop(tops: Tops, row: LaneRow, top: number): void {
   for (const key of row.lane.kind === 'stack' ? [quantity(row), STEPS] : [quantity(row)]) tops.set(key, Math.max(tops.get(key) ?? 0, top));
 }
 
@@ -134,7 +140,7 @@ export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
   const before = [...tops.values()].join();
   for (const row of layout.rows) {
     if (row.type !== 'lane' || row.lane.max) continue;
-    for (const source of frame.sources.filter(({ on }) => on === row.source)) grow(tops, row, prepare(frame, source, row).top);
+    for (const source of frame.sources.filter(({ rowOwner }) => rowOwner === row.source)) raiseTop(tops, row, prepareLane(frame, source, row).top);
   }
   return [...tops.values()].join() !== before;
 }
@@ -145,60 +151,66 @@ function drawSelected(context: CanvasRenderingContext2D, { palette, view, width,
   context.fillStyle = palette.hue('slate');
   context.globalAlpha = palette.dark ? 0.25 : 0.14;
   // One over everything there is would only dim the lanes.
-  for (const { x, width: wide } of place(spanPieces(selected, axis, source.recording.extent).map((range) => ({ range })), view, width, 2)) if (wide < 0.9 * width) context.fillRect(x, top, wide, height);
+  const pieces = spanPieces(selected, axis, source.recording.extent).map((range) => ({ range }));
+  for (const piece of place(pieces, view, width, 2)) if (piece.width < 0.9 * width) context.fillRect(piece.x, top, piece.width, height);
   context.globalAlpha = 1;
 }
 
 /** Lanes whose mean reads well as a filled area: shares of a whole and of a capacity. */
 const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || (lane.max ?? 0) > 0;
 
-function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
+/** Resamples a source's lane for the view, and finds its greatest value. */
+function prepareLane(frame: Frame, source: Source, row: LaneRow): Prepared {
   const { axis, width, level } = frame;
   const view = shift(frame.view, -source.shift);
   const { lane } = row;
-  const behind = source.id !== row.source;
-  const key = behind ? `${source.id} ${row.key}` : row.key;
-  const of = { row, behind };
+  const isOtherRun = source.id !== row.source;
+  const key = isOtherRun ? `${source.id} ${row.key}` : row.key;
+  const of = { row, isOtherRun };
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
   if (lane.kind === 'stack') {
-    const points = pointsFor(key, 1).slice(0, 1);
+    const points = pooledPoints(key, 1).slice(0, 1);
     const tiles = source.tiles.best(axis, level, view, keys[0] ?? '');
     const all = resample(tiles, keys, view, width, points[0] as Points);
     // A step that compiles takes a hundred times as long as the others: the scale is theirs.
     const scaled = lane.series.flatMap(({ name }, s) => (name === 'compile' ? [] : [s]));
     const total = (i: number): number => scaled.reduce((sum, s) => sum + ((all.mean[s]?.[i] as number) || 0), 0);
-    return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1 };
+    return { ...of, points, joinLimitsNs: [], top: robustTop(all, total, 0.01) * 1.1 };
   }
-  const points = pointsFor(key, keys.length).slice(0, keys.length);
+  const points = pooledPoints(key, keys.length).slice(0, keys.length);
   let top = lane.max ?? 0;
-  const joins = keys.map((key, s) => {
+  const joinLimitsNs = keys.map((key, s) => {
     const tiles = source.tiles.best(axis, level, view, key);
     const resampled = resample(tiles, [key], view, width, points[s] as Points);
     if (!lane.max) top = Math.max(top, robustTop(resampled, (i) => resampled.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
     return joinLimit(resampled, axis, tiles[0]?.level ?? level);
   });
-  return { ...of, points, joins, top };
+  return { ...of, points, joinLimitsNs, top };
 }
 
-function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
+/** Draws a lane at pixel `y`, on a scale up to `top`. */
+function drawLane(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
   const { palette, axis, view, width } = frame;
-  const { row, points, joins, behind } = prepared;
+  const { row, points, joinLimitsNs, isOtherRun } = prepared;
   const { lane } = row;
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
-  if (behind) {
-    const many = lane.kind === 'stack' ? lane.series.length : 1;
-    points.forEach((series, s) => drawLine(context, series, many, rect, { colour: lane.kind === 'stack' ? palette.muted : palette.hue(colourOf(row.whole, lane.series[s]?.name ?? '')), top }, joins[s] ?? Infinity));
+  const isStack = lane.kind === 'stack';
+  const hue = (s: number): string => palette.hue(colourOf(row.whole, lane.series[s]?.name ?? ''));
+  if (isOtherRun) {
+    points.forEach((series, s) => {
+      const colour = isStack ? palette.muted : hue(s);
+      drawLine(context, series, isStack ? lane.series.length : 1, rect, { colour, top }, joinLimitsNs[s] ?? Infinity);
+    });
     return;
   }
-  if (lane.kind === 'stack') {
-    const colours = lane.series.map(({ name }) => palette.hue(colourOf(row.whole, name)));
+  if (isStack) {
+    const colours = lane.series.map((_, s) => hue(s));
     const nsWidth = axis === 'time' ? width / span(view) : 0;
     drawStack(context, points[0] as Points, rect, { colours, top, nsWidth });
     return;
   }
   points.forEach((series, s) => {
-    const colour = palette.hue(colourOf(row.whole, lane.series[s]?.name ?? ''));
-    drawBand(context, series, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
+    drawBand(context, series, 0, rect, { colour: hue(s), area: s === 0 && isShare(lane), top }, joinLimitsNs[s] as number);
   });
   drawLimit(context, lane, rect, top, palette);
 }

@@ -19,6 +19,7 @@ export function brokeOffText(source: Pick<Source, 'recording'>): string {
   return `${statusOf(report.status).title} after ${plural(steps, 'step')} · ${elapsed(extent.end_ns - extent.start_ns, 1e9)}`;
 }
 
+/** Draws a line with its words where each source's recording broke off. */
 export function drawEnds(context: CanvasRenderingContext2D, frame: Frame, layout: Layout, scroll: number, height: number): void {
   const { palette, view, width } = frame;
   for (const source of frame.sources) {
@@ -26,7 +27,7 @@ export function drawEnds(context: CanvasRenderingContext2D, frame: Frame, layout
     if (at === null) continue;
     const x = Math.min(toPixel(view, width, at), at >= view.end ? width - 1 : Infinity);
     if (x < 0 || at > view.end * (1 + 1e-9)) continue;
-    const lanes = layout.rows.filter((row) => row.type === 'lane' && row.source === source.on && row.top - scroll <= height && row.top + row.height - scroll >= 0);
+    const lanes = layout.rows.filter((row) => row.type === 'lane' && row.source === source.rowOwner && row.top - scroll <= height && row.top + row.height - scroll >= 0);
     const first = lanes[0];
     if (!first) continue;
     context.strokeStyle = palette.text;

@@ -16,7 +16,7 @@ export interface Source {
   recording: RecordingReply;
   tiles: TileStore;
   /** The recording in whose rows it is drawn: of workers of one job the first one, which stands in front, else its own. */
-  on: string;
+  rowOwner: string;
   /** On the clock axis: how much later it began than the first one, in nanoseconds; else 0. */
   shift: number;
 }
@@ -50,11 +50,15 @@ export interface Frame {
   live: boolean;
 }
 
-/** The run as it would be without a loss: which share of a part goes, and of what is gone the least that is promised. */
+/** The run as it would be without a loss. */
 export interface Without {
+  /** The part of the time that shrinks. */
   part: string;
+  /** Share of the part that goes, 0 to 1: at most so much. */
   share: number;
+  /** Share of what goes that is promised at least, 0 to 1. */
   least: number;
+  /** "40 s instead of 60 s: 1.5×". */
   text: string;
 }
 
@@ -112,12 +116,14 @@ export const lanesOf = ({ lanes, report }: RecordingReply): Omit<LaneSource, 'id
 /** Narrowest view: four steps, or a millisecond. */
 export const NARROWEST: Record<Axis, number> = { step: 4, time: 1e6 };
 
+/** The whole recording in units of the axis: steps, or nanoseconds since it began. */
 export function extentRange(extent: Extent, axis: Axis): Range {
   // A trace that was imported begins at the step it was taken at.
   if (axis === 'step') return { start: extent.first_step, end: Math.max(extent.last_step + 1, extent.first_step + 1) };
   return { start: 0, end: Math.max(extent.end_ns - extent.start_ns, 1e6) };
 }
 
+/** The range that all sources take together, each shifted by its own `shift`. */
 export function boundsOf(sources: { recording: RecordingReply; shift: number }[], axis: Axis): Range {
   const ranges = sources.map(({ recording, shift: by }) => shift(extentRange(recording.extent, axis), by));
   if (ranges.length === 0) return { start: 0, end: NARROWEST[axis] };
@@ -140,8 +146,8 @@ export const levelsOf = (
   overviewLevel: Math.max(finest, levelFor(bounds, Math.max(256, Math.min(width, 1024)))),
 });
 
-/** Reads `field` (step or time) of `tiles` at `value` on their axis, between buckets if need be. */
-export function other(tiles: TileStore, axis: Axis, level: number, value: number): number {
+/** The step at a time, or the time (ns) at a step, interpolated between buckets; NaN where no tile says. */
+export function otherAxisValue(tiles: TileStore, axis: Axis, level: number, value: number): number {
   const tile = findTile(tiles, axis, level, value);
   if (!tile) return NaN;
   const size = 2 ** tile.level;
@@ -159,6 +165,7 @@ export function other(tiles: TileStore, axis: Axis, level: number, value: number
   return low + (((values[after] as number) - low) * (position - before)) / (after - before);
 }
 
+/** The finest cached tile at a place of the axis, up to 16 levels coarser; null if there is none. */
 function findTile(tiles: TileStore, axis: Axis, level: number, value: number): ReturnType<TileStore['get']>[number] {
   for (let step = 0; step <= 16; step++) {
     const tile = tiles.get(axis, level + step, { start: value, end: value + 1e-6 })[0];
@@ -169,8 +176,8 @@ function findTile(tiles: TileStore, axis: Axis, level: number, value: number): R
 
 /** Maps a range of one axis to the other with the recording's own steps; null when unknown. */
 export function convertRange(source: Source, axis: Axis, level: number, range: Range): Range | null {
-  const start = other(source.tiles, axis, level, range.start);
-  const end = other(source.tiles, axis, level, range.end - 1e-9);
+  const start = otherAxisValue(source.tiles, axis, level, range.start);
+  const end = otherAxisValue(source.tiles, axis, level, range.end - 1e-9);
   if (!Number.isFinite(start) || !Number.isFinite(end)) return null;
   const to: Axis = axis === 'step' ? 'time' : 'step';
   const bounds = extentRange(source.recording.extent, to);

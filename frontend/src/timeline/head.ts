@@ -58,7 +58,11 @@ export interface Head {
 }
 
 /** How high the lane of time is: a fifth of the tab, in every frame. */
-export const timeHeight = (width: number, height: number): number => (width < 560 ? 168 : height >= 980 ? 264 : height >= 760 ? 208 : 160);
+export function timeHeight(width: number, height: number): number {
+  if (width < 560) return 168;
+  if (height >= 980) return 264;
+  return height >= 760 ? 208 : 160;
+}
 
 /** What stands in the head for the present axis; depends on the data and the frame, not on the zoom. */
 export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' | 'sources' | 'named' | 'gpus'>, wide = innerWidth, high = innerHeight): Head {
@@ -75,7 +79,7 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' |
   });
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
-  const own = frame.sources.filter(({ id, on }) => id === on);
+  const own = frame.sources.filter(({ id, rowOwner }) => id === rowOwner);
   const full = timeHeight(wide, high);
   const height = own.length > 1 ? Math.max(56, Math.round((1.4 * full) / own.length)) : full;
   let top = LANE_TOP;
@@ -98,14 +102,16 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' |
   const phasesTop = ranksTop + (ranks.length > 0 ? ranks.length * rankHeight + 4 : 0);
   // No row without anything in it.
   const windowsTop = phasesTop + (boxes.length + epochs.length > 0 ? PHASE_HEIGHT + 4 : 0);
+  const bottom = windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2;
   return {
-    times, mfu, mfuTop, gpus, gpusTop, gpuHeight, ranks, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height: windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2,
+    times, mfu, mfuTop, gpus, gpusTop, gpuHeight, ranks, ranksTop, rankHeight, phases: boxes, epochs, phasesTop, windows, windowsTop, height: bottom,
   };
 }
 
 const mfuLane = ({ recording }: Source, time: LaneInfo | undefined): LaneInfo | undefined =>
   recording.lanes.find(({ id, group }) => id.endsWith(':mfu_pct') && `time:${group}` === time?.id);
 
+/** One lane of utilization a GPU, those that a finding names first. */
 function gpuLanes({ recording }: Source, named: ReadonlySet<string>): LaneInfo[] {
   const lanes = new Map<string, LaneInfo>();
   for (const lane of recording.lanes) if (/^gpu\d+(\/\w+)?:utilization_pct$/.test(lane.id) && !lane.minor) lanes.set(lane.group, lane);
@@ -115,6 +121,7 @@ function gpuLanes({ recording }: Source, named: ReadonlySet<string>): LaneInfo[]
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
 export const isSum = (phase: PhaseReply): boolean => phase.kind === 'callback' && (!phase.account || (phase.count ?? 1) > 1);
 
+/** Ticks of the axis in view, one in 90 pixels at most. */
 export function axisTicks(frame: Pick<Frame, 'axis' | 'clock' | 'view' | 'width' | 'sources'>): Ticks {
   const most = Math.max(2, Math.floor(frame.width / 90));
   if (frame.axis === 'step') return stepTicks(frame.view, most);
@@ -128,6 +135,7 @@ function clockOffset(source: Source | undefined): number {
   return start - midnight;
 }
 
+/** A place of the axis in words: a step's number, the time of day, or the time since the beginning. */
 export function axisLabel(frame: Pick<Frame, 'axis' | 'clock' | 'sources'>, value: number, resolution: number): string {
   if (frame.axis === 'step') return count(Math.round(value));
   const start = frame.sources[0]?.recording.extent.start_ns ?? 0;
@@ -143,6 +151,7 @@ export interface ShownTime {
 
 const scratch = new Points();
 
+/** Draws the whole head; returns what its lanes of time show, for what is asked of a pixel later. */
 export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): ShownTime[] {
   const { width } = frame;
   context.clearRect(0, 0, width, head.height);
@@ -172,6 +181,7 @@ export function columnsIn(frame: Frame, { source, lane }: Pick<TimeRow, 'source'
   return columnsOf(points, lane.series.map(({ name }) => name), last, nsPixel, inside ? { part: inside.part, share: inside.share } : undefined);
 }
 
+/** Draws a source's lane of time with its holes, labels and the selected span; times in it are shifted by the source's. */
 function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow): ShownTime {
   const { palette, width, view, axis } = frame;
   const rect: Rect = { x: 0, y: row.top, width, height: row.height };
@@ -210,7 +220,7 @@ function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow):
   const text = ({ part, seconds }: Hole): string => `${estimate || isEstimate(part) ? '≈ ' : ''}−${duration(seconds)}`;
   const named = holes.filter(({ part }) => part !== 'rest');
   drawLabels(context, labelsOf(named, rect, axis === 'time' ? view : { start: 0, end: 0 }, measure, text), rect, { palette, lit: frame.lit });
-  if (frame.without && row.source === frame.sources[0]) drawGhost(context, frame, columns, rect);
+  if (frame.without && row.source === frame.sources[0]) drawShortened(context, frame, columns, rect);
   return { row, columns, holes };
 }
 
@@ -233,25 +243,25 @@ function drawDamaged(context: CanvasRenderingContext2D, rect: Rect, palette: Pal
   context.textAlign = 'left';
 }
 
-/** What the run would be shorter by: the end that is promised, and the range of it. */
-function drawGhost(context: CanvasRenderingContext2D, { palette, without }: Frame, columns: Columns, rect: Rect): void {
+/** The time by which the run would be shorter: between the last column and the lane's right end, filled up to the least that is promised. */
+function drawShortened(context: CanvasRenderingContext2D, { palette, without }: Frame, columns: Columns, rect: Rect): void {
   if (!without || columns.n === 0) return;
   const end = columns.x1[columns.n - 1] as number;
-  const whole = rect.width - end;
-  const least = end + whole * (1 - without.least);
+  const saved = rect.width - end;
+  const latestEnd = end + saved * (1 - without.least);
   context.fillStyle = palette.stripe;
-  context.fillRect(end, rect.y, whole, rect.height);
+  context.fillRect(end, rect.y, saved, rect.height);
   context.fillStyle = palette.hue('rest');
-  context.fillRect(end, rect.y, least - end, rect.height);
+  context.fillRect(end, rect.y, latestEnd - end, rect.height);
   context.strokeStyle = palette.text;
   context.lineWidth = 1.5;
   context.setLineDash([4, 4]);
-  context.strokeRect(end + 0.75, rect.y + 0.75, Math.max(1, least - end - 1.5), rect.height - 1.5);
+  context.strokeRect(end + 0.75, rect.y + 0.75, Math.max(1, latestEnd - end - 1.5), rect.height - 1.5);
   context.setLineDash([]);
   context.font = `600 12px ${palette.font}`;
   context.fillStyle = palette.text;
   context.textAlign = 'right';
-  const x = Math.max(context.measureText(without.text).width + 8, Math.min(rect.width - 6, Math.max(least, end) - 6));
+  const x = Math.max(context.measureText(without.text).width + 8, Math.min(rect.width - 6, Math.max(latestEnd, end) - 6));
   context.fillText(without.text, x, rect.y + 16);
   context.textAlign = 'left';
 }
@@ -287,6 +297,7 @@ function drawBrush(context: CanvasRenderingContext2D, frame: Frame): void {
   context.strokeRect(left + 0.75, y - 0.75, Math.max(1, right - left - 1.5), height + 1.5);
 }
 
+/** Ticks and as many of their labels as do not touch. */
 function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   const { palette, view, width } = frame;
   const ticks = axisTicks(frame);
@@ -309,7 +320,8 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   context.textAlign = 'left';
 }
 
-function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: number, height: number): void {
+/** Oblique lines over a rectangle, in pixels. */
+function drawHatch(context: CanvasRenderingContext2D, x: number, y: number, width: number, height: number): void {
   context.save();
   context.beginPath();
   context.rect(x, y, width, height);
@@ -325,6 +337,7 @@ function hatch(context: CanvasRenderingContext2D, x: number, y: number, width: n
   context.restore();
 }
 
+/** The share of the GPU's peak that the run uses, a band of 0 to 100 %. */
 function drawMfu(context: CanvasRenderingContext2D, { axis, level, view, width, palette, sources: [source] }: Frame, { mfu, mfuTop }: Head): void {
   if (!source || !mfu) return;
   const key = seriesKey(mfu.id, mfu.series[0]?.name ?? '');
@@ -362,7 +375,11 @@ function drawGpus(context: CanvasRenderingContext2D, frame: Frame, { gpus, gpusT
 }
 
 /** What a worker waits for another one is no work of its own; what makes the late one late has the colour of its cause. */
-export const waitColour = ({ rank: late, part }: Waits, rank: number | null): string => (rank !== late ? 'rest' : part === 'input_wait' ? 'input' : part === 'callbacks' ? 'callbacks' : 'slate');
+export function waitColour({ rank: late, part }: Waits, rank: number | null): string {
+  if (rank !== late) return 'rest';
+  if (part === 'input_wait') return 'input';
+  return part === 'callbacks' ? 'callbacks' : 'slate';
+}
 
 /** A row a worker: in each cell its own work, and over it what it waits for the late one, whose row is framed and shows what makes it late. */
 function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, axis, waits }: Frame, { ranks, ranksTop, rankHeight }: Head): void {
@@ -392,7 +409,7 @@ function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, ax
   });
   if (waits.confidence !== 'estimated') return;
   context.strokeStyle = palette.bg;
-  hatch(context, Math.max(0, at[0] as number), ranksTop, Math.min(width, at[at.length - 1] as number), ranks.length * rankHeight);
+  drawHatch(context, Math.max(0, at[0] as number), ranksTop, Math.min(width, at[at.length - 1] as number), ranks.length * rankHeight);
 }
 
 /** The worker under pixel `x`, `y` of the head, and how much of the steps there it waits; null elsewhere. */
@@ -410,12 +427,13 @@ export function meanWait({ shares }: Waits['rows'][number]): number | null {
 }
 
 /** Where a text of `wide` pixels that wants to stand at `at` has no box over it, to the right of there. */
-function clearOf(boxes: PixelBox<PhaseReply>[], at: number, wide: number): number {
+function freePlace(boxes: PixelBox<PhaseReply>[], at: number, wide: number): number {
   const sorted = [...boxes].sort((a, b) => a.x - b.x);
   for (const box of sorted) if (box.x < at + wide && box.x + box.width > at - 3) at = box.x + box.width + 4;
   return at;
 }
 
+/** Epochs as lines with their names, and phases of the training thread as boxes over them. */
 function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
   const { palette, view, width, axis } = frame;
   const extent = frame.sources[0]?.recording.extent;
@@ -433,7 +451,7 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     context.fillStyle = palette.strongLine;
     context.fillRect(Math.round(line.x), y, 1, PHASE_HEIGHT);
     const wide = context.measureText(line.name).width;
-    const at = clearOf(boxes, Math.max(line.x, 0) + 4, wide);
+    const at = freePlace(boxes, Math.max(line.x, 0) + 4, wide);
     if (at < free || until - at < wide + 6) return;
     context.fillStyle = palette.muted;
     context.fillText(line.name, at, y + PHASE_HEIGHT / 2 + 0.5);

@@ -14,6 +14,9 @@ const HOLD_MS = 450;
 
 type Mode = 'measure' | 'pan' | 'zoom' | 'brush' | 'brush-move' | 'brush-start' | 'brush-end' | 'pinch';
 
+/** The cursor over the brush; at its ends it is resized. */
+const BRUSH_CURSORS: Partial<Record<Mode, string>> = { brush: 'crosshair', 'brush-move': 'grab' };
+
 interface Drag {
   mode: Mode;
   id: number;
@@ -44,7 +47,7 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     if (inHead && y < AXIS_TOP - 1) {
       app.cursor.set({ at: null, laneKey: null });
       app.state.set({ lit: null });
-      head.style.cursor = brushMode(timeline, x) === 'brush' ? 'crosshair' : brushMode(timeline, x) === 'brush-move' ? 'grab' : 'ew-resize';
+      head.style.cursor = BRUSH_CURSORS[brushMode(timeline, x)] ?? 'ew-resize';
       return;
     }
     const time = inHead ? timeline.timeAt(x, y) : null;
@@ -53,9 +56,11 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     const { layout } = timeline.shape.get();
     const scroll = surface.parentElement?.parentElement?.scrollTop ?? 0;
     const row = inHead ? null : rowAt(layout, y + scroll);
+    let laneKey = row?.type === 'lane' ? row.key : null;
+    if (inHead) laneKey = y < LANE_TOP ? 'axis' : `head ${Math.round(x)} ${Math.round(y)}`;
     app.cursor.set({
       at: toValue(frame.view, frame.width, x),
-      laneKey: inHead ? (y < LANE_TOP ? 'axis' : `head ${Math.round(x)} ${Math.round(y)}`) : row?.type === 'lane' ? row.key : null,
+      laneKey,
       pixel: x,
       x: event.clientX,
       y: event.clientY,
@@ -150,7 +155,7 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     const { frame } = timeline;
     if (!frame) return;
     const { x } = at(event);
-    const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? frame.width : 1;
+    const unit = [1, 16, frame.width][event.deltaMode] ?? 1; // pixels of one: a pixel, a line, a page
     if (event.ctrlKey || event.metaKey) {
       event.preventDefault();
       const factor = Math.exp(Math.max(-60, Math.min(60, event.deltaY * unit)) * 0.006);
@@ -202,6 +207,7 @@ function pinchView(pinch: { view: Range; first: number; second: number }, first:
   return { start: zoomed.start - drift, end: zoomed.end - drift };
 }
 
+/** What a drag does that begins at pixel `x` of the brush: a new view, moving it, or moving one of its ends. */
 function brushMode(timeline: Timeline, x: number): Mode {
   const { frame } = timeline;
   if (!frame || frame.view === frame.bounds) return 'brush';
@@ -213,6 +219,7 @@ function brushMode(timeline: Timeline, x: number): Mode {
   return !whole && x > left && x < right ? 'brush-move' : 'brush';
 }
 
+/** Moves what is being dragged to pixel `x`: a measured range, the view, or the brush. */
 function dragTo(timeline: Timeline, drag: Drag, x: number): void {
   const { frame } = timeline;
   if (!frame) return;
@@ -244,6 +251,7 @@ export function windowUnder(timeline: Timeline, x: number, y: number): WindowInf
   return frame && head && y >= head.windowsTop - 1 ? windowAt(frame, head, x) : null;
 }
 
+/** A press without a drag: centres the view, selects what is under it, or measures a step. */
 function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boolean): void {
   const { app, frame } = timeline;
   if (!frame) return;

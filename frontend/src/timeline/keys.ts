@@ -87,6 +87,7 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
 
 const done = (_: void): true => true;
 
+/** Closes what was opened last; false if nothing is open. */
 function escape(timeline: Timeline): boolean {
   const { app } = timeline;
   const state = app.state.get();

@@ -2,13 +2,13 @@
 import { elapsed, count, clock, plural, seconds } from '../math/format.ts';
 import { span, toPixel } from '../math/range.ts';
 import type { Frame } from './frame.ts';
-import { other } from './frame.ts';
+import { otherAxisValue } from './frame.ts';
 import { AXIS_TOP, LANE_TOP } from './head.ts';
 
 /** "step 2,688 · 5:03", both coordinates of a place whatever the axis. */
 export function placeText(frame: Frame, at: number): string {
   const source = frame.sources[0];
-  const second = source ? other(source.tiles, frame.axis, frame.level, at) : NaN;
+  const second = source ? otherAxisValue(source.tiles, frame.axis, frame.level, at) : NaN;
   const [step, ns] = frame.axis === 'step' ? [at, second] : [second, at];
   const parts: string[] = [];
   if (Number.isFinite(step)) parts.push(`step ${count(Math.floor(step))}`);
@@ -20,6 +20,7 @@ export function placeText(frame: Frame, at: number): string {
   return parts.join(' · ');
 }
 
+/** Draws the measured or dragged range, and the crosshair; `cursor` and `drag` in units of the axis. */
 export function drawOverlay(
   context: CanvasRenderingContext2D,
   frame: Frame,
@@ -40,7 +41,7 @@ export function drawOverlay(
     for (const x of [left, right - 1]) context.fillRect(Math.round(x), AXIS_TOP, 1, height);
     const size = Math.abs(measure.end - measure.start);
     const text = frame.axis === 'step' ? plural(Math.round(size), 'step') : seconds(size / 1e9);
-    flag(context, frame, (left + right) / 2, LANE_TOP + 3, text, palette.accent, palette.bg);
+    drawFlag(context, frame, (left + right) / 2, LANE_TOP + 3, text, palette.accent, palette.bg);
   }
   if (cursor === null) return;
   const x = toPixel(view, width, cursor);
@@ -55,10 +56,11 @@ export function drawOverlay(
   context.stroke();
   context.setLineDash([]);
   context.globalAlpha = 1;
-  flag(context, frame, x, AXIS_TOP - 3, placeText(frame, cursor), palette.inverse, palette.onInverse);
+  drawFlag(context, frame, x, AXIS_TOP - 3, placeText(frame, cursor), palette.inverse, palette.onInverse);
 }
 
-function flag(
+/** A text on a coloured ground, centred at pixel `x` where there is room. */
+function drawFlag(
   context: CanvasRenderingContext2D,
   frame: Frame,
   x: number,

@@ -9,7 +9,8 @@ import type { Timeline } from './timeline.ts';
 
 type Context = CanvasRenderingContext2D;
 
-function write(context: Context, text: string, x: number, y: number, width: number, size = 12, weight = 400): void {
+/** A text cut to `width` pixels. */
+function drawText(context: Context, text: string, x: number, y: number, width: number, size = 12, weight = 400): void {
   context.font = `${weight} ${size}px ${context.canvas.dataset.font}`;
   let shown = text;
   while (shown.length > 1 && context.measureText(shown).width > width) shown = `${shown.slice(0, -2)}…`;
@@ -40,12 +41,12 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   const busy = budget.parts.find(({ name }) => name === 'busy');
   const [lead, , rest] = clauses(headline(source.recording.report, app.state.get().job).text);
   context.fillStyle = palette.text;
-  write(context, share(busy?.seconds ?? 0, budget.known_s), margin, 46, 160, 44, 700);
-  write(context, lead, margin + 170, 36, room - 170, 21, 650);
+  drawText(context, share(busy?.seconds ?? 0, budget.known_s), margin, 46, 160, 44, 700);
+  drawText(context, lead, margin + 170, 36, room - 170, 21, 650);
   context.fillStyle = palette.muted;
-  write(context, `${clean(busy?.title ?? 'GPU busy', 30)}, ${duration(budget.known_s)}`, margin, 80, 160, 12);
-  write(context, rest, margin + 170, 64, room - 170, 14);
-  write(context, [source.label, source.recording.report.gpus[0]?.name, 'gpu-util-callback'].filter(Boolean).join(' · '), margin + 170, 86, room - 170, 12);
+  drawText(context, `${clean(busy?.title ?? 'GPU busy', 30)}, ${duration(budget.known_s)}`, margin, 80, 160, 12);
+  drawText(context, rest, margin + 170, 64, room - 170, 14);
+  drawText(context, [source.label, source.recording.report.gpus[0]?.name, 'gpu-util-callback'].filter(Boolean).join(' · '), margin + 170, 86, room - 170, 12);
   let x = margin;
   let named = margin;
   for (const { name, title, seconds } of budget.parts) {
@@ -62,7 +63,7 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
       // Too narrow for its name, which stands below the bar.
       context.fillRect(named, 131, 10, 10);
       context.fillStyle = palette.muted;
-      write(context, said, named + 14, 136, long);
+      drawText(context, said, named + 14, 136, long);
       named += long + 30;
     }
     x += wide;

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { LaneInfo, RecordingReply } from '../api/types.ts';
 import { TileStore } from '../tiles/store.ts';
 import { answer } from '../tiles/testing.ts';
-import { other } from './frame.ts';
+import { otherAxisValue } from './frame.ts';
 import { reachOf, readLane, valueAt, valueOver } from './readout.ts';
 
 const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: 'ms', kind: 'band', series: [{ name: id, title: id }] });
@@ -86,10 +86,10 @@ test('the first step counts in a mean over the time axis, as long as it was comp
 
 test('steps and times translate into each other between buckets', async () => {
   const bySteps = await filled(() => [1, 1, 1], (step) => step * 100e6);
-  assert.equal(other(bySteps, 'step', 0, 10), 1e9);
-  assert.equal(other(bySteps, 'step', 0, 10.5), 1.05e9);
+  assert.equal(otherAxisValue(bySteps, 'step', 0, 10), 1e9);
+  assert.equal(otherAxisValue(bySteps, 'step', 0, 10.5), 1.05e9);
   const byTime = await filled(() => [1, 1, 1], (ns) => Math.floor(ns / 128), 'time', 6);
-  assert.equal(other(byTime, 'time', 6, 64 * 11), 5);
+  assert.equal(otherAxisValue(byTime, 'time', 6, 64 * 11), 5);
 });
 
 test('beside a lane stand its value, both of two, the greatest of more', () => {

@@ -105,6 +105,7 @@ export interface LaneValue {
   heads: number[];
 }
 
+/** The values of a lane's series, and what its label says of them. */
 export function readLane(lane: LaneInfo, read: (series: string) => Value | null): LaneValue {
   const series = lane.series.map(({ name, title }) => ({ name, title, value: read(name) }));
   const means = series.flatMap(({ value }) => (value ? [value.mean] : []));
@@ -113,6 +114,7 @@ export function readLane(lane: LaneInfo, read: (series: string) => Value | null)
   return { series, heads: means.length > 2 ? [Math.max(...means)] : means };
 }
 
+/** Steps in some seconds of a run; 100 if its pace is not known. */
 export function stepsIn({ report }: RecordingReply, seconds: number): number {
   const ms = report.step_ms.mean;
   return ms && ms > 0 ? (seconds * 1e3) / ms : 100;

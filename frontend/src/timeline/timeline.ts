@@ -20,7 +20,7 @@ import { startsLater } from './workers.ts';
 import { drawBody, scaleAll, type LaneScale, type Tops } from './body.ts';
 import { boundsOf, convertRange, extentRange, lanesOf, levelsOf, namedIn, NARROWEST, resolveView, timeLane, type Frame, type Source } from './frame.ts';
 import { drawHead, layOutHead, windowAt, type Head, type ShownTime } from './head.ts';
-import { withoutIt } from './without.ts';
+import { shortenedBy } from './without.ts';
 import { drawOverlay } from './overlay.ts';
 import { stepsIn } from './readout.ts';
 
@@ -71,27 +71,28 @@ export class Timeline {
   readonly drawn: Store<{ count: number }> = createStore({ count: 0 });
   private surfaces: Surfaces | null = null;
   /** Scales of the present view, which must not change while one scrolls. */
-  private tops: { of: string; values: Tops } = { of: '', values: new Map() };
-  private scaling: ReturnType<typeof setTimeout> | undefined;
+  private scaleTops: { of: string; values: Tops } = { of: '', values: new Map() };
+  private scaleTimer: ReturnType<typeof setTimeout> | undefined;
   /** What the lanes' canvas shows, and until when it may stand for other views. */
   private drawnLanes: { of: unknown[]; view: Range; until: number } = { of: [], view: { start: 0, end: 1 }, until: 0 };
   /** Set while the view moves. */
-  private moving: ReturnType<typeof setTimeout> | undefined;
+  private restTimer: ReturnType<typeof setTimeout> | undefined;
   private palette: Palette | null = null;
   private stores = new Map<string, TileStore>();
   /** The surfaces' sizes as last observed: asking in a frame would lay out all labels again. */
   private size = { width: 0, height: 0, whole: 0, scrolled: 0 };
   private overlayClear = false;
   private layoutKey: unknown[] = [];
-  private headFrom: unknown[] = [];
+  private headKey: unknown[] = [];
   private pending: 'none' | 'overlay' | 'all' = 'none';
-  private announced = -Infinity;
-  private announcing: ReturnType<typeof setTimeout> | undefined;
+  private announcedAt = -Infinity;
+  private announceTimer: ReturnType<typeof setTimeout> | undefined;
   private observer: ResizeObserver | null = null;
   private unsubscribe: (() => void)[] = [];
 
   constructor(readonly app: App) {}
 
+  /** Draws on these elements from now on; returns a function that stops it. */
   mount(surfaces: Surfaces): () => void {
     this.surfaces = surfaces;
     this.palette = null;
@@ -127,7 +128,7 @@ export class Timeline {
   }
 
   /** The recording has new data: fetch the tiles at its end again. */
-  grown(id: string, before: RecordingReply, after: RecordingReply): void {
+  dataGrew(id: string, before: RecordingReply, after: RecordingReply): void {
     const store = this.stores.get(id);
     if (!store) return;
     for (const axis of ['step', 'time'] as const) {
@@ -138,6 +139,7 @@ export class Timeline {
     if (after.report.status !== before.report.status) this.invalidate();
   }
 
+  /** The recordings that are shown, the first one in front; stores of others are closed. */
   get sources(): Source[] {
     const { id, compare, recordings, axis, job, view } = this.app.state.get();
     const ids = [id, ...compare].filter((recordingId): recordingId is string => recordingId !== null && recordings.has(recordingId));
@@ -149,7 +151,7 @@ export class Timeline {
     return ids.map((recordingId) => {
       let tiles = this.stores.get(recordingId);
       if (!tiles) {
-        tiles = new TileStore(recordingId, fetchTiles, () => this.arrived());
+        tiles = new TileStore(recordingId, fetchTiles, () => this.tilesArrived());
         this.stores.set(recordingId, tiles);
       }
       const recording = recordings.get(recordingId) as RecordingReply;
@@ -157,25 +159,26 @@ export class Timeline {
       // Workers of one job stand where they were; other runs do so on the clock axis only.
       const together = recording.report.session === first.report.session;
       const shift = axis === 'clock' || (axis === 'time' && together) ? startsLater(recording, first, job?.workers ?? [], view) : 0;
-      const on = together && recording.report.rank !== first.report.rank ? first.id : recordingId;
-      return { id: recordingId, label: sourceLabel(recording), recording, tiles, on, shift };
+      const rowOwner = together && recording.report.rank !== first.report.rank ? first.id : recordingId;
+      return { id: recordingId, label: sourceLabel(recording), recording, tiles, rowOwner, shift };
     });
   }
 
   /** Tiles came, or did not: then the lanes are emptier than the recording, which has to be said. */
-  private arrived(): void {
+  private tilesArrived(): void {
     const failed = [...this.stores.values()].find(({ error }) => error);
     this.app.state.set({ tilesError: failed?.error?.message ?? null });
     this.invalidate();
   }
 
+  /** The layout of the lanes, which stays until what it depends on changes; `height` of the visible part, in pixels. */
   private relayout(sources: Source[], compact: boolean, height: number): Layout {
     const { collapsed, pinned, hidden } = this.app.state.get();
     const key = [collapsed, pinned, hidden, compact, height, ...sources.map(({ recording }) => recording)];
-    if (alike(key, this.layoutKey)) return this.shape.get().layout;
+    if (haveSameItems(key, this.layoutKey)) return this.shape.get().layout;
     this.layoutKey = key;
-    const behind = sources.filter(({ id, on }) => id !== on).length;
-    const lanes: LaneSource[] = sources.filter(({ id, on }) => id === on).map(({ id, label, recording }, i) => ({
+    const behind = sources.filter(({ id, rowOwner }) => id !== rowOwner).length;
+    const lanes: LaneSource[] = sources.filter(({ id, rowOwner }) => id === rowOwner).map(({ id, label, recording }, i) => ({
       id, label, ...lanesOf(recording), front: i === 0 && behind > 0 ? `rank ${recording.report.rank}, ${plural(behind, 'other worker')} as thin lines` : '',
     }));
     const preferences = { collapsed, pinned, hidden };
@@ -185,15 +188,17 @@ export class Timeline {
     return room > 1 ? layOut(lanes, preferences, compact, room) : layout;
   }
 
+  /** Draws what was asked for since the last frame. */
   private draw(): void {
     const what = this.pending;
     this.pending = 'none';
     const { surfaces } = this;
     if (!surfaces || innerHeight === 0) return;
     if (what === 'all' || !this.frame) this.drawAll(surfaces);
-    if (this.frame) this.drawOver(surfaces, this.frame);
+    if (this.frame) this.drawPointer(surfaces, this.frame);
   }
 
+  /** Makes a frame of the state and draws head and lanes; asks for the tiles that they lack. */
   private drawAll(surfaces: Surfaces): void {
     const state = this.app.state.get();
     const sources = this.sources;
@@ -206,7 +211,7 @@ export class Timeline {
     const axis: Axis = state.axis === 'steps' ? 'step' : 'time';
     const bounds = boundsOf(sources, axis);
     const live = first.recording.report.status === 'live';
-    const view = resolveView(state.follow && live && state.view ? endingAt(state.view, bounds.end) : state.view, bounds, axis);
+    const view = resolveView(state.follow && live && state.view ? movedToEnd(state.view, bounds.end) : state.view, bounds, axis);
     // A link says where one is.
     if (state.follow && state.view && state.view.end !== view.end) this.app.state.set({ view });
     const dpr = Math.min(window.devicePixelRatio || 1, 3);
@@ -215,9 +220,18 @@ export class Timeline {
     const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
-      selected: this.app.selection, groups: this.app.rows, named: namedIn(first.recording), gpus: state.gpus, lit: state.lit, without: withoutIt(this.app, state.without), waits: state.job?.waits ?? null, measure: state.measure, openWindow: state.window, live,
+      selected: this.app.selection,
+      groups: this.app.rows,
+      named: namedIn(first.recording),
+      gpus: state.gpus,
+      lit: state.lit,
+      without: shortenedBy(this.app, state.without),
+      waits: state.job?.waits ?? null,
+      measure: state.measure,
+      openWindow: state.window,
+      live,
     };
-    if (this.frame && !sameRange(this.frame.view, view)) this.moved();
+    if (this.frame && !sameRange(this.frame.view, view)) this.viewMoved();
     const turned = this.frame !== null && this.frame.axis !== axis;
     this.frame = frame;
     // A pointer that moved since the axis was chosen was placed on the old one.
@@ -229,7 +243,7 @@ export class Timeline {
     if (old.layout !== layout || old.width !== width || old.height !== height || old.head !== head) this.shape.set({ layout, head, width, height });
     const scroll = Math.max(0, Math.min(scrolled, layout.height - height));
     this.wantTiles(frame, layout, scroll, height);
-    const headContext = sized(surfaces.head, width, head.height, dpr);
+    const headContext = sizedContext(surfaces.head, width, head.height, dpr);
     this.times = drawHead(headContext, frame, head);
     this.drawLanes(surfaces.body, frame, layout, scroll, height);
     if (sources.length > 1) this.scaleLater();
@@ -238,16 +252,17 @@ export class Timeline {
 
   /** The head's layout, which stays while the view moves. */
   private headOf(first: Source, frame: Frame): Head {
-    const of = [frame.axis, frame.waits, frame.gpus, innerHeight, innerWidth, ...frame.sources.flatMap(({ recording, on }) => [recording, on])];
-    if (!this.head || !alike(of, this.headFrom)) this.head = layOutHead(first, frame);
-    this.headFrom = of;
+    const of = [frame.axis, frame.waits, frame.gpus, innerHeight, innerWidth, ...frame.sources.flatMap(({ recording, rowOwner }) => [recording, rowOwner])];
+    if (!this.head || !haveSameItems(of, this.headKey)) this.head = layOutHead(first, frame);
+    this.headKey = of;
     return this.head;
   }
 
-  private moved(): void {
-    clearTimeout(this.moving);
-    this.moving = setTimeout(() => {
-      this.moving = undefined;
+  /** Draws once more when the view has not changed for `REST_MS`. */
+  private viewMoved(): void {
+    clearTimeout(this.restTimer);
+    this.restTimer = setTimeout(() => {
+      this.restTimer = undefined;
       this.invalidate();
     }, REST_MS);
   }
@@ -258,13 +273,13 @@ export class Timeline {
     const of = [body, layout, scroll, height, axis, width, dpr, palette, ...sources.map(({ recording }) => recording)];
     const old = this.drawnLanes;
     const begun = performance.now();
-    if (this.moving !== undefined && begun < old.until && alike(of, old.of)) {
+    if (this.restTimer !== undefined && begun < old.until && haveSameItems(of, old.of)) {
       body.style.transform = stretched(old.view, view, width);
       return;
     }
     const key = [axis, view.start, view.end, ...sources.map(({ id }) => id)].join(' ');
-    if (key !== this.tops.of) this.tops = { of: key, values: new Map() };
-    this.scales = drawBody(sized(body, width, height, dpr), frame, layout, scroll, height, this.tops.values);
+    if (key !== this.scaleTops.of) this.scaleTops = { of: key, values: new Map() };
+    this.scales = drawBody(sizedContext(body, width, height, dpr), frame, layout, scroll, height, this.scaleTops.values);
     body.style.transform = '';
     const now = performance.now();
     this.drawnLanes = { of, view, until: now - begun > QUICK_MS ? now + STRETCHED_MS : 0 };
@@ -272,9 +287,9 @@ export class Timeline {
 
   /** Runs are compared on one scale: once the view rests, lanes out of sight count as well. */
   private scaleLater(): void {
-    clearTimeout(this.scaling);
-    this.scaling = setTimeout(() => {
-      if (this.surfaces && this.frame && scaleAll(this.frame, this.shape.get().layout, this.tops.values)) this.invalidate();
+    clearTimeout(this.scaleTimer);
+    this.scaleTimer = setTimeout(() => {
+      if (this.surfaces && this.frame && scaleAll(this.frame, this.shape.get().layout, this.scaleTops.values)) this.invalidate();
     }, REST_MS);
   }
 
@@ -286,26 +301,27 @@ export class Timeline {
 
   /** Tells those that write values; while the view moves nobody could read more than a few a second. */
   private announce(): void {
-    if (this.announcing !== undefined) return;
-    const wait = this.announced + ANNOUNCE_MS - performance.now();
+    if (this.announceTimer !== undefined) return;
+    const wait = this.announcedAt + ANNOUNCE_MS - performance.now();
     const tell = (): void => {
-      this.announcing = undefined;
-      this.announced = performance.now();
+      this.announceTimer = undefined;
+      this.announcedAt = performance.now();
       if (!this.surfaces || !this.frame) return;
       this.app.cursor.set({ at: this.cursorAt(this.frame) });
       this.drawn.set({ count: this.drawn.get().count + 1 });
     };
     if (wait <= 0) tell();
-    else this.announcing = setTimeout(tell, wait);
+    else this.announceTimer = setTimeout(tell, wait);
   }
 
-  private drawOver(surfaces: Surfaces, frame: Frame): void {
+  /** Draws the crosshair and the measured range; nothing if the overlay is clear and stays so. */
+  private drawPointer(surfaces: Surfaces, frame: Frame): void {
     const height = this.size.whole;
     const at = this.cursorAt(frame);
     const nothing = at === null && !this.drag && !frame.measure;
     if (nothing && this.overlayClear) return;
     this.overlayClear = nothing;
-    const context = sized(surfaces.overlay, frame.width, height, frame.dpr);
+    const context = sizedContext(surfaces.overlay, frame.width, height, frame.dpr);
     drawOverlay(context, frame, height, at, this.drag);
   }
 
@@ -321,28 +337,29 @@ export class Timeline {
     }
   }
 
+  /** Asks the stores for the tiles that lanes between `scroll` and `scroll + height` pixels need. */
   private wantTiles(frame: Frame, layout: Layout, scroll: number, height: number): void {
     const { axis, level, overviewLevel, view, bounds } = frame;
-    const { tables } = this.app.state.get();
+    // Lanes out of sight wait until the view rests; those far away until they are scrolled near, unless the tables show
+    // them or a comparison's scale needs them.
+    let margin = this.app.state.get().tables || frame.sources.length > 1 ? Infinity : height;
+    if (this.restTimer !== undefined) margin = 0;
     for (const source of frame.sources) {
       const wanted = new Set<string>();
       for (const row of layout.rows) {
-        if (row.type !== 'lane' || row.source !== source.on) continue;
-        // Lanes out of sight wait until the view rests; those far away until they are scrolled near, unless the tables show
-        // them or a comparison's scale needs them.
-        const near = this.moving !== undefined ? 0 : tables || frame.sources.length > 1 ? Infinity : height;
-        if (row.top >= scroll + height + near || row.top + row.height <= scroll - near) continue;
+        if (row.type !== 'lane' || row.source !== source.rowOwner) continue;
+        if (row.top >= scroll + height + margin || row.top + row.height <= scroll - margin) continue;
         wanted.add(row.lane.id);
       }
       const time = timeLane(source.recording, this.app.state.get().gpus[source.id]);
       const overview = time ? [time.id] : [];
-      if (time && source.id === source.on) wanted.add(time.id);
+      if (time && source.id === source.rowOwner) wanted.add(time.id);
       if (source === frame.sources[0] && this.head) for (const lane of [this.head.mfu, ...this.head.gpus]) if (lane) wanted.add(lane.id);
       const lanes = [...wanted];
       const own = (range: Range): Range => shift(range, -source.shift);
       const requests: Parameters<TileStore['want']>[0] = [{ axis, level, range: own(view), lanes }];
       if (source === frame.sources[0]) requests.unshift({ axis, level: overviewLevel, range: bounds, lanes: overview });
-      if (this.moving === undefined) requests.push({ axis, level, range: own(clampTo(padded(view, 0.5), bounds)), lanes, ahead: true });
+      if (this.restTimer === undefined) requests.push({ axis, level, range: own(clampTo(padded(view, 0.5), bounds)), lanes, ahead: true });
       source.tiles.want(requests);
     }
   }
@@ -352,14 +369,14 @@ export class Timeline {
   /** The view as it is meant to be: several moves may come before the next drawing. */
   private viewNow(frame: Frame): Range {
     const { view, follow } = this.app.state.get();
-    return resolveView(follow && frame.live && view ? endingAt(view, frame.bounds.end) : view, frame.bounds, frame.axis);
+    return resolveView(follow && frame.live && view ? movedToEnd(view, frame.bounds.end) : view, frame.bounds, frame.axis);
   }
 
   /** `e`: the end of the run; a live one's is followed until one moves elsewhere. */
   toEnd(): void {
     const { frame } = this;
     if (!frame || span(frame.view) >= span(frame.bounds)) return;
-    this.show(endingAt(frame.view, frame.bounds.end));
+    this.show(movedToEnd(frame.view, frame.bounds.end));
     if (frame.live) this.app.followEnd(true);
   }
 
@@ -382,6 +399,7 @@ export class Timeline {
     this.show({ start: view.start + by, end: view.end + by }, kind);
   }
 
+  /** Shows a range of the axis; moves of one `kind` in quick succession undo as one. */
   show(range: Range, kind = 'jump'): void {
     const { frame } = this;
     if (!frame) return;
@@ -408,7 +426,9 @@ export class Timeline {
   timeAt(x: number, y: number): { shown: ShownTime; part: string; hole: Hole | null } | null {
     const shown = this.times.find(({ row }) => y >= row.top && y < row.top + row.height);
     const hit = shown && partAt(shown.columns, shown.row.lane.series, x, 1 - (y - shown.row.top) / shown.row.height);
-    return shown && hit ? { shown, part: hit.part, hole: shown.holes.find(({ part, x0, x1 }) => part === hit.part && x >= x0 - 1 && x <= x1 + 1) ?? null } : null;
+    if (!shown || !hit) return null;
+    const hole = shown.holes.find(({ part, x0, x1 }) => part === hit.part && x >= x0 - 1 && x <= x1 + 1);
+    return { shown, part: hit.part, hole: hole ?? null };
   }
 
   /** The finding that takes a part of the time at a place of the axis, else anywhere; null where none does. */
@@ -423,18 +443,19 @@ export class Timeline {
     return all.flatMap(({ list }) => list).find((item) => item.part === part && inside(item)) ?? all[0]?.first ?? null;
   }
 
-  /** Opens the shortest span over a place of the axis; false where there is none. */
+  /** Opens the shortest span over a place of the axis (steps, or nanoseconds); false where there is none. */
   openSpanAt(at: number): boolean {
     const { frame, app } = this;
     const extent = frame?.sources[0]?.recording.extent;
     if (!frame || !extent) return false;
-    const over = app.rows.flatMap(({ list }) => list).flatMap((item) => {
+    let shortest: { id: string; length: number } | null = null;
+    for (const item of app.rows.flatMap(({ list }) => list)) {
       const range = spanRange(item, frame.axis, extent);
-      return range && at >= range.start && at < range.end ? [{ item, wide: span(range) }] : [];
-    });
-    const [hit] = over.sort((a, b) => a.wide - b.wide);
-    if (hit) this.choose(hit.item.id);
-    return !!hit;
+      if (!range || at < range.start || at >= range.end) continue;
+      if (!shortest || span(range) < shortest.length) shortest = { id: item.id, length: span(range) };
+    }
+    if (shortest) this.choose(shortest.id);
+    return shortest !== null;
   }
 
   chooseGpu(id: string, lane: string): void {
@@ -544,6 +565,7 @@ export class Timeline {
     else if (selection) this.showSpan(selection);
   }
 
+  /** Changes the axis under the same view, and the measured range with it. */
   setAxis(axis: 'steps' | 'time' | 'clock'): void {
     const { frame } = this;
     const source = frame?.sources[0];
@@ -553,9 +575,9 @@ export class Timeline {
   }
 }
 
-const alike = (values: unknown[], other: unknown[]): boolean => values.length === other.length && values.every((part, i) => part === other[i]);
+const haveSameItems = (values: unknown[], other: unknown[]): boolean => values.length === other.length && values.every((part, i) => part === other[i]);
 
-const endingAt = (view: Range, end: number): Range => shift(view, end - view.end);
+const movedToEnd = (view: Range, end: number): Range => shift(view, end - view.end);
 
 const clampTo = (range: Range, bounds: Range): Range => ({
   start: Math.max(range.start, bounds.start),
@@ -565,7 +587,7 @@ const clampTo = (range: Range, bounds: Range): Range => ({
 
 
 /** The 2-D context of `canvas`, resized only when needed, in CSS pixels. */
-function sized(canvas: HTMLCanvasElement, width: number, height: number, dpr: number): CanvasRenderingContext2D {
+function sizedContext(canvas: HTMLCanvasElement, width: number, height: number, dpr: number): CanvasRenderingContext2D {
   const [w, h] = [Math.round(width * dpr), Math.round(height * dpr)];
   if (canvas.width !== w || canvas.height !== h) {
     canvas.width = w;

@@ -6,19 +6,22 @@ import { duration, gain } from '../math/format.ts';
 import { budgetOf, lossScales, lostIn, timeLane, type Without } from './frame.ts';
 
 /** Why the lane shows another sum than what all findings of a part lost; "" where it is the same, or differs by less than can be seen. */
-export function besideLane({ recording, state }: App, part: string | undefined): string {
+export function whyLaneDiffers({ recording, state }: App, part: string | undefined): string {
   const budget = recording && budgetOf(recording, timeLane(recording, state.get().gpus[recording.id])?.id);
   const own = budget?.parts.find(({ name }) => name === part);
   if (!budget || !part) return '';
   const more = (own?.seconds ?? 0) - lostIn(recording.report, part);
   if (lossScales(recording, budget).has(part) || Math.abs(more) < 0.005 * budget.known_s) return '';
   const unread = (recording.report.wall_s ?? 0) - budget.known_s;
-  const why = isEstimate(part) ? 'both are estimates from profiler windows' : more > 0 ? `${duration(more)} lie where no finding counts them` : unread > 0.02 * budget.known_s ? `for ${duration(unread)} the GPU was not sampled` : 'the rest of the time the GPU was at work, or another cause had it';
+  let why = 'the rest of the time the GPU was at work, or another cause had it';
+  if (isEstimate(part)) why = 'both are estimates from profiler windows';
+  else if (more > 0) why = `${duration(more)} lie where no finding counts them`;
+  else if (unread > 0.02 * budget.known_s) why = `for ${duration(unread)} the GPU was not sampled`;
   return `The lane shows ${duration(own?.seconds ?? 0)} of it: ${why}.`;
 }
 
 /** Of a finding by its id; null where its part of the time, or what its fix saves, is not known. */
-export function withoutIt(app: App, id: string | null): Without | null {
+export function shortenedBy(app: App, id: string | null): Without | null {
   const { recording, rows } = app;
   const row = rows.find(({ list }) => list.some((finding) => finding.id === id));
   const item = row?.list.find((finding) => finding.id === id);

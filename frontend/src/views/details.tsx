@@ -8,7 +8,7 @@ import { causeBeside, causeStyle, culprit, titleOf } from '../words/causes.ts';
 import { About, Findings } from './findings.tsx';
 import { partColour } from './verdict.tsx';
 import { Fix, wallOf } from './fix.tsx';
-import { besideLane, withoutIt } from '../timeline/without.ts';
+import { whyLaneDiffers, shortenedBy } from '../timeline/without.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
@@ -32,7 +32,8 @@ export function Details({ recording }: { recording: RecordingReply }) {
   return (
     <aside class="details" aria-label="Details">
       {measured && <Measure />}
-      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection} /> : null}
+      {window && <TracedWindow recording={recording} open={window} />}
+      {!window && selection && <Selected recording={recording} item={selection} />}
       <section class="all">
         <header class="selected-nav">
           <span>{app.rows.length > 0 ? `All findings` : 'This run'}</span>
@@ -53,7 +54,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
   const group = groups.find(({ list }) => list.some((finding) => finding.id === item.id));
   const remedy = group && remedyOf(group, item);
   const spans = recording.report.spans.length;
-  const beside = besideLane(app, item.part);
+  const beside = whyLaneDiffers(app, item.part);
   const placed = typeof item.start_step === 'number' || typeof item.start_ns === 'number';
   const rows = (item.rows ?? []).filter(
     ({ name }) => !(item.saves_s || item.advice?.question) || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
@@ -109,7 +110,7 @@ function Selected({ recording, item }: { recording: RecordingReply; item: Worded
 function WithoutIt({ id }: { id: string }) {
   const { app } = useTab();
   const shown = useApp((state) => state.without === id);
-  if (!withoutIt(app, id)) return null;
+  if (!shortenedBy(app, id)) return null;
   const show = (): void => {
     app.look(null);
     app.state.set({ without: shown ? null : id });

@@ -25,7 +25,10 @@ export function entriesOf({ app, timeline, refresh }: Tab, text: string): Entry[
   if (step !== null) entries.push({ kind: 'step', name: `Go to step ${step.toLocaleString('en')}`, act: () => timeline.goToStep(step) });
   for (const { first } of app.rows) entries.push({ kind: 'finding', name: titleOf(first), act: () => timeline.choose(first.id) });
   for (const { group, title, lanes } of recording ? lanesByGroup(lanesOf(recording)) : [])
-    for (const lane of lanes) entries.push({ kind: 'lane', name: `${clean(lane.title, 60)} · ${title}`, act: () => timeline.reveal(laneKey(recording?.id ?? '', lane.id), `${recording?.id}#${group}`) });
+    for (const lane of lanes) {
+      const act = (): void => timeline.reveal(laneKey(recording?.id ?? '', lane.id), `${recording?.id}#${group}`);
+      entries.push({ kind: 'lane', name: `${clean(lane.title, 60)} · ${title}`, act });
+    }
   const commands: [string, string, () => void][] = [
     ['Whole run', '0', () => app.look(null)],
     ['Copy the fix', 'c', () => timeline.copyFix()],

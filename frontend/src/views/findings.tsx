@@ -57,7 +57,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
                   class="finding"
                   aria-pressed={group.list.some((finding) => finding.id === selected)}
                   style={{ '--cause': partColour(item) }}
-                  title={held([titleOf(item), about(group, gpus), group.list.length > 1 ? 'Click again for the next span' : ''].filter(Boolean).join('\n'))}
+                  title={held([titleOf(item), distinction(group, gpus), group.list.length > 1 ? 'Click again for the next span' : ''].filter(Boolean).join('\n'))}
                   onClick={() => choose(group)}
                 >
                   <i class="swatch" style={{ background: 'var(--cause)' }} />
@@ -84,11 +84,14 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   );
 }
 
-/** "1.2 to 3.4 s", "up to 3.4 s", with a question mark where it depends on an answer; "–" where no fix is known. */
+/** Seconds that a fix saves: "1.2–3.4 s", "≤ 3.4 s", with a question mark if it depends on an answer; "–" if no fix is known. */
 function savedText(range: Bounds | null, asks: boolean): string {
-  const [low, most] = range ?? [null, null];
-  if (!range || (!most && !low)) return '–';
-  const text = most === null ? `≥ ${duration(low)}` : !low || low < 0.05 * most ? `≤ ${duration(most)}` : duration(low) === duration(most) ? duration(most) : `${duration(low).replace(/ \S+$/, '')}–${duration(most)}`;
+  const [low, high] = range ?? [null, null];
+  if (!high && !low) return '–';
+  let text = duration(high);
+  if (high === null) text = `≥ ${duration(low)}`;
+  else if (!low || low < 0.05 * high) text = `≤ ${text}`;
+  else if (duration(low) !== text) text = `${duration(low).replace(/ \S+$/, '')}–${text}`;
   return asks ? `${text} ?` : text;
 }
 
@@ -169,9 +172,13 @@ function Ranks({ job, workers }: { job: JobReply; workers: WorkerReply[] }) {
 function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
   const mine = (waits?.rows ?? []).filter(({ rank }) => rank !== waits?.rank && workers.some((worker) => worker.rank === rank));
   const shares = mine.flatMap((row) => row.shares.filter((share) => share !== null));
-  return shares.length === 0 ? '' : `waiting for worker ${waits?.rank} in ${percent((100 * shares.reduce((all, share) => all + share, 0)) / shares.length)} of ${waits?.confidence === 'estimated' ? 'the traced steps' : 'the time'}`;
+  if (shares.length === 0) return '';
+  const meanPct = (100 * shares.reduce((sum, share) => sum + share, 0)) / shares.length;
+  const base = waits?.confidence === 'estimated' ? 'the traced steps' : 'the time';
+  return `waiting for worker ${waits?.rank} in ${percent(meanPct)} of ${base}`;
 }
 
+/** Workers that are alike: a line each if they are few, else one line that unfolds. */
 function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: string; hint: string; wait: string }) {
   const shown = useApp((state) => state.id);
   if (workers.length <= FEW_WORKERS)
@@ -199,6 +206,7 @@ function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: 
   );
 }
 
+/** Opens a worker's recording; says if it broke off. */
 function RankButton({ worker }: { worker: WorkerReply }) {
   const { app, refresh } = useTab();
   const id = useApp((state) => state.id);
@@ -252,6 +260,7 @@ const CALM: Record<Exclude<WordedReport['calm'], undefined | null | 'healthy'>, 
   empty: 'Nothing to judge yet.',
 };
 
+/** What stands in place of findings, and the changes that are left to try. */
 function Calm({ report }: { report: WordedReport }) {
   const says = report.calm ?? 'unjudged';
   const levers = Object.entries(report.levers);
@@ -281,8 +290,8 @@ function Calm({ report }: { report: WordedReport }) {
 }
 
 /** What distinguishes a finding from others of its cause: when, what, where. */
-export const about = (group: Group, gpus: number): string =>
-  [group.list.length > 1 ? timesText(group) : stepsText(group.first), culprit(group.first), where(group.first, gpus)].filter(Boolean).join(' · ');
+export const distinction = (group: Group, gpus: number): string =>
+  [group.list.length > 1 ? timesText(group) : stepsText(group.first), culprit(group.first), whereText(group.first, gpus)].filter(Boolean).join(' · ');
 
 /** "5 times, 4.4 s each (max 4.6 s)" */
 function timesText({ list, lost }: Group): string {
@@ -292,9 +301,14 @@ function timesText({ list, lost }: Group): string {
   return `${count(list.length)} times${each === null ? '' : `, ${duration(each)} each${max}`}`;
 }
 
-function where(item: Group['first'], gpus: number): string {
+/** "gpu0, gpu1 · ranks 0, 3 · estimate": the GPUs and workers of a finding, where it is not about all of the run's `gpus`. */
+function whereText(item: Group['first'], gpus: number): string {
   const parts: string[] = [];
-  if (item.gpus?.length && item.gpus.length < gpus) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 4).join(', ') + (item.gpus.length > 4 ? ` and ${item.gpus.length - 4} more` : ''));
+  if (item.gpus?.length && item.gpus.length < gpus) {
+    const names = item.gpus.slice(0, 4).map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`);
+    const more = item.gpus.length - names.length;
+    parts.push(names.join(', ') + (more > 0 ? ` and ${more} more` : ''));
+  }
   if (item.ranks && item.ranks.length > 1) parts.push(`ranks ${item.ranks.map((rank) => clean(rank, 8)).slice(0, 8).join(', ')}`);
   if (item.confidence === 'estimated' && typeof item.lost_s === 'number') parts.push('estimate');
   return parts.join(' · ');

@@ -108,7 +108,7 @@ function Code({ code }: { code: string }) {
         <code>
           {isDiff(code)
             ? code.split('\n').map((line, i) => {
-                const kind = line.startsWith('-') ? 'del' : line.startsWith('+') ? 'ins' : 'span';
+                const kind = ({ '-': 'del', '+': 'ins' } as const)[line.charAt(0)] ?? 'span';
                 const Line = kind as 'ins';
                 return (
                   <Line key={i} class="line">

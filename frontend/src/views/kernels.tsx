@@ -77,12 +77,16 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
   if (!reply) return null;
   const gpus = [...new Set(rows.map(({ kernel }) => kernel.gpu))].sort((a, b) => a - b);
   const host = gpus.length > 0 ? gpus.every((index) => index < 0) : reply.steps.every((row) => row.gpu < 0);
-  // A column of which nothing is known says nothing.
-  const columns = (host ? HOST_COLUMNS : GPU_COLUMNS).filter((column) => (column.key !== 'gpu' || gpus.length > 1) && (column.key === 'name' || rows.some((row) => !/^(–|unknown)$/.test(column.value(row)))));
+  const columns = (host ? HOST_COLUMNS : GPU_COLUMNS).filter((column) => {
+    if (column.key === 'gpu' && gpus.length < 2) return false;
+    // A column of which nothing is known says nothing.
+    return column.key === 'name' || rows.some((row) => !/^(–|unknown)$/.test(column.value(row)));
+  });
   const shown = all ? matches : matches.slice(0, SHOWN);
   const by = ({ key, text: words }: Column) => () =>
     setSort((old) => ({ key, descending: old.key === key ? !old.descending : !words }));
   const title = host ? 'Busiest ops on the host' : 'Kernels';
+  const [direction, arrow] = sort.descending ? (['descending', ' ▾'] as const) : (['ascending', ' ▴'] as const);
   if (rows.length === 0)
     return <p class="kernels none-yet">{host ? 'This window holds no ops of the host: what was recorded is older than that, or no op was traced.' : 'This window holds no kernel.'}</p>;
   return (
@@ -134,11 +138,11 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
                   scope="col"
                   key={column.key}
                   class={column.text ? 'words' : undefined}
-                  aria-sort={sort.key === column.key ? (sort.descending ? 'descending' : 'ascending') : undefined}
+                  aria-sort={sort.key === column.key ? direction : undefined}
                 >
                   <button type="button" title={`${column.hint}; click to sort`} onClick={by(column)}>
                     {column.title}
-                    <span aria-hidden="true">{sort.key === column.key ? (sort.descending ? ' ▾' : ' ▴') : ''}</span>
+                    <span aria-hidden="true">{sort.key === column.key ? arrow : ''}</span>
                   </button>
                 </th>
               ))}

@@ -1,7 +1,7 @@
 /** The measured range: how long, how many steps, and each lane's own mean in it. */
 import { count, seconds, withUnit, share } from '../math/format.ts';
 import { shift, type Range } from '../math/range.ts';
-import { other, type Source, type Frame } from '../timeline/frame.ts';
+import { otherAxisValue, type Source, type Frame } from '../timeline/frame.ts';
 import { placeText } from '../timeline/overlay.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { seriesColour } from '../words/accounts.ts';
@@ -21,13 +21,15 @@ export function Measure() {
   const { frame } = timeline;
   const source = frame?.sources[0];
   if (!range || !frame || !source) return null;
-  const far = [other(source.tiles, frame.axis, frame.level, range.start), other(source.tiles, frame.axis, frame.level, range.end)];
+  const far = [otherAxisValue(source.tiles, frame.axis, frame.level, range.start), otherAxisValue(source.tiles, frame.axis, frame.level, range.end)];
   const across = (far[1] as number) - (far[0] as number);
   const steps = frame.axis === 'step' ? range.end - range.start : across;
   const ns = frame.axis === 'time' ? range.end - range.start : across;
   const from = Math.floor(frame.axis === 'step' ? range.start : (far[0] as number));
   const isOneStep = frame.axis === 'step' && range.end - range.start === 1 && Number.isInteger(range.start);
   const traced = isOneStep ? source.recording.windows.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
+  let title = Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`;
+  if (isOneStep) title = `Step ${count(from)}`;
   return (
     <article class="measure">
       <header class="selected-nav">
@@ -35,7 +37,7 @@ export function Measure() {
         <Small sign="zoom" name="Zoom to this range" keys="f" onClick={() => timeline.show(range)} />
         <Small sign="✕" name="Clear the measured range" keys="Esc" onClick={() => app.measureRange(null)} />
       </header>
-      <h2>{isOneStep ? `Step ${count(from)}` : Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
+      <h2>{title}</h2>
       <p class="facts">
         {!isOneStep && Number.isFinite(steps) && Number.isFinite(from) && `${stepsText({ start_step: from, end_step: Math.round(from + steps) })} · ${count(Math.round(steps))} steps`}
         {isOneStep && placeText(frame, range.start)}
@@ -60,7 +62,7 @@ function Means({ frame, source, one: isOneStep, range }: { frame: Frame; source:
   const { timeline } = useTab();
   const whose = frame.sources.length > 1 ? `${source.label}: ` : '';
   const caption = (exact: string, mean: string): string => whose + (isOneStep ? exact : `${frame.level > 0 ? '≈ ' : ''}${mean}`);
-  const lanes = timeline.shape.get().layout.rows.flatMap((row) => (row.type === 'lane' && row.source === source.on ? row.lane : []));
+  const lanes = timeline.shape.get().layout.rows.flatMap((row) => (row.type === 'lane' && row.source === source.rowOwner ? row.lane : []));
   const stack = source.recording.lanes.find(({ kind }) => kind === 'stack');
   const parts = (stack?.series ?? []).map(({ name, title }) => ({
     name,

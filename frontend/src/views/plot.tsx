@@ -183,7 +183,9 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
         : valueAt(source.tiles, axis, level, lane.id, series, at - source.shift, reach),
     );
     const { unit, number } = scaleOf(scale.top, lane.unit);
-    setText(label.value, value.heads.length === 0 ? (at === null ? '' : 'no data') : `${value.heads.map(number).join(' · ')}${unit && ` ${unit}`}`);
+    let text = `${value.heads.map(number).join(' · ')}${unit && ` ${unit}`}`;
+    if (value.heads.length === 0) text = at === null ? '' : 'no data';
+    setText(label.value, text);
     setText(label.scale, `0–${number(scale.top)}${unit && ` ${unit}`}`);
     if (label.scale.title !== label.scale.textContent) label.scale.title = label.scale.textContent ?? '';
   }

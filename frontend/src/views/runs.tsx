@@ -99,10 +99,11 @@ export function Runs({ runs }: { runs: RunsReply }) {
     if (event.ctrlKey || event.metaKey || event.altKey || target.matches('select, button, [type=checkbox]')) return;
     const typing = target.matches('input');
     const page = Math.max(1, shown - 2 * SPARE - 1);
-    const now = at >= 0 ? at : search ? -1 : lines.findIndex(({ row }) => row.item.id === id);
+    let now = at;
+    if (now < 0 && !search) now = lines.findIndex(({ row }) => row.item.id === id);
     const places: Record<string, number> = { ArrowDown: now + 1, ArrowUp: now - 1, PageDown: now + page, PageUp: now - page, ...(typing ? {} : { Home: 0, End: lines.length - 1 }) };
     const to = places[event.key];
-    const place = at >= 0 ? at : typing ? 0 : now;
+    const place = at < 0 && typing ? 0 : now;
     const line = lines[place];
     const isOpen = !!line && opened.has(line.row.item.id);
     if (to !== undefined) go(to);
@@ -287,12 +288,13 @@ function orderText(sort: string, unit: TotalReply['unit'] | undefined): string {
 function Head({ column, title, sort, by }: { column: Column; title: string; sort: string; by: (sort: string) => void }) {
   const sorted = sort.replace('-', '') === column;
   const down = sort.startsWith('-');
-  const next = !sorted ? firstOrder(column) : down ? column : `-${column}`;
+  const reversed = down ? column : `-${column}`;
+  const [direction, arrow] = down ? (['descending', ' ▾'] as const) : (['ascending', ' ▴'] as const);
   return (
-    <span role="columnheader" class={`run-${column}`} aria-sort={sorted ? (down ? 'descending' : 'ascending') : 'none'}>
-      <button type="button" onClick={() => by(next)}>
+    <span role="columnheader" class={`run-${column}`} aria-sort={sorted ? direction : 'none'}>
+      <button type="button" onClick={() => by(sorted ? reversed : firstOrder(column))}>
         {title}
-        <span aria-hidden="true">{sorted ? (down ? ' ▾' : ' ▴') : ''}</span>
+        <span aria-hidden="true">{sorted ? arrow : ''}</span>
       </button>
     </span>
   );
@@ -497,7 +499,13 @@ function Sums({ total, runs, cause, byCause, by }: SumsProps) {
         ))}
         {causes.map(({ cause: causeName, title, hours }) => (
           <li key={causeName}>
-            <button type="button" class="small" aria-pressed={cause === causeName} title={`Show the runs it was found in${cause === causeName ? '' : ' alone'}`} onClick={() => byCause(cause === causeName ? '' : causeName)}>
+            <button
+              type="button"
+              class="small"
+              aria-pressed={cause === causeName}
+              title={`Show the runs it was found in${cause === causeName ? '' : ' alone'}`}
+              onClick={() => byCause(cause === causeName ? '' : causeName)}
+            >
               <Glyph cause={causeName} />
               {clean(title, 60)} <b>{hoursText(hours)}</b>
             </button>

@@ -76,7 +76,9 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
   if (wait && frame.waits) {
     const { rank, confidence } = frame.waits;
     const estimate: Line[] = confidence === 'estimated' ? [{ title: WINDOWS_ESTIMATE, value: '' }] : [];
-    return { title: `worker ${wait.rank}`, lines: [...estimate, { colour: waitColour(frame.waits, wait.rank), title: wait.rank === rank ? 'holds the others back' : `waiting for worker ${rank}`, value: percent(100 * wait.share) }] };
+    const title = wait.rank === rank ? 'holds the others back' : `waiting for worker ${rank}`;
+    const line = { colour: waitColour(frame.waits, wait.rank), title, value: percent(100 * wait.share) };
+    return { title: `worker ${wait.rank}`, lines: [...estimate, line] };
   }
   const time = timeline.timeAt(x, y);
   if (time) return timeContent(timeline, time, x);
@@ -135,7 +137,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
     });
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const others = frame.sources
-      .filter(({ id, on }) => on === row.source && id !== on)
+      .filter(({ id, rowOwner }) => rowOwner === row.source && id !== rowOwner)
       .flatMap((other) => readLane(lane, (series) => valueAt(other.tiles, frame.axis, frame.level, lane.id, series, at - other.shift, reach)).heads.slice(0, 1));
     if (others.length > 0) lines.push({ title: plural(others.length, 'other worker'), value: between(withUnit(Math.min(...others), lane.unit), withUnit(Math.max(...others), lane.unit), ' – ') });
     return { title: [frame.sources.length > 1 && source.label, laneTitle(lane), placeText(frame, at)].filter(Boolean).join(' · '), lines };

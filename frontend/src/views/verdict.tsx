@@ -21,6 +21,8 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
   const { text } = headline(report, job);
   const [lead, sign, rest] = clauses(text);
   const { rows } = app;
+  let all = report.calm === 'healthy' ? 'Nothing to fix' : 'About this run';
+  if (rows.length > 0) all = plural(rows.length, 'finding');
   return (
     <section class="verdict" aria-label="Verdict">
       <Busy recording={recording} />
@@ -37,7 +39,7 @@ export function Verdict({ recording }: { recording: RecordingReply }) {
         </h1>
         <p class="verdict-facts">
           <button type="button" class="linklike all-findings" aria-expanded={panel} onClick={() => app.openPanel(!panel)}>
-            {rows.length > 0 ? plural(rows.length, 'finding') : report.calm === 'healthy' ? 'Nothing to fix' : 'About this run'} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
+            {all} <span aria-hidden="true">{panel ? '▾' : '▸'}</span>
           </button>
           {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
             <span class="facts">
@@ -86,11 +88,13 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
   const words = clean(advice?.text, 300);
   if (!code && !words) return null;
   const worth = item.saves_s || advice?.question ? gain(item.of_s ?? recording.report.wall_s, range) : '';
+  let title = worth || item.tried ? 'Fix first' : 'What holds it back';
+  if (advice?.question) title = 'Find out first';
   return (
     <aside class="fix-first" style={{ '--cause': partColour(item) }} aria-label="Fix first">
       <p>
         <button type="button" class="fix-open" title="Why, and what to check first" onClick={() => timeline.choose(item.id)}>
-          <b>{advice?.question ? 'Find out first' : worth || item.tried ? 'Fix first' : 'What holds it back'}</b>
+          <b>{title}</b>
         </button>
         {item.tried && <small class="clip">{clean(item.tried.text, 80)}</small>}
         {code && (
@@ -99,7 +103,18 @@ export function FixFirst({ recording }: { recording: RecordingReply }) {
           </button>
         )}
       </p>
-      {code ? <pre tabIndex={0}>{code.split('\n').map((line, i) => <span key={i} class={line.startsWith('-') ? 'del' : undefined}>{line.replace(/^[+-] /, '')}{'\n'}</span>)}</pre> : <p class="fix-words">{held(words)}</p>}
+      {code ? (
+        <pre tabIndex={0}>
+          {code.split('\n').map((line, i) => (
+            <span key={i} class={line.startsWith('-') ? 'del' : undefined}>
+              {line.replace(/^[+-] /, '')}
+              {'\n'}
+            </span>
+          ))}
+        </pre>
+      ) : (
+        <p class="fix-words">{held(words)}</p>
+      )}
     </aside>
   );
 }

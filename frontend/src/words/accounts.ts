@@ -76,4 +76,7 @@ export function slices(account: Record<string, unknown> | null | undefined, cate
 export const seriesColour = (name: string): string => (name === 'gpu_wait' ? 'sky' : (HOST.find(({ key }) => key === name)?.colour ?? 'blue'));
 
 /** Colour of a band lane: that of the part of the time that it measures, else neutral. */
-export const laneColour = (id: string): string => (/input_wait/.test(id) ? 'input' : /:(utilization|kernel_busy|any_busy)_pct/.test(id) ? 'busy' : 'slate');
+export function laneColour(id: string): string {
+  if (/input_wait/.test(id)) return 'input';
+  return /:(utilization|kernel_busy|any_busy)_pct/.test(id) ? 'busy' : 'slate';
+}

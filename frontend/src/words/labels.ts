@@ -42,6 +42,7 @@ export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'fits' | 'st
   return parts.join(' · ') || 'fit 1';
 }
 
+/** A recording's name beside others: its run, and what tells it from others of the run. */
 export function sourceLabel(recording: RecordingReply): string {
   const { report } = recording;
   const parts = [runName(report.run)];
@@ -59,6 +60,7 @@ export const laneTitle = ({ group, title }: Pick<LaneInfo, 'group' | 'title'>): 
 export const seriesTitle = (lane: LaneInfo, { title }: LaneInfo['series'][number]): string =>
   lane.series.length > 1 ? `${laneTitle(lane)}, ${clean(title, 40)}` : laneTitle(lane);
 
+/** Group of lanes -> its title: a GPU with its model. */
 export function groupTitles(report: WordedReport): Record<string, string> {
   const titles: Record<string, string> = {};
   for (const gpu of report.gpus) {
@@ -70,6 +72,7 @@ export function groupTitles(report: WordedReport): Record<string, string> {
   return titles;
 }
 
+/** "Keras 3.15 on TensorFlow 2.21"; "" if unknown. */
 export function frameworkText(framework: unknown): string {
   if (typeof framework === 'string') return clean(framework, 60);
   if (!framework || typeof framework !== 'object') return '';
