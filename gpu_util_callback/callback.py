@@ -254,6 +254,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             note(f"{method} is not recorded: GpuUtilCallback records fit; GpuUtilMonitor records any loop")
 
     def _pass_on(self, hook: str, *args: object) -> None:
+        """Call a hook of the session. An error of ours ends the recording, never the training."""
         session = self._session
         if session is None:
             return
@@ -263,6 +264,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             self._give_up(session, error)
 
     def _give_up(self, session: KerasSession, error: Exception) -> None:
+        """End a recording that failed, and say so."""
         self._session = None
         session.give_up()
         note(f"recording stopped ({type(error).__name__}: {error}); training continues")

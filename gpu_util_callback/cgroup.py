@@ -71,7 +71,7 @@ class MemoryGroup:
         """Return the bytes that the kernel cannot take back by dropping its cache of files."""
         if self._folder is None:
             return None
-        counts = _counts(self._folder / "memory.stat")
+        counts = _counts_in(self._folder / "memory.stat")
         if "anon" in counts:  # version 2
             names: tuple[str, ...] = ("anon", "shmem", "kernel_stack", "slab_unreclaimable")
         else:  # version 1: `total_` includes the groups below
@@ -106,38 +106,41 @@ def kill_count(root: str = "/", folder: str = "", inode: int = 0) -> KillCount:
         groups = sorted(control_groups(at), key=lambda folder_of_group: -len(folder_of_group.parts))
     count = KillCount("", 0, {})
     for group in groups:
-        kills = _kills(group)
+        kills = _oom_kills(group)
         if kills is not None and (not folder or _inode(group) == inode):
             count = KillCount(f"/{group.relative_to(at)}", _inode(group), {"container": kills})
             break
-    on_machine = _counts(at / "proc/vmstat").get("oom_kill")
+    on_machine = _counts_in(at / "proc/vmstat").get("oom_kill")
     if on_machine is not None:
         count.kills["machine"] = on_machine
     return count
 
 
-def _kills(group: Path) -> int | None:
+def _oom_kills(group: Path) -> int | None:
+    """Return how many processes of a group the kernel killed for lack of memory; None = unknown."""
     for name in ("memory.events", "memory.oom_control"):  # version 2, version 1
-        kills = _counts(group / name).get("oom_kill")
+        kills = _counts_in(group / name).get("oom_kill")
         if kills is not None:
             return kills
     return None
 
 
 def _inode(folder: Path) -> int:
+    """Return a folder's inode; 0 if there is none."""
     try:
         return folder.stat().st_ino
     except OSError:
         return 0
 
 
-def _counts(path: Path) -> dict[str, int]:
+def _counts_in(path: Path) -> dict[str, int]:
     """Return the numbers of a file with a name and a number in each line."""
     pairs = (line.split() for line in _text_of(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def _text_of(path: Path) -> str:
+    """Return a file's text; "" if it cannot be read."""
     try:
         return path.read_text()
     except (OSError, ValueError):

@@ -62,6 +62,7 @@ def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int
     """Return (source, identity shared by all workers, rank, workers)."""
 
     def number(*names: str, default: int) -> int:
+        """Return the first of these variables that is a whole number."""
         for name in names:
             try:
                 return int(environ[name])
@@ -116,14 +117,15 @@ def scheduler_facts(
         host: the host name, by which Kubernetes names its pods; None = this machine's.
         redact: replace the job by a stable digest of it.
     """
-    scheduler = _slurm(environ) or _ray_job(environ) or _kubernetes(environ, host, namespace_file)
+    scheduler = _slurm_job(environ) or _ray_job(environ) or _kubernetes(environ, host, namespace_file)
     if scheduler is not None and redact:
         digest = hashlib.sha256(f"{scheduler['name']}:{scheduler['job']}".encode()).hexdigest()
         scheduler["job"] = f"job-{digest[:10]}"
     return scheduler
 
 
-def _slurm(environ: Mapping[str, str]) -> dict[str, object] | None:
+def _slurm_job(environ: Mapping[str, str]) -> dict[str, object] | None:
+    """Return the SLURM job of this process; None outside SLURM."""
     job = environ.get("SLURM_JOB_ID")
     if not job:
         return None
@@ -151,6 +153,7 @@ def _kubernetes(environ: Mapping[str, str], host: str | None, namespace_file: st
 
 
 def _ray_job(environ: Mapping[str, str]) -> dict[str, object] | None:
+    """Return the job that `ray job submit` runs; None outside one."""
     try:  # where `ray job submit` keeps what it knows of the job it runs
         job = json.loads(environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
     except (KeyError, TypeError, ValueError):
@@ -282,7 +285,7 @@ def ray_context() -> RayContext | None:
     """
     if not _in_an_actor():
         return None
-    for find in (_train_worker, _trial):
+    for find in (_train_worker, _tune_trial):
         try:
             context = find()
         except Exception:  # Ray is imported, but this is none of its processes
@@ -322,34 +325,35 @@ def ray_gives_no_gpu() -> bool:
 
 
 def _train_worker() -> RayContext | None:
+    """Return what Ray Train says of this worker; None outside one."""
     train = sys.modules.get("ray.train")
     if train is None:
         return None
     context = train.get_context()
     size = context.get_world_size()
-    name = _first(context, "get_experiment_name", "get_trial_name")
+    name = _first_answer(context, "get_experiment_name", "get_trial_name")
     if not size or not name:
         return None
     runtime = sys.modules["ray"].get_runtime_context()
-    trial = _first(context, "get_trial_id") or ""  # of a Ray before 2.50: a run in a sweep
+    trial = _first_answer(context, "get_trial_id") or ""  # of a Ray before 2.50: a run in a sweep
     identity = f"{runtime.gcs_address} {runtime.get_job_id()} {name} {trial}"
-    return RayContext(
-        "Ray Train", name, rank=int(context.get_world_rank() or 0), world_size=int(size), identity=identity
-    )
+    rank = int(context.get_world_rank() or 0)
+    return RayContext("Ray Train", name, rank=rank, world_size=int(size), identity=identity)
 
 
-def _trial() -> RayContext | None:
+def _tune_trial() -> RayContext | None:
+    """Return the trial of Ray Tune that this process runs; None outside one."""
     tune = sys.modules.get("ray.tune")
     if tune is None:
         return None
     context = tune.get_context()
-    name = _first(context, "get_trial_name")
+    name = _first_answer(context, "get_trial_name")
     if not name:
         return None
-    return RayContext("Ray Tune", name, _config(_first(context, "get_trial_dir") or "", name))
+    return RayContext("Ray Tune", name, _config_in_name(_first_answer(context, "get_trial_dir") or "", name))
 
 
-def _first(context: object, *questions: str) -> str | None:
+def _first_answer(context: object, *questions: str) -> str | None:
     """Return the first valid answer; Ray raises where a question is no longer supported."""
     for question in questions:
         try:
@@ -361,7 +365,7 @@ def _first(context: object, *questions: str) -> str | None:
     return None
 
 
-def _config(folder: str, name: str) -> str:
+def _config_in_name(folder: str, name: str) -> str:
     """Parse a trial's folder name: "trial_ab12_00000_0_batch_size=8_2026-01-31_12-00-00"."""
     tag = re.split(r"[/\\]", folder.rstrip("/\\"))[-1].removeprefix(f"{name}_")
     match = re.fullmatch(r"\d+_(.*?)(?:_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)?", tag)

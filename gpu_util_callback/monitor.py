@@ -135,13 +135,14 @@ class GpuUtilMonitor:
             recorder.end("interrupted", deadline_s=0)
 
     def _begin(self, caller: CodeType, watch: FitWatch) -> None:
+        """Begin to record: the recorder, its timeline, and the loop's adapter."""
         framework = self._framework or framework_in_use()
         adapter = LoopAdapter(framework, self._framework is None and is_a_guess(framework))
         recorder = Recorder(self._settings, adapter)
         close_left_over(keep=lambda other: not other.watch.over())
         loop = Loop(recorder.timeline)
         adapter.attach(loop, recorder.fail)
-        recorder.on_over = lambda: _restore(adapter, recorder, loop)
+        recorder.on_over = lambda: _restore_loop(adapter, recorder, loop)
         recorder.intake.hook_sums = loop.sums
         recorder.counts_batches_of(None)
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
@@ -156,6 +157,7 @@ class GpuUtilMonitor:
         recorder.timeline.begin()
 
     def _give_up(self, error: BaseException) -> None:
+        """End a recording that failed, and say so."""
         recorder, self._recorder, self._loop = self._recorder, None, None
         note(f"recording stopped ({type(error).__name__}: {error}); training continues")
         if recorder is not None:
@@ -182,7 +184,7 @@ class GpuUtilMonitor:
             dataset: anything to iterate over: a `tf.data.Dataset` (distributed or not), a torch
                 `DataLoader`, a `PyDataset`, a generator.
         """
-        self._tell(self._name, dataset, sys._getframe(1))
+        self._tell(self._note_name, dataset, sys._getframe(1))
         return _Batches(self, dataset)
 
     def phase(self, name: str) -> _Interval:
@@ -240,7 +242,7 @@ class GpuUtilMonitor:
             recorder.fail("input wait of this worker alone", error)
             return None
 
-    def _timed(self, dataset: object, iterator: Iterator, validating: bool) -> Iterator:
+    def _timed_iterator(self, dataset: object, iterator: Iterator, validating: bool) -> Iterator:
         """Return an iterator whose Python functions are timed; the same where nothing is."""
         recorder = self._recorder
         if validating or recorder is None or not isinstance(recorder.adapter, LoopAdapter):
@@ -258,7 +260,7 @@ class GpuUtilMonitor:
         if recorder is not None and isinstance(recorder.adapter, LoopAdapter):
             self._tell(recorder.adapter.first_batch.note, batch)
 
-    def _name(self, dataset: Iterable, frame: FrameType) -> None:
+    def _note_name(self, dataset: Iterable, frame: FrameType) -> None:
         """Note the loop's own name for its input, once."""
         recorder, loop = self._recorder, self._loop
         if recorder is None or loop is None or self._settings.redact:
@@ -283,7 +285,8 @@ class GpuUtilMonitor:
                     self._recorder.adapter.sample_input(dataset)
 
 
-def _restore(adapter: LoopAdapter, recorder: Recorder, loop: Loop) -> None:
+def _restore_loop(adapter: LoopAdapter, recorder: Recorder, loop: Loop) -> None:
+    """Undo what recording changed in the loop's framework."""
     adapter.end()
     if recorder.windows is not None:
         recorder.windows.abandon()
@@ -338,7 +341,7 @@ class _Batches(StandIn, Generic[Batch]):
             iterator = iter(dataset)
             local = monitor._watch(iterator, loop.validating)
             timed = TimedBatches(
-                monitor._timed(dataset, iterator, loop.validating),
+                monitor._timed_iterator(dataset, iterator, loop.validating),
                 came,
                 ended=lambda requested, now: tell(loop.input_ended, requested, now),
                 requesting=partial(tell, loop.request) if loop.windows is not None else None,

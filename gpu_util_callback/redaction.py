@@ -82,7 +82,7 @@ _SENTENCE = re.compile(
 )
 
 
-def _after(clients: str, options: str) -> re.Pattern[str]:
+def _option_pattern(clients: str, options: str) -> re.Pattern[str]:
     """Return the pattern of a command up to the value of an option, also as a list of its words."""
     return re.compile(
         rf"""(?<![\w.-])(?:{clients})(?=["'\s])[^\n;|&]{{0,256}}?(?<![\w-])(?:{options})(?:\\?["'],\s*|\ *)"""
@@ -91,13 +91,13 @@ def _after(clients: str, options: str) -> re.Pattern[str]:
 
 # Clients with an option whose value is a password, or has one, with or without a blank before it.
 _CLIENTS = {
-    "-p": _after(
+    "-p": _option_pattern(
         r"mysql(?:dump|admin|import|show|check|pump|sh)?|mariadb(?:-\w+)?|sshpass"
         r"|mongo(?:sh|dump|restore|export|import)?",
         "-p",
     ),
-    "-u": _after("curl", "-u|--user[= ]|--proxy-user[= ]"),
-    "-a": _after("redis-cli", "-a"),
+    "-u": _option_pattern("curl", "-u|--user[= ]|--proxy-user[= ]"),
+    "-a": _option_pattern("redis-cli", "-a"),
 }
 _BEARER = re.compile(r"\b(Bearer +)[\w.~+/=-]{8,}")
 _HIDDEN = "***"
@@ -113,13 +113,13 @@ def without_secrets(text: str) -> str:
     lowered = text.lower()
     has_secret_word = any(word in lowered for word in _SECRET_WORDS)
     if has_secret_word or "=" in text:
-        text = _without_values(text, _SIGN if has_secret_word else _EQUALS)
+        text = _hide_values(text, _SIGN if has_secret_word else _EQUALS)
     if has_secret_word and "-" in text:
         options = (option.end() for option in _OPTION.finditer(text) if _SECRET.fullmatch(option[1]))
-        text = _masked(text, options)  # `--password`, in a command or in a list of its words
+        text = _with_ranges_hidden(text, options)  # `--password`, in a command or in a list of its words
     for option, client in _CLIENTS.items():
         if option in text:
-            text = _masked(text, (command.end() for command in client.finditer(text)))
+            text = _with_ranges_hidden(text, (command.end() for command in client.finditer(text)))
     return _BEARER.sub(rf"\1{_HIDDEN}", text) if "Bearer " in text else text
 
 
@@ -128,7 +128,13 @@ def _without_user_info(match: re.Match[str]) -> str:
     return match[0] if scheme in _CONTAINERS and ":" not in match[1] else "://"
 
 
-def _without_values(text: str, signs: re.Pattern[str]) -> str:
+def _hide_values(text: str, signs: re.Pattern[str]) -> str:
+    """Return a text without the values that stand behind names of secrets: `token=…`, `"password": …`, `--key …`.
+
+    Args:
+        signs: what separates a name from its value.
+
+    """
     parts, copied = [], 0
     sentences = {sentence.end() for sentence in _SENTENCE.finditer(text)}
     for sign in signs.finditer(text):
@@ -139,36 +145,36 @@ def _without_values(text: str, signs: re.Pattern[str]) -> str:
         length = _NAME.match(before).end()  # type: ignore[union-attr]  # it matches any text
         name, is_parameter = before[:length][::-1], before[length : length + 1] in ("?", "&", ";")
         if sign[0] == "=" and is_parameter and _SIGNED.fullmatch(name):
-            hidden = _span(text, end, _PARAMETER)
+            hidden = _value_range(text, end, _PARAMETER)
         elif end in sentences or not _SECRET.fullmatch(name):
             continue
         elif sign[0] == "=":
-            hidden = _span(text, end, _PARAMETER if is_parameter else _PLAIN)
+            hidden = _value_range(text, end, _PARAMETER if is_parameter else _PLAIN)
         else:
-            hidden = _inside(text, end, bare=sign[0][0] in " =:")
+            hidden = _range_in_quotes(text, end, bare=sign[0][0] in " =:")
         if hidden[0] < hidden[1] and not text.startswith(_HIDDEN, hidden[0]):
             parts += [text[copied : hidden[0]], _HIDDEN]
             copied = hidden[1]
     return "".join(parts) + text[copied:]
 
 
-def _masked(text: str, values: Iterable[int]) -> str:
+def _with_ranges_hidden(text: str, values: Iterable[int]) -> str:
     """Hide the values that begin at these places, in order."""
     parts, copied = [], 0
     for value in values:
-        start, end = _inside(text, value, bare=True)
+        start, end = _range_in_quotes(text, value, bare=True)
         if copied <= start < end:
             parts += [text[copied:start], _HIDDEN]
             copied = end
     return "".join(parts) + text[copied:]
 
 
-def _span(text: str, at: int, plain: re.Pattern[str]) -> tuple[int, int]:
+def _value_range(text: str, at: int, plain: re.Pattern[str]) -> tuple[int, int]:
     """Return where a value that begins at `at` begins and ends, with its quotes."""
     return (_QUOTED.match(text, at) or plain.match(text, at)).span()  # type: ignore[union-attr]
 
 
-def _inside(text: str, at: int, bare: bool) -> tuple[int, int]:
+def _range_in_quotes(text: str, at: int, bare: bool) -> tuple[int, int]:
     """Return where a value begins and ends, without its quotes; `bare`: it may have none."""
     if (quoted := _QUOTED.match(text, at)) is not None:
         quotes = 2 if quoted[0][0] == "\\" else 1
@@ -319,6 +325,7 @@ def _folders() -> dict[str, str]:
 
 
 def _working_folder() -> str:
+    """Return the working folder; "" if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:  # it was removed
@@ -354,13 +361,13 @@ class Redactor:
         names = {host: hashed_host(host) for host in hosts if len(host) > 1 and host != "localhost"}
         self._names = dict.fromkeys(_user_names(), "user") | names
         self._folders = _folders()
-        self._name_pattern = _any_of(self._names, r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
-        self._folder_pattern = _any_of(self._folders, r"(?<![\w.~-])", r"(?![\w-])")
+        self._name_pattern = _pattern_of_names(self._names, r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
+        self._folder_pattern = _pattern_of_names(self._folders, r"(?<![\w.~-])", r"(?![\w-])")
         self.token = secrets.token_hex(3)  # takes the place of a pid in a name
         # Most facts are the same at each flush.
-        self.text = lru_cache(4096)(self._text)
+        self.text = lru_cache(4096)(self._redacted_text)
 
-    def _text(self, text: str) -> str:
+    def _redacted_text(self, text: str) -> str:
         """Return a text without secrets and names, and with the first words of an error only."""
         text = without_secrets(text)
         if self._folder_pattern is not None:
@@ -374,7 +381,7 @@ class Redactor:
         """Return a JSON value with names replaced and processes left out, at any depth."""
         if isinstance(value, dict):
             return {
-                self.text(str(key)): self._fact(str(key).lower(), item)
+                self.text(str(key)): self._redacted_fact(str(key).lower(), item)
                 for key, item in value.items()
                 if str(key).lower() not in _DROPPED
             }
@@ -382,7 +389,8 @@ class Redactor:
             return [self.value(item) for item in value]
         return self.text(value) if isinstance(value, str) else value
 
-    def _fact(self, key: str, value: object) -> object:
+    def _redacted_fact(self, key: str, value: object) -> object:
+        """Return a fact of a manifest without names: a host's as a hash, an error's without its end."""
         if key in _HOSTS and isinstance(value, str) and value:
             return hashed_host(value)
         if key == "message" and isinstance(value, str):  # an error's
@@ -390,7 +398,8 @@ class Redactor:
         return self.value(value)
 
 
-def _any_of(names: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:
+def _pattern_of_names(names: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:
+    """Return a pattern of any of these names between two others; None without names."""
     # Longest first, so that a full name goes before its short form inside it.
     longest_first = sorted(names, key=len, reverse=True)
     if not longest_first:
@@ -427,10 +436,10 @@ def printable(text: str) -> str:
     return without_secrets(text) if _redactor is None else _redactor.text(text)
 
 
-def _clear(record: logging.LogRecord) -> bool:
+def _redact_record(record: logging.LogRecord) -> bool:
     """Rewrite a log record, traceback included, before any handler has it."""
     try:
-        record.args = tuple(map(_clear_argument, record.args or ()))
+        record.args = tuple(map(_redacted_argument, record.args or ()))
         record.msg, record.args = without_secrets(record.getMessage()), ()
     except Exception as error:  # an object whose text cannot be made
         record.msg, record.args = f"a message without a text ({type(error).__name__})", ()
@@ -441,7 +450,8 @@ def _clear(record: logging.LogRecord) -> bool:
     return True
 
 
-def _clear_argument(value: object) -> object:
+def _redacted_argument(value: object) -> object:
+    """Return an argument of a log record without secrets; numbers stay as they are."""
     if isinstance(value, BaseException) and _redactor is not None:
         return printable(_first_words(str(value)))
     return value if isinstance(value, (int, float)) else printable(str(value))
@@ -449,4 +459,4 @@ def _clear_argument(value: object) -> object:
 
 def clear_logs() -> None:
     """Install the filter of our logger; twice has no effect."""
-    logging.getLogger("gpu_util_callback").addFilter(_clear)
+    logging.getLogger("gpu_util_callback").addFilter(_redact_record)

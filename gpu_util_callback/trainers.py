@@ -82,13 +82,14 @@ class _Reported:
         setattr(owner, name, self)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        self._tell(0, *args, *kwargs.values())
+        self._send(0, *args, *kwargs.values())
         try:
             return self._method(*args, **kwargs)
         finally:
-            self._tell(1, *args, *kwargs.values())
+            self._send(1, *args, *kwargs.values())
 
-    def _tell(self, after: int, *given: Any) -> None:
+    def _send(self, after: int, *given: Any) -> None:
+        """Send a call to the report before (0) or after (1) it. An error of ours ends the reports."""
         report = self._reports[after]
         if report is not None:
             try:
@@ -113,7 +114,7 @@ class TrainerHooks:
     _library: str
     _settings: dict[str, Any]
     _monitor: GpuUtilMonitor | None = None
-    _requested_s = 0.0
+    _request_s = 0.0
     _reported: tuple[_Reported, ...] = ()
 
     def __reduce__(self) -> tuple:
@@ -130,8 +131,8 @@ class TrainerHooks:
             accumulates: the number of batches whose gradients one update of the weights adds up.
             callbacks: all of the trainer.
         """
-        self._finish()
-        frame = self._training()
+        self._end_recording()
+        frame = self._training_frame()
         self._monitor = monitor = self._new_monitor()
         monitor.begin_in(frame, FitWatch(frame))
         monitor._tell(monitor._describe, loader, False)
@@ -148,7 +149,7 @@ class TrainerHooks:
                 facts["steps_per_epoch"] = math.ceil(batches["steps_per_epoch"] / accumulates)
         recorder.facts["fit"] = {**recorder.facts["fit"], **facts}  # at once: the recorder's thread adds its own
 
-    def _training(self) -> FrameType:
+    def _training_frame(self) -> FrameType:
         """Return the frame of the trainer's method that the program has called."""
         frame: FrameType | None = sys._getframe(2)
         training, library = sys._getframe(2), self._library.partition(".")[0]
@@ -159,9 +160,10 @@ class TrainerHooks:
         return training
 
     def on_train_end(self, *_: object, **__: object) -> None:
-        self._finish()
+        self._end_recording()
 
-    def _finish(self, error: BaseException | None = None) -> None:
+    def _end_recording(self, error: BaseException | None = None) -> None:
+        """Take our wrappers out of the trainer and end the recording."""
         reported, self._reported = self._reported, ()
         for method in reported:
             method.end()
@@ -169,7 +171,7 @@ class TrainerHooks:
         if monitor is not None:
             monitor.__exit__(type(error) if error is not None else None, error, None)
 
-    def _report(self, make: Callable[[], Iterator[_Reported]]) -> None:
+    def _report_calls(self, make: Callable[[], Iterator[_Reported]]) -> None:
         """Have methods of the library's objects report their calls until the training ends."""
         try:
             for method in make():
@@ -177,34 +179,38 @@ class TrainerHooks:
         except Exception as error:
             note(f"A trainer's calls are not timed ({type(error).__name__}: {error}); training continues")
 
-    def _loop_does(self, method: str, *args: object) -> None:
+    def _call_loop(self, method: str, *args: object) -> None:
+        """Call a method of the recorded loop, if there is one."""
         monitor = self._monitor
         if monitor is not None and monitor._loop is not None:
             monitor._tell(getattr(monitor._loop, method), *args)
 
-    def _epoch(self, method: str) -> None:
-        self._loop_does(method)
-        self._request()
+    def _call_epoch_method(self, method: str) -> None:
+        """Tell the loop that an epoch begins or ends; the next batch is asked for then."""
+        self._call_loop(method)
+        self._note_request()
 
-    def _request(self, *_: object, **__: object) -> None:
+    def _note_request(self, *_: object, **__: object) -> None:
         """Note that the trainer may now ask for its next batch."""
-        self._requested_s = time.perf_counter()
+        self._request_s = time.perf_counter()
 
-    def _step_begins(self, waited_s: float | None) -> None:
+    def _begin_step(self, waited_s: float | None) -> None:
+        """Begin a step that waited so many seconds for its batch; None = not known."""
         if self._monitor is not None:
             self._monitor.step(input_wait_s=waited_s).__enter__()
 
-    def _step_ends(self) -> None:
+    def _end_step(self) -> None:
+        """End the step; the next batch is asked for then."""
         if self._monitor is not None:
             self._monitor.step().__exit__(None)
-        self._request()
+        self._note_request()
 
-    def _phase_begins(self, name: str) -> None:
-        self._loop_does("phase_begin", name, name)
+    def _begin_phase(self, name: str) -> None:
+        self._call_loop("phase_begin", name, name)
 
-    def _phase_ends(self) -> None:
-        self._loop_does("phase_end")
-        self._request()
+    def _end_phase(self) -> None:
+        self._call_loop("phase_end")
+        self._note_request()
 
 
 # Hooks that are called during training, and modules of the library's own callbacks that do little.
@@ -224,34 +230,34 @@ class _HuggingFace(TrainerHooks):
     def on_train_begin(self, args: object, *_: object, **arguments: object) -> None:
         others = getattr(sys._getframe(1).f_locals.get("self"), "callbacks", ())
         self._begin(arguments.get("train_dataloader"), getattr(args, "gradient_accumulation_steps", None), others)
-        self._report(lambda: self._others(others))
+        self._report_calls(lambda: self._others(others))
 
     def _others(self, callbacks: Iterable[object]) -> Iterator[_Reported]:
         """Yield the hooks of other callbacks, which are called before ours, but for the library's own light ones."""
         for callback in callbacks:
             for hook in _OTHERS if callback is not self else ():
                 if getattr(getattr(callback, hook, None), "__module__", _LIGHT[0]) not in _LIGHT:
-                    begins = partial(self._hook_begins, type(callback).__name__)
-                    yield _Reported(callback, hook, begins, lambda _: self._loop_does("phase_end"))
+                    begins = partial(self._begin_hook, type(callback).__name__)
+                    yield _Reported(callback, hook, begins, lambda _: self._call_loop("phase_end"))
 
-    def _hook_begins(self, name: str, _: object) -> None:
-        self._loop_does("phase_begin", name, "callback")
+    def _begin_hook(self, name: str, _: object) -> None:
+        self._call_loop("phase_begin", name, "callback")
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
-        self._epoch("batches_begin")
+        self._call_epoch_method("batches_begin")
 
     def on_step_begin(self, *_: object, **__: object) -> None:
-        self._step_begins(time.perf_counter() - self._requested_s)
+        self._begin_step(time.perf_counter() - self._request_s)
 
     def on_step_end(self, _args: object, _state: object, control: Any, **_: object) -> None:
-        self._step_ends()
+        self._end_step()
         self._next_phase(control)
 
     def on_epoch_end(self, _args: object, _state: object, control: Any, **_: object) -> None:
-        self._epoch("batches_end")
+        self._call_epoch_method("batches_end")
         self._next_phase(control)
 
-    on_log = TrainerHooks._request
+    on_log = TrainerHooks._note_request
 
     def on_evaluate(self, _args: object, _state: object, control: Any, **_: object) -> None:
         self._next_phase(control)
@@ -261,11 +267,12 @@ class _HuggingFace(TrainerHooks):
     def _next_phase(self, control: Any) -> None:
         """End a phase, and begin the one that the trainer has announced."""
         if self._phase:
-            self._phase_ends()
-        self._phase = "validation" if control.should_evaluate else "checkpoint" if control.should_save else ""
+            self._end_phase()
+        announced = {"validation": control.should_evaluate, "checkpoint": control.should_save}
+        self._phase = next((phase for phase, is_next in announced.items() if is_next), "")
         if self._phase:
-            self._phase_begins(self._phase)
-        self._request()
+            self._begin_phase(self._phase)
+        self._note_request()
 
 
 # Hooks of other callbacks that run between the work of two steps.
@@ -286,11 +293,11 @@ class _Lightning(TrainerHooks):
     def on_train_start(self, trainer: Any, *_: object) -> None:
         self._begin(trainer.train_dataloader, getattr(trainer, "accumulate_grad_batches", None), trainer.callbacks)
         self._parts: dict[str, tuple[str, str]] = {}
-        self._report(lambda: self._actions(trainer.profiler))
+        self._report_calls(lambda: self._actions(trainer.profiler))
 
     def _actions(self, profiler: Any) -> Iterator[_Reported]:
-        yield _Reported(profiler, "start", before=self._action_starts)
-        yield _Reported(profiler, "stop", after=self._action_stops)
+        yield _Reported(profiler, "start", before=self._begin_action)
+        yield _Reported(profiler, "stop", after=self._end_action)
 
     def _part_of(self, action: str) -> tuple[str, str]:
         """Return what an action of Lightning's profiler counts as, and the callback that it calls.
@@ -308,41 +315,43 @@ class _Lightning(TrainerHooks):
             self._parts[action] = part
         return part
 
-    def _action_starts(self, action: str) -> None:
+    def _begin_action(self, action: str) -> None:
+        """Take the beginning of an action of Lightning's profiler as that of a phase, a batch or a step."""
         part, name = self._part_of(action)
         if name:
-            self._loop_does("phase_begin", name, part)
+            self._call_loop("phase_begin", name, part)
         elif part == _BATCH:
             self._in_batch = True
         elif part == _FETCH and not self._in_batch:
-            self._step_ends()
+            self._end_step()
 
-    def _action_stops(self, action: str) -> None:
+    def _end_action(self, action: str) -> None:
+        """Take the end of an action of Lightning's profiler as that of a phase, a batch, a step or a fetch."""
         part, name = self._part_of(action)
         if name:
-            self._loop_does("phase_end")
+            self._call_loop("phase_end")
         elif part == _BATCH:
             self._in_batch = False
         elif part == _EPOCH:
-            self._step_ends()
+            self._end_step()
         elif part == _FETCH and not self._in_batch:
-            self._waited_s = time.perf_counter() - self._requested_s
+            self._waited_s = time.perf_counter() - self._request_s
 
     def on_train_epoch_start(self, *_: object) -> None:
-        self._epoch("batches_begin")
+        self._call_epoch_method("batches_begin")
 
     def on_train_batch_start(self, *_: object) -> None:
         waited_s, self._waited_s = self._waited_s, None
-        self._step_begins(waited_s)
+        self._begin_step(waited_s)
 
     def on_validation_start(self, *_: object) -> None:
-        self._phase_begins("validation")
+        self._begin_phase("validation")
 
     def on_validation_end(self, *_: object) -> None:
-        self._phase_ends()
+        self._end_phase()
 
     def on_train_epoch_end(self, *_: object) -> None:
-        self._epoch("batches_end")
+        self._call_epoch_method("batches_end")
 
     def on_exception(self, _trainer: object, _module: object, error: BaseException) -> None:
-        self._finish(error)
+        self._end_recording(error)

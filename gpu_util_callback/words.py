@@ -371,7 +371,7 @@ def stood_still(standstill: Mapping) -> str:
     usual = "" if usual_ms is None else f" (a {what} takes {duration(usual_ms / 1e3)})"
     stood = duration(standstill["seconds"])
     opening = f"steps go on, after {stood} without a {what}" if goes_on else f"no {what} for {stood}"
-    return f"{opening}{usual}: {waits_at(standstill)}{_meanwhile(standstill)}."
+    return f"{opening}{usual}: {waits_at(standstill)}{_seen_meanwhile(standstill)}."
 
 
 def waits_at(standstill: Mapping) -> str:
@@ -389,7 +389,8 @@ def waits_at(standstill: Mapping) -> str:
     return f"the training thread {'was' if ended else 'is'} in {place}"
 
 
-def _meanwhile(standstill: Mapping) -> str:
+def _seen_meanwhile(standstill: Mapping) -> str:
+    """Return what the GPU, workers and ranks did during a standstill, as a sentence; "" if unknown."""
     gpu_pct, states = standstill.get("gpu_active_pct"), standstill.get("workers") or {}
     parts = [] if gpu_pct is None else [f"GPU {percent(gpu_pct)} active"]
     if states:
@@ -424,7 +425,7 @@ def quantity(name: str, value: object) -> str:
         return precise(value * _SECONDS[unit])
     if unit in _BYTES:
         return size(value * _BYTES[unit])
-    return f"{_number(value)} {unit}".rstrip()
+    return f"{_number_text(value)} {unit}".rstrip()
 
 
 def precise(seconds: float) -> str:
@@ -440,11 +441,12 @@ def size(count: float) -> str:
     """Format an amount of memory with three digits: `1.25 GiB`, `512 MiB`, `100 bytes`."""
     for unit_bytes, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit_bytes:
-            return f"{_number(count / unit_bytes)} {unit}"
-    return f"{_number(count)} bytes"
+            return f"{_number_text(count / unit_bytes)} {unit}"
+    return f"{_number_text(count)} bytes"
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
+    """Return a number with thousands separated, of fractions three digits."""
     if isinstance(value, int) or value == int(value):
         return f"{int(value):,}"
     return f"{value:,.3g}" if abs(value) < 999.5 else f"{value:,.0f}"

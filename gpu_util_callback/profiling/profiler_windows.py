@@ -89,7 +89,7 @@ class ProfilerWindows:
         self.reader = reader or WindowReader()
         on_device = session.traces_device
         self.planner = Planner(
-            _cut(schedule) if session.holds_up else schedule,
+            _without_holding_up(schedule) if session.holds_up else schedule,
             share,
             first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
             warmup=1 if on_device else 0,
@@ -132,7 +132,7 @@ class ProfilerWindows:
             self.planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims, planned_steps)
             _all.add(self)
         except Exception as error:
-            self._failed(error)
+            self._handle_error(error)
 
     def step_begins(self, step: int) -> bool:
         """Begin a call of the train function with batch number `step` of the fit.
@@ -159,7 +159,7 @@ class ProfilerWindows:
             elif action is Action.CLOSE:
                 self._close_window(planner.closed())
         except Exception as error:
-            self._failed(error)
+            self._handle_error(error)
         return True
 
     def steps_pause(self, steps: int | None = None) -> None:
@@ -178,7 +178,7 @@ class ProfilerWindows:
                 marker.close()
             self._close_window(planned)
         except Exception as error:
-            self._failed(error)
+            self._handle_error(error)
 
     def end(self, steps: int | None = None) -> None:
         """End the fit after this many steps: no more windows. An open one is closed."""
@@ -248,6 +248,11 @@ class ProfilerWindows:
     # -- one window ----------------------------------------------------------------------------
 
     def _open_window(self, step: int) -> None:
+        """Start the profiler before a step, unless another profile or a lack of room prevents it.
+
+        The time it takes is the window's cost; a wait for the GPU's earlier work is not.
+
+        """
         planner = self.planner
         began_ns = self.clock.now()
         before = time.perf_counter()
@@ -304,6 +309,7 @@ class ProfilerWindows:
             self.session.settle()
 
     def _close_window(self, planned: PlannedWindow | None) -> None:
+        """Halt the profiler after the window's last step; its thread stops it and reads the file."""
         if planned is None:
             return
         window, self._open = self._open, None
@@ -334,18 +340,19 @@ class ProfilerWindows:
 
     def _give_up(self, reason: str, cure: str) -> None:
         self.note(reason, cure)
-        self._switch_off()
+        self._end_windows()
 
-    def _switch_off(self) -> None:
+    def _end_windows(self) -> None:
+        """Take no windows any longer."""
         self._off = True
         self.session.end()
         self.planner.give_up()
 
-    def _failed(self, error: Exception) -> None:
+    def _handle_error(self, error: Exception) -> None:
         """Handle an error of ours, or a framework with unexpected internals."""
         self.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
         window, self._open = self._open, None
-        self._switch_off()
+        self._end_windows()
         if window is not None:
             try:
                 self._settle()
@@ -381,7 +388,7 @@ def requested(data: bytes) -> tuple[str, int]:
     return str(request["look"])[:64], min(max(int(request["steps"]), 1), MOST_LOOK_STEPS)
 
 
-def _cut(schedule: TraceSchedule) -> TraceSchedule:
+def _without_holding_up(schedule: TraceSchedule) -> TraceSchedule:
     """Apply the event limit of windows that hold up the training to a schedule without an explicit one."""
     if schedule.max_events != TraceSchedule.max_events:
         return schedule
@@ -401,6 +408,7 @@ def _abandon_left_over(thread_id: int) -> None:
 
 @atexit.register
 def _close_all() -> None:
+    """Close the windows of all fits of this process, waiting at most ten seconds for each."""
     for windows in list(_all):
         if windows._pid == os.getpid() and windows.busy:
             windows.close(10.0)
@@ -498,6 +506,7 @@ class Window:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self) -> None:
+        """Wait for the window's end, stop the profiler and read its file; on the window's own thread."""
         windows = self._windows
         try:
             self._wait()
@@ -523,6 +532,7 @@ class Window:
                 return
 
     def _stop_and_read(self) -> None:
+        """Stop the profiler, read its file, and hand on the window's rows and cost in seconds."""
         windows, planned = self._windows, self.planned
         before = time.perf_counter()
         try:
@@ -538,10 +548,10 @@ class Window:
                 self._planner.finished(planned.index, stop_s, 0.0, 0)
             return
         xplane = file.name.endswith(".xplane.pb")
-        profile = self._publish(file, planned) if planned.marked and xplane else None
-        rows = self._rows(file)
+        profile = self._publish_for_profile_tab(file, planned) if planned.marked and xplane else None
+        rows = self._read_rows(file)
         if planned.marked and not xplane:
-            self._keep(file)
+            self._keep_for_perfetto(file)
         parse_s = rows.cpu_s if rows else 0.0
         cost_s = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
@@ -559,26 +569,28 @@ class Window:
             facts["profile"] = profile
         if planned.look:
             facts["look"] = planned.look
-        windows.keep(WindowResult(facts, self._converted(rows, planned) if rows else {}))
+        windows.keep(WindowResult(facts, self._marked_rows(rows, planned) if rows else {}))
 
-    def _publish(self, file: Path, planned: PlannedWindow) -> str | None:
+    def _publish_for_profile_tab(self, file: Path, planned: PlannedWindow) -> str | None:
+        """Put the file where TensorBoard's Profile tab looks; return the profile's name, None if that failed."""
         windows = self._windows
         try:
             return publish(file, windows.log_dir, planned.marked[0], windows.redact)
         except OSError as error:
-            self._not_kept(error, "plugins/profile", "Profile tab")
+            self._note_not_kept(error, "plugins/profile", "Profile tab")
             return None
 
-    def _keep(self, file: Path) -> None:
+    def _keep_for_perfetto(self, file: Path) -> None:
         """Keep a trace that the Profile tab cannot read, for Perfetto. It holds process names."""
         packed = file.with_name(f"{file.name}.gz")
         if self._windows.redact is None and packed.is_file():
             try:
                 keep(packed, self._windows.log_dir)
             except OSError as error:
-                self._not_kept(error, "", "profiler's file")
+                self._note_not_kept(error, "", "profiler's file")
 
-    def _not_kept(self, error: OSError, place: str, source: str) -> None:
+    def _note_not_kept(self, error: OSError, place: str, source: str) -> None:
+        """Note that a window's file could not be written, and what to do."""
         log_dir = self._windows.log_dir
         self._windows.note(
             f"a window's file cannot be put into {log_dir}/{place}: {error.strerror or error}",
@@ -586,7 +598,8 @@ class Window:
             source=source,
         )
 
-    def _rows(self, file: Path) -> WindowRows | None:
+    def _read_rows(self, file: Path) -> WindowRows | None:
+        """Read the window's file after that of the window before; None if it cannot be read."""
         windows, before = self._windows, self.before
         if before is not None:
             before.done.wait()
@@ -611,7 +624,7 @@ class Window:
             )
         return rows
 
-    def _converted(self, rows: WindowRows, planned: PlannedWindow) -> Tables:
+    def _marked_rows(self, rows: WindowRows, planned: PlannedWindow) -> Tables:
         """Return the rows of the marked steps, with the window's index and the recording's times."""
         tables = {}
         for name, columns in rows.tables.items():

@@ -232,7 +232,7 @@ class Planner:
         if self.schedule.first is not None:
             self._pending.append((self.schedule.first, None))
         self._planned_steps = None if self._pending else planned_steps
-        self._plan()
+        self._plan_wake()
 
     def boundary(self, step: int, now_ns: int) -> Action:
         """Return what to do as a call of the train function begins, with batch number `step`."""
@@ -248,7 +248,7 @@ class Planner:
         else:
             self._charge_call(now_ns - last)
         if self.window is not None:
-            return self._go_on(self.window, step)
+            return self._continue_window(self.window, step)
         if step < self._wake_step or now_ns < self._wake_ns:
             return Action.NONE
         return self._try_open(step)
@@ -273,7 +273,7 @@ class Planner:
             self._look = None
         elif window.wanted is not None:
             self._pending.popleft()
-        return self._go_on(window, self._last_step) is Action.MARK
+        return self._continue_window(window, self._last_step) is Action.MARK
 
     def look(self, request: str, steps: int) -> str | None:
         """Open a window at the next step; return why it cannot, or None. Callable on any thread."""
@@ -283,7 +283,7 @@ class Planner:
             if self._retry_ns >= FOREVER:
                 return "the profiler does not work in this training"
             self._look = request, steps
-            self._plan()
+            self._plan_wake()
         return None
 
     def refused(self, now_ns: int) -> None:
@@ -294,7 +294,7 @@ class Planner:
         self.window = None
         self.refusals += 1
         self._retry_ns = now_ns + self.RETRY_NS
-        self._plan()
+        self._plan_wake()
 
     def release_window(self, now_ns: int) -> None:
         """Release the open window for another profile; retry later."""
@@ -312,7 +312,7 @@ class Planner:
         """Open no more windows: the profiler does not work here."""
         self.window = None
         self._retry_ns = FOREVER
-        self._plan()
+        self._plan_wake()
 
     def closed(self) -> PlannedWindow | None:
         """Return the window being stopped; `finished` will report its cost."""
@@ -324,7 +324,7 @@ class Planner:
             self._behind[window.index] = window
             if window.wanted is not None and self.schedule.every is not None:
                 self._pending.append((window.first + self.schedule.every, None))
-            self._plan()
+            self._plan_wake()
         return window
 
     def epoch_ended(self, steps: int | None = None) -> PlannedWindow | None:
@@ -371,7 +371,7 @@ class Planner:
             self._last_cost = cost_s, max(1, len(window.marked)) * self._per_call
             if events:
                 self._events_per_step = events / (max(1, window.inside_calls) * self._per_call)
-            self._plan()
+            self._plan_wake()
         return cost_s
 
     def why_none(self, now_ns: int) -> tuple[str, str] | None:
@@ -384,12 +384,12 @@ class Planner:
                 "another profiler was running whenever a window was due",
                 f"end the other profile, or choose steps after it: GpuUtilCallback(trace=[({steps}, {steps + 5})])",
             )
-        first, stop = _middle(max(1, steps))
+        first, stop = _steps_in_middle(max(1, steps))
         cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
             return f"the fit ended after {steps} steps, before step {self._pending[0][0]} of trace", cure
         elapsed_s = (now_ns - self._begin_ns) / 1e9
-        wait_s = self._opens_at_s(self._length())
+        wait_s = self._opens_at_s(self._window_length())
         if wait_s > elapsed_s:
             return (f"the run ended after {elapsed_s:.1f} s, before the first window, due at {wait_s:.0f} s", cure)
         return "no part of the run left time for a window", cure
@@ -412,7 +412,8 @@ class Planner:
             window.after_ns += duration_ns
             window.after_calls += 1
 
-    def _go_on(self, window: PlannedWindow, step: int) -> Action:
+    def _continue_window(self, window: PlannedWindow, step: int) -> Action:
+        """Return what to do before a step of an open window: close it, mark the step, or nothing."""
         if step >= window.stop:
             return Action.CLOSE
         if step + self._per_call > window.first:
@@ -420,17 +421,18 @@ class Planner:
             return Action.MARK
         return Action.NONE
 
-    def _plan(self) -> None:
+    def _plan_wake(self) -> None:
         """Set the step and the time before which nothing needs deciding."""
         with self._lock:
-            self._wake_step, self._wake_ns = self._next()
+            self._wake_step, self._wake_ns = self._next_decision()
             if self.window is not None or self._behind:  # its cost is being measured
                 self.attends_step = self.attends_ns = 0
             else:
                 self.attends_step = self._wake_step - self.LOOK_AHEAD * self._per_call
                 self.attends_ns = self._wake_ns - self.LOOK_AHEAD_NS
 
-    def _next(self) -> tuple[int, int]:
+    def _next_decision(self) -> tuple[int, int]:
+        """Return the step and the time (perf ns) before which nothing needs deciding."""
         schedule = self.schedule
         if self._look is not None:
             return 0, 0
@@ -444,7 +446,7 @@ class Planner:
             # the call that holds it, and the calls before it to warm up
             step = self._pending[0][0] - self._per_call * (1 + self.warmup) + 1
         if not schedule.explicit:
-            elapsed_s = self._opens_at_s(self._length())
+            elapsed_s = self._opens_at_s(self._window_length())
             if self._behind or elapsed_s > 1e9:  # the next one depends on the cost of that window
                 return FOREVER, FOREVER
             elapsed_ns = int(elapsed_s * 1e9)
@@ -465,12 +467,12 @@ class Planner:
             guess_s = self.MARGIN * cost_s * max(1.0, steps / of_steps)
         return (self.spent_s + guess_s) / self.share
 
-    def _length(self) -> int:
+    def _window_length(self) -> int:
         """Return the steps of the next window: as many as its events allow, a few while these are not known."""
         known = self._events_per_step is not None
-        return self._fitting(self.schedule.steps if known else min(self.schedule.steps, self.FIRST_STEPS))
+        return self._steps_within_events(self.schedule.steps if known else min(self.schedule.steps, self.FIRST_STEPS))
 
-    def _fitting(self, steps: int) -> int:
+    def _steps_within_events(self, steps: int) -> int:
         """Return the number of steps whose events fit into a window, in whole calls."""
         if self._events_per_step is not None:
             fitting = int(self.schedule.max_events / max(1.0, self._events_per_step))
@@ -478,28 +480,29 @@ class Planner:
         return -(-steps // self._per_call) * self._per_call
 
     def _try_open(self, step: int) -> Action:
+        """Open a window before this step: asked for by `look`, by the schedule, or automatic and paid for."""
         asked_for = self._pending[0] if self._pending and self._look is None else None
         lead = self.warmup * self._per_call
         request = ""
         if self._look is not None:
             request, steps = self._look
             first = step + lead
-            stop = first + self._fitting(steps)
-            if self._behind or self._claim_met(first, stop, 1):
+            stop = first + self._steps_within_events(steps)
+            if self._behind or self._claim_in_the_way(first, stop, 1):
                 return Action.NONE
         elif asked_for is None:  # automatic
             first = step + lead
-            stop = first + self._length()
-            if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
+            stop = first + self._window_length()
+            if not self._has_room(step, stop) or self._claim_in_the_way(first, stop, self.CLEAR):
                 return Action.NONE
             if not self._is_paid_for(stop - first):
                 return Action.NONE
         else:
             first, end = asked_for
-            length = self._length() if end is None else end - first
+            length = self._window_length() if end is None else end - first
             # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
-            while (claim := self._claim_met(first, first + length, 1)) is not None:
+            while (claim := self._claim_in_the_way(first, first + length, 1)) is not None:
                 first = claim[1] + lead
             stop = first + length
             if first >= step + self._per_call * (1 + self.warmup):
@@ -507,7 +510,7 @@ class Planner:
                 return Action.NONE
         with self._lock:
             self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, asked_for, request)
-            self._plan()
+            self._plan_wake()
         return Action.OPEN
 
     def _is_paid_for(self, steps: int) -> bool:
@@ -519,10 +522,11 @@ class Planner:
         if self._opens_at_s(steps) <= max(planned_s, elapsed_s):
             return True
         self._planned_steps = None  # from now on by the time that has passed
-        self._plan()
+        self._plan_wake()
         return False
 
-    def _claim_met(self, first: int, stop: int, clear: int) -> tuple[int, int] | None:
+    def _claim_in_the_way(self, first: int, stop: int, clear: int) -> tuple[int, int] | None:
+        """Return the first claim (begin, end) that a window of these steps would meet; None if it meets none."""
         lead = self.warmup * self._per_call
         for begin, end in self._claims:
             if first - lead < end and stop > begin - clear:
@@ -539,7 +543,7 @@ class Planner:
         return self.SETTLED <= into <= epoch - (stop - step)
 
 
-def _middle(steps: int) -> _Range:
+def _steps_in_middle(steps: int) -> _Range:
     """Return five steps, or as many as there are, after the first and slowest steps of a run."""
     first = min(max(0, steps // 2), 100)
     return first, min(first + 5, steps) if first < steps else first + 1

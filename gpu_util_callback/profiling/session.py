@@ -122,6 +122,7 @@ class ProfilerSession:
         return file
 
     def _end(self, folder: Path) -> Path | None:
+        """End the profile into a folder; return its XSpace file, None if there is none or other code ended it."""
         with self._lock:
             if self._folder != folder:
                 return None
@@ -166,6 +167,7 @@ class ProfilerSession:
             log.debug("gpu_util_callback: %s", error, exc_info=True)
 
     def _watch(self) -> None:
+        """Wrap the functions with which other code starts a profile, so that ours ends first."""
         wrappers: dict[int, object] = {}
         for home, name in self._entry_points():
             original = getattr(home, name, None)
@@ -177,6 +179,8 @@ class ProfilerSession:
 
     @uncounted
     def _wrapper(self, original: Callable) -> Callable:
+        """Return a function that ends our profile before it calls the original."""
+
         @functools.wraps(original)
         def start(*args, **kwargs):
             self._drop_for_other_profile()

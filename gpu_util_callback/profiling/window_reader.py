@@ -72,7 +72,7 @@ class WindowReader:
             with self._lock:
                 if self._given_up:
                     raise ReadFailed("no time is left for it")
-                process = self._process = _start(file, out)
+                process = self._process = _start_reader(file, out)
             try:
                 _, message = process.communicate(timeout=self._timeout_s)
             except subprocess.TimeoutExpired:
@@ -92,7 +92,8 @@ class WindowReader:
                 self._process.kill()
 
 
-def _start(file: Path, out: Path) -> subprocess.Popen[bytes]:
+def _start_reader(file: Path, out: Path) -> subprocess.Popen[bytes]:
+    """Start the process that reads a window's file into another one. Raises: ReadFailed."""
     if not sys.executable:
         raise ReadFailed("this Python cannot start another process")
     try:
@@ -102,14 +103,14 @@ def _start(file: Path, out: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=_reader_environment(),
             start_new_session=True,
         )
     except OSError as error:
         raise ReadFailed(f"there is no process to read it: {error}") from error
 
 
-def _environment() -> dict[str, str]:
+def _reader_environment() -> dict[str, str]:
     """Return this process's environment, with its module path and one thread for numpy."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
