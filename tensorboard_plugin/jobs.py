@@ -172,6 +172,7 @@ def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], R
 
 
 def _clock(recording: Recording, clocks: Clocks) -> WorkerClock | None:
+    """Return how a worker's clock differs from the reference worker's; None if that is not known."""
     offset = clocks.of(recording.id)
     if offset is None:
         return None
@@ -182,6 +183,7 @@ def _clock(recording: Recording, clocks: Clocks) -> WorkerClock | None:
 def _since(
     recording: Recording, recordings: Sequence[Recording], report_of: Callable[[Recording], RunReport]
 ) -> Since | None:
+    """Return the promise of the newest comparable run before this one, and its outcome; None without one."""
     key = _model(recording)
     if key is None:
         return None

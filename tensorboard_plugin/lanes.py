@@ -232,6 +232,7 @@ def _group_order(group: str) -> tuple:
 
 
 def _sampled(recording: Recording, group: str, column: str, summary: dict) -> LaneInfo:
+    """Return the lane of a sampled column: its title, unit, scale and note."""
     ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
     bare = column.removesuffix(ending).replace("_", " ")
     title, note = TITLES.get(column, (capitalized(bare), None))

@@ -282,6 +282,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     # --- helpers ----------------------------------------------------------------------------------
 
     def _refresh_names(self, request: wrappers.Request) -> None:
+        """Fetch the names of the runs from TensorBoard."""
         from tensorboard import plugin_util
 
         runs = self._data_provider.list_runs(
@@ -297,6 +298,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return [self._recording(request, id) for id in ids]
 
     def _recording(self, request: wrappers.Request, id: str | None = None) -> Recording:
+        """Return the requested recording. Raises: _Refused (400, 404)."""
         id = request.args.get("id", "") if id is None else id
         if not id:
             raise _Refused(400, "which recording? give its id, as in ./runs")
@@ -309,6 +311,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return recording
 
     def _report(self, recording: Recording) -> RunReport:
+        """Return a recording's report, made once for each revision."""
         revision = recording.revision
         with self._reporting.setdefault(recording.id, threading.Lock()):
             cached = self._reports.get(recording.id)
@@ -319,6 +322,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
 
 def _frontend_digest() -> str:
+    """Return twelve hex digits that change with the built frontend, for links to its files."""
     digest = hashlib.sha256()
     for name in ("index.js", "style.css"):
         digest.update(static_file(name) or b"")
@@ -326,6 +330,8 @@ def _frontend_digest() -> str:
 
 
 def _app(handler: Handler) -> object:
+    """Return a WSGI application of a handler; what it raises becomes an answer in JSON with its status."""
+
     @wrappers.Request.application
     def serve(request: wrappers.Request) -> wrappers.Response:
         if request.method in METHODS:
@@ -358,6 +364,7 @@ def _json(request: wrappers.Request, value: object, status: int = 200) -> wrappe
 
 
 def _dumped(value: object) -> str:
+    """Return JSON in which what is no finite number is null."""
     # Respond would write NaN and infinities as strings: unknown values are null.
     try:
         return strict_json(value)
@@ -366,6 +373,7 @@ def _dumped(value: object) -> str:
 
 
 def _row(entry: OpenedRecording) -> str:
+    """Return a recording's row of the list as JSON, kept until the recording changes."""
     recording = entry.recording
     key = (entry.looked_at, recording.session, len(recording.problems))
     if entry.row is None or entry.row[0] != key:
@@ -374,6 +382,7 @@ def _row(entry: OpenedRecording) -> str:
 
 
 def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
+    """Return a response that the browser saves under a name."""
     response = wrappers.Response((line.encode() for line in lines), mimetype=kind, direct_passthrough=False)
     response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -393,6 +402,7 @@ def _bound(request: wrappers.Request, name: str, of: int) -> int | None:
 
 
 def _integer(request: wrappers.Request, name: str, of: int = 0) -> int:
+    """Return the `of`th value of an integer parameter. Raises: _Refused (400)."""
     text = [*request.args.getlist(name), ""][of]
     try:
         if len(text) > 20:

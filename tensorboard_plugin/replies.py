@@ -188,6 +188,7 @@ def rows_of(
 
 
 def _row(first: Mapping, members: list[Mapping], commands: Mapping[str, str]) -> FindingRow:
+    """Return the row of one cause's findings (`members`), with a remedy for each fix."""
     mended: dict[str, list[Mapping]] = {}
     for finding in members:
         mended.setdefault(same_fix(finding), []).append(finding)
@@ -330,6 +331,7 @@ def total_reply(report: TotalSums) -> TotalReply:
 
 
 def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
+    """Return a training's row of the table: in hours of its GPUs, or its own if it held none."""
     if not run["gpus"]:
         unit = "hours"  # its own: it held none, and lost none of a GPU's
     spent = run[unit]
@@ -429,6 +431,7 @@ def _by_step(rows: dict[str, np.ndarray]) -> StepKernels:
 
 
 def _by_number(recording: Recording) -> dict[int, WindowInfo]:
+    """Return a recording's profiler windows by number; a profile whose name is no file name is left out."""
     windows: dict[int, WindowInfo] = {}
     for window in recording.facts.get("windows") or ():
         profile = window.get("profile")
@@ -452,6 +455,7 @@ def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.nd
 
 
 def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[Any]:
+    """Return a row of JSON values for each place in `order`; what is absent is None."""
     columns = {}
     for name, kind in TABLES[table].items():
         values = rows[name][order].tolist()

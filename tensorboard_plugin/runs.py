@@ -148,17 +148,18 @@ class _Look:
             problems.append(Problem(self.at, f"{message}: {remedy(OSError())}"))
         return problems
 
-    def _heard(self) -> None:
+    def _note_answer(self) -> None:
         self._since = time.monotonic()
 
     def _work(self, runs: Mapping[str, str], look: _LookAtRun) -> None:
+        """Search each run for recordings; a run that cannot be read is a problem, and hides no other."""
         for name, path in runs.items():
             if self.replaced:
                 break
-            self._heard()
+            self._note_answer()
             self.at = path
             try:
-                self._problems += look(name, path, self._heard)
+                self._problems += look(name, path, self._note_answer)
             except (OSError, ImportError) as error:
                 self._problems.append(Problem(path, unreadable(error)))
             except Exception as error:  # whatever it contains, it must not hide the others
@@ -316,6 +317,7 @@ class RunIndex:
         return os.path.join(home, Path(path).relative_to(home).parts[0])  # noqa: PTH118
 
     def _publish(self, problems: list[Problem]) -> None:
+        """Publish the recordings that are known now, by start, grouped into sessions, and the problems."""
         entries = [entry for run in list(self._runs.values()) for entry in list(run.entries.values())]
         group_sessions(entry.recording for entry in entries)
         entries.sort(key=lambda entry: (entry.recording.start_ns, entry.recording.id))
@@ -323,24 +325,24 @@ class RunIndex:
         self._ordered = entries
         self.problems = list(problems)
 
-    def _look_at_run(self, name: str, path: str, heard: Callable[[], None]) -> list[Problem]:
+    def _look_at_run(self, name: str, path: str, note_answer: Callable[[], None]) -> list[Problem]:
         """Refresh one run; where TensorBoard knows of none, those that were copied without event files."""
-        problems = self._refreshed(name, path, heard)
+        problems = self._refreshed(name, path, note_answer)
         if name == "." and self._no_runs and not is_remote(path):
             with contextlib.suppress(UnusableInput):
                 run_names = {place.run for place in find_recordings(path, [])[1]} - {"."}
                 copied = {run: str(Path(path, run)) for run in sorted(run_names)}
                 for run in copied.keys() - self._copied.keys():
-                    problems += self._refreshed(run, copied[run], heard)
+                    problems += self._refreshed(run, copied[run], note_answer)
                 self._copied = copied
                 self._count = 1 + len(copied)
         return problems
 
-    def _refreshed(self, name: str, path: str, heard: Callable[[], None]) -> list[Problem]:
+    def _refreshed(self, name: str, path: str, note_answer: Callable[[], None]) -> list[Problem]:
         """Refresh one run; return its problems.
 
         Args:
-            heard: called at each answer of the store.
+            note_answer: called at each answer of the store.
         """
         run = self._runs.get(name)
         if run is None:
@@ -353,7 +355,7 @@ class RunIndex:
             self._changed = True
         now = self._clock()
         for folder in folders:
-            heard()
+            note_answer()
             entry = run.entries.get(folder)
             if entry is not None and entry.status != "live" and now - entry.looked_at < SETTLED_S:
                 continue

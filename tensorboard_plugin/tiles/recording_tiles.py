@@ -103,6 +103,7 @@ def joined(rows: Sequence[Cells]) -> Cells:
     by_identity: dict[tuple[int, ...], np.ndarray] = {}  # of rows, most parts are the same values
 
     def part(name: str) -> np.ndarray:
+        """Return the concatenated part of all rows, made once for equal pieces."""
         pieces = [row.parts[name] for row in rows]
         key = tuple(map(id, pieces))
         if key not in by_identity:
@@ -175,6 +176,7 @@ class TopTiles:
         return level
 
     def _level_of(self, group: str, axis: str) -> int:
+        """Return the finest level at which a group's cells of the top tell enough: 0 if each cell is one row."""
         fold = self._fold(group)
         if fold is None or not fold.used:
             return 0
@@ -273,7 +275,7 @@ class RecordingTiles:
             if existing_columns := [column for column in columns if column in there]:
                 existing[group] = existing_columns
         narrow = {g: existing[g] for g in existing if view.level < source.level_of(g, view.axis)}
-        fine = self._fine(source, narrow, view, self._made) if narrow else None
+        fine = self._exact_buckets(source, narrow, view, self._buckets_of) if narrow else None
         answer = Answer(source.edges(view) if fine is None else fine.other, existing)
         if fine is not None:
             answer.ranges.update(fine.ranges)
@@ -298,11 +300,11 @@ class RecordingTiles:
         """
 
         def made(top: Top, about: Wanted, view: View, infos: Sequence[SegmentInfo]) -> M:
-            return make(self._joined(top, about, view, infos))
+            return make(self._rows_by_group(top, about, view, infos))
 
-        return self._fine(self.source(revision), requested, view, made, kind)
+        return self._exact_buckets(self.source(revision), requested, view, made, kind)
 
-    def _fine(
+    def _exact_buckets(
         self,
         source: TopTiles,
         requested: Wanted,
@@ -325,7 +327,7 @@ class RecordingTiles:
 
         if self._jobs is None:
             return make()
-        unread = sum(not self._is_read(info, requested) for info in infos)
+        unread = sum(not self._is_decoded(info, requested) for info in infos)
         if not unread and len(infos) <= QUICK_SEGMENTS and key not in self._jobs.running:
             return make()
         self._jobs.do(key, make, PATIENCE_S if unread <= FEW_SEGMENTS else 0)
@@ -349,13 +351,13 @@ class RecordingTiles:
             if info.steps < 0 or (info.start_ns < until and info.end_ns >= since)
         ]
 
-    def _made(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
+    def _buckets_of(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> Fine:
         """Return the buckets of the rows in some segments, and the other axis as the rows say."""
         requested = {"steps": (), **requested}
-        all_rows = self._joined(top, requested, view, infos)
+        all_rows = self._rows_by_group(top, requested, view, infos)
         steps = all_rows["steps"]
         other = _other_axis(top, view, steps)
-        ends = view.edges if view.axis == "time" else self._begun(top, view.edges, other)
+        ends = view.edges if view.axis == "time" else self._first_sample_times(top, view.edges, other)
         ranges = {}
         for group, columns in requested.items():
             rows = all_rows[group]
@@ -365,7 +367,7 @@ class RecordingTiles:
                 ranges[group] = view.reduced(rows, columns, cuts)
         return Fine(ranges, other[: view.count])
 
-    def _joined(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> dict[str, Cells]:
+    def _rows_by_group(self, top: Top, requested: Wanted, view: View, infos: Sequence[SegmentInfo]) -> dict[str, Cells]:
         """Return the rows of some segments, or cells of them that are fine enough for a view, by group."""
         parts: dict[str, list[Cells]] = {
             group: [TopTiles(Top(0), False).cells(group, columns)] for group, columns in requested.items()
@@ -383,7 +385,7 @@ class RecordingTiles:
         for info in infos:
             stretch = self.recording.stretch_of(info)
             if stretch is not None and stretch not in opened:
-                tiles = self._stretch(stretch)
+                tiles = self._top_of_stretch(stretch)
                 opened[stretch] = None
                 if tiles is not None:
                     if all(
@@ -397,7 +399,7 @@ class RecordingTiles:
             if stretch is None or opened[stretch] is None:
                 yield self._rows(top, info, requested)
 
-    def _begun(self, top: Top, edges: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    def _first_sample_times(self, top: Top, edges: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Return int64, ascending: from when on samples fall into the steps from `edges` on."""
         begun = starts.copy()
         # What follows the last step belongs to it, and what precedes the first, to that; while a
@@ -408,14 +410,15 @@ class RecordingTiles:
         begun[edges <= top.step_range[0]] = 0
         return np.maximum.accumulate(np.ceil(begun).astype(np.int64))
 
-    def _stretch(self, stretch: tuple[int, int]) -> TopTiles | None:
+    def _top_of_stretch(self, stretch: tuple[int, int]) -> TopTiles | None:
         """Return the top of a stretch of segments, None where it cannot be read."""
         tiles = self._cached.get((self, stretch))
         if tiles is None and (top := self.recording.open_stretch(stretch)) is not None:
             tiles = TopTiles(top, False)
         return tiles
 
-    def _is_read(self, info: SegmentInfo, requested: Wanted) -> bool:
+    def _is_decoded(self, info: SegmentInfo, requested: Wanted) -> bool:
+        """Return True if all that a request wants of a segment is decoded already."""
         return all(
             self._cached.get((self, info.name, group, column)) is not None
             for group, columns in {"steps": (), **requested}.items()
@@ -438,7 +441,7 @@ class RecordingTiles:
         for group, columns in missing.items():
             decoded: dict[str, np.ndarray] = {}
             try:
-                decoded = {} if segment is None else _decoded(segment, group, columns)
+                decoded = {} if segment is None else _decoded_columns(segment, group, columns)
             except Damaged as error:
                 self.recording.damaged(info.name, error)
             decoded.setdefault("", np.zeros(0, np.int64))
@@ -473,7 +476,8 @@ def _other_axis(top: Top, view: View, steps: Cells) -> np.ndarray:
     return axis
 
 
-def _decoded(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, np.ndarray]:
+def _decoded_columns(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return a segment's columns of a group as float32, its times in ns under ""; {} without such rows."""
     if group == "steps":
         if not segment.rows("steps"):
             return {}
@@ -512,6 +516,7 @@ class Recent(Generic[T]):
             return self._cached[key][0]
 
     def put(self, key: Hashable, value: T, size: int = 1) -> None:
+        """Keep a value; the ones used longest ago go while all sizes together exceed the limit."""
         with self._lock:
             before = self._cached.pop(key, None)
             self._size += size - (0 if before is None else before[1])

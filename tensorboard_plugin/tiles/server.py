@@ -60,14 +60,14 @@ class TileServer:
         Raises: BadTile.
         """
         view = View(axis, level, first, count)
-        _check(view, lanes)
+        _check_request(view, lanes)
         revision = recording.revision
-        answer = self._of(recording).answer(revision, _columns(lanes), view)
+        answer = self._tiles_of(recording).answer(revision, _columns(lanes), view)
         series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]] = []
         refining: list[str] = []
         for lane in lanes:
             if lane.startswith(f"{gpu_time.LANE}:"):
-                shares, coarse = time_shares(self._of(recording), lane, view, answer.other)
+                shares, coarse = time_shares(self._tiles_of(recording), lane, view, answer.other)
                 series += [({"lane": lane, "name": name}, (row, row, row)) for name, row in shares]
                 refining += [lane] * coarse
                 continue
@@ -76,7 +76,7 @@ class TileServer:
                 series += [({"lane": lane, "name": name}, ranges) for name, ranges in stages]
                 continue
             series += _lane_series(lane, answer)
-            coarse = any(group in answer.coarse for _, group, _, _ in _answered(lane, answer))
+            coarse = any(group in answer.coarse for _, group, _, _ in _series_with_columns(lane, answer))
             if coarse and lane not in refining:
                 refining.append(lane)
         edges = view.edges[:-1].astype(np.float64)
@@ -91,9 +91,10 @@ class TileServer:
             "filled": answer.filled,
         }
         axes = [edges, answer.other] if axis == "time" else [answer.other, edges]
-        return _packed(header, series, axes)
+        return _packed_reply(header, series, axes)
 
-    def _of(self, recording: Recording) -> RecordingTiles:
+    def _tiles_of(self, recording: Recording) -> RecordingTiles:
+        """Return a recording's tiles, kept until another object stands for the recording."""
         with self._lock:
             tiles = self._tiles.get(recording.id)
             if tiles is None or tiles.recording is not recording:
@@ -104,7 +105,8 @@ class TileServer:
             return tiles
 
 
-def _check(view: View, lanes: list[str]) -> None:
+def _check_request(view: View, lanes: list[str]) -> None:
+    """Raise BadTile for a view or lanes outside the limits."""
     if view.axis not in ("step", "time"):
         raise BadTile(f"axis is step or time, not {view.axis[:40]!r}")
     if not 0 <= view.level <= MAX_LEVEL:
@@ -128,13 +130,14 @@ def _columns(lanes: list[str]) -> dict[str, list[str]]:
     return {group: list(columns) for group, columns in wanted.items()}
 
 
-def _answered(lane: str, answer: Answer) -> list[tuple[str, str, str, float]]:
+def _series_with_columns(lane: str, answer: Answer) -> list[tuple[str, str, str, float]]:
     """Return those of a lane's series whose columns there are."""
     return [series for series in _series(lane) if series[2] in answer.columns.get(series[1], ())]
 
 
 def _lane_series(lane: str, answer: Answer) -> Iterator[tuple[dict[str, object], tuple[np.ndarray, ...]]]:
-    for name, group, column, scale in _answered(lane, answer):
+    """Yield of each series of a lane its header, and its min, max and mean: float32[buckets] each."""
+    for name, group, column, scale in _series_with_columns(lane, answer):
         about: dict[str, object] = {"lane": lane, "name": name}
         if answer.bits.get(group):
             about["bits"] = answer.bits[group]
@@ -156,7 +159,7 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     return [(name, f"{group}{slash}{part}", bare, 1.0) for name, part, slash, bare in parts]
 
 
-def _packed(
+def _packed_reply(
     header: Mapping[str, object],
     series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]],
     doubles: list[np.ndarray],

@@ -257,7 +257,7 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
     server, view = TileServer(), ("step", 2, 3_000, 1_000)
     settled(server, recording, "step", 6, 0, 900)
     go_on, made_by = threading.Event(), []
-    made = RecordingTiles._made
+    made = RecordingTiles._buckets_of
 
     def slowly(self, *request):
         made_by.append(threading.current_thread())
@@ -265,7 +265,7 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
         assert go_on.wait(60)
         return found
 
-    monkeypatch.setattr(RecordingTiles, "_made", slowly)
+    monkeypatch.setattr(RecordingTiles, "_buckets_of", slowly)
     assert ask(server, recording, *view).header["refining"] == LANES
     wait_until(lambda: made_by, 60)
     assert ask(server, recording, *view).header["refining"] == LANES
