@@ -81,6 +81,7 @@ def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
 
 
 def _run(argv: list[str], program: list[str] | None = None) -> int:
+    """Run a command; return its exit code."""
     module, args = _parsed(argv)
     if hasattr(sys.stdout, "reconfigure"):  # names in a recording may hold any character
         sys.stdout.reconfigure(errors="replace")

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("first", metavar="COMMAND", help='the one before: "python before.py --epochs 3"')
     parser.add_argument("second", metavar="COMMAND", help='the one after: "python after.py --epochs 3"')
-    parser.add_argument("--max-slowdown", type=options.length, default=5.0, metavar="PCT", help="default: 5")
+    parser.add_argument("--max-slowdown", type=options.amount, default=5.0, metavar="PCT", help="default: 5")
     parser.add_argument(
         "--unresolved",
         choices=("pass", "fail"),

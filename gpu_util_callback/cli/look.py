@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from gpu_util_callback.cli import trace
-from gpu_util_callback.cli.options import length
+from gpu_util_callback.cli.options import amount
 from gpu_util_callback.cli.report import open_recordings
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.processes import STOPPED
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="NAME", help="only this run")
     parser.add_argument("--rank", type=int, metavar="K", help="the worker (default: the first)")
     parser.add_argument(
-        "--timeout", type=length, default=120, metavar="S", help="seconds to wait for the window (default: %(default)g)"
+        "--timeout", type=amount, default=120, metavar="S", help="seconds to wait for the window (default: %(default)g)"
     )
 
 

@@ -57,7 +57,7 @@ def thresholds_given(args: argparse.Namespace) -> dict[str, str]:
     return thresholds
 
 
-def length(text: str) -> float:
+def amount(text: str) -> float:
     """Parse a number from 0 on for argparse."""
     try:
         number = float(text)

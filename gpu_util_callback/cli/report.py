@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli.options import length
+from gpu_util_callback.cli.options import amount
 from gpu_util_callback.diagnosis import RULES, logdir_report
 from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.diagnosis.compare import comparison
@@ -24,7 +24,7 @@ from gpu_util_callback.redaction import without_secrets
 from gpu_util_callback.report.ci import Case, add_to_summary, junit
 from gpu_util_callback.report.energy_sentences import cost_of_run
 from gpu_util_callback.report.screen import strip_control
-from gpu_util_callback.report.terminal import render, told_apart
+from gpu_util_callback.report.terminal import namesake_labels, render
 from gpu_util_callback.words import counted
 
 
@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_thresholds(parser)
     _add_limits(parser)
     prices = parser.add_argument_group("prices", "in your own currency; nothing is converted and no price is assumed")
-    prices.add_argument("--price-per-kwh", type=length, metavar="P", help="price of the energy that the GPUs used")
+    prices.add_argument("--price-per-kwh", type=amount, metavar="P", help="price of the energy that the GPUs used")
     prices.add_argument(
-        "--price-per-gpu-hour", type=length, metavar="P", help="price of an hour of each GPU in use, busy or idle"
+        "--price-per-gpu-hour", type=amount, metavar="P", help="price of an hour of each GPU in use, busy or idle"
     )
     add_timeout(parser)
     options.add_output(parser)
@@ -51,7 +51,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the option that bounds the wait for a URL."""
     parser.add_argument(
         "--timeout",
-        type=length,
+        type=amount,
         default=_remote.ANSWER_S,
         metavar="S",
         help="seconds to wait for a URL (default: %(default)g)",
@@ -59,6 +59,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the limits of a check to a parser."""
     limits = parser.add_argument_group(
         "check",
         "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
@@ -72,7 +73,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         ("--max-lost", "highest share of wall time lost in all"),
     ):
         limits.add_argument(option, type=_share, metavar="PCT", help=text)
-    limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
+    limits.add_argument("--max-step-ms", type=amount, metavar="MS", help="highest median step time")
     stuck = "longest time without a step: 90, 90s, 10m, 2h"
     limits.add_argument("--max-stuck", type=_time, dest="max_stuck_s", metavar="TIME", help=stuck)
     limits.add_argument(
@@ -123,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_json(report: LogdirReport, broken: list[Failure] | None) -> None:
+    """Print the report as JSON, with its comparison and the outcome of a check."""
     if len(report["runs"]) > 1:
         report["comparison"] = comparison(report["runs"])
     if broken is not None:
@@ -146,7 +148,7 @@ def _within(count: int) -> str:
 
 def _named(entries: Iterable[Mapping], logdirs: list[str], runs: Sequence[Mapping]) -> list[dict]:
     """Return entries about runs, with the log directory's name where it is itself the run, and namesakes told apart."""
-    home, apart = _names(logdirs)[logdirs[0]], told_apart(runs)
+    home, apart = _names(logdirs)[logdirs[0]], namesake_labels(runs)
     names = {".": home, home: home, **{run["run"]: run["run"] for run in runs if run["run"] != "."}}
     named = []
     for entry in entries:
@@ -175,7 +177,7 @@ def _warn(problems: Iterable[ReportedProblem]) -> None:
 
 def _share(text: str) -> float:
     """Parse a percentage for argparse."""
-    number = length(text)
+    number = amount(text)
     if number > 100:
         raise argparse.ArgumentTypeError(f"{text!r} must be a percentage from 0 to 100")
     return number
@@ -184,7 +186,7 @@ def _share(text: str) -> float:
 def _time(text: str) -> float:
     """Parse seconds, or a time with its unit, for argparse."""
     unit_s = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
-    return length(text[:-1] if unit_s else text) * (unit_s or 1)
+    return amount(text[:-1] if unit_s else text) * (unit_s or 1)
 
 
 def _check(args: argparse.Namespace) -> Check | None:

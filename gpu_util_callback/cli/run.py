@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
         settings = {
             "log_dir": args.log_dir or "logs",
             "job": args.job,
-            "trace": _trace(args.trace),
+            "trace": _trace_argument(args.trace),
             "redact": args.redact,
             "report": not args.quiet,
         }
@@ -78,7 +78,8 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     return 0
 
 
-def _trace(text: str | None) -> object:
+def _trace_argument(text: str | None) -> object:
+    """Return `--trace` as the callback's argument: "auto", "off", or `first:stop` as a range of steps."""
     if text in (None, "auto", "off"):
         return text or "auto"
     first, stop = (int(step) for step in str(text).split(":"))
@@ -145,12 +146,13 @@ def _show(
         if link is None or id(link) in shown:
             continue
         shown.add(id(link))
-        link.with_traceback(_without_ours(link.__traceback__))
+        link.with_traceback(_without_own_frames(link.__traceback__))
         chain += [link.__cause__, link.__context__]
     hook(kind, error, error.__traceback__)
 
 
-def _without_ours(first: types.TracebackType | None) -> types.TracebackType | None:
+def _without_own_frames(first: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback without the frames of this package."""
     frames = []
     while first is not None:
         if not first.tb_frame.f_globals.get("__name__", "").startswith("gpu_util_callback."):
@@ -199,11 +201,12 @@ class Trainings:
 
         def watch(module: types.ModuleType) -> None:
             if self._hooks.pop(name, None) is not None:
-                self._safely(hook, module)
+                self._guarded(hook, module)
 
         return spec_followed_by(watch, self, name, path, target)
 
-    def _safely(self, action: Callable[..., object], *args: object) -> None:
+    def _guarded(self, action: Callable[..., object], *args: object) -> None:
+        """Do something; an error of ours is printed, and the program goes on."""
         try:
             action(*args)
         except Exception as error:  # a library whose internals moved, or one that is missing
@@ -218,13 +221,14 @@ class Trainings:
 
         @functools.wraps(original)
         def first(instance: object, *args: object, **kwargs: object) -> object:
-            self._safely(self._begin)
-            self._safely(action, instance)
+            self._guarded(self._begin)
+            self._guarded(action, instance)
             return original(instance, *args, **kwargs)
 
         setattr(owner, method, first)
 
     def _begin(self) -> None:
+        """Note that a training was found; stdout is left to the program from here on."""
         from gpu_util_callback.recorder.messages import leave_stdout_alone
 
         self.begun = True
@@ -234,6 +238,7 @@ class Trainings:
         self._before(module.CallbackList, "on_train_begin", self._add_to_fit)
 
     def _add_to_fit(self, callbacks: Any) -> None:
+        """Add this thread's callback to a fit that has none of ours."""
         from gpu_util_callback.callback import GpuUtilCallback
 
         if any(isinstance(callback, GpuUtilCallback) for callback in callbacks.callbacks):
@@ -247,6 +252,7 @@ class Trainings:
         self._before(module.Trainer, "fit", self._add_to_trainer)
 
     def _add_to_trainer(self, owner: Any) -> None:
+        """Add our callback to a trainer that has none of ours."""
         from gpu_util_callback.trainers import TrainerHooks, lightning_callback, trainer_callback
 
         if any(isinstance(callback, TrainerHooks) for callback in owner.callbacks):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli.report import add_timeout, length, nothing_in
+from gpu_util_callback.cli.report import add_timeout, amount, nothing_in
 from gpu_util_callback.diagnosis.survey import survey
 from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.errors import UnusableInput
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_thresholds(parser)
     parser.add_argument(
         "--price-per-gpu-hour",
-        type=length,
+        type=amount,
         metavar="P",
         help="price of an hour of each GPU, in your own currency; nothing is assumed",
     )

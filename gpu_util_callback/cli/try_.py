@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.cli import run as run_command
-from gpu_util_callback.cli.options import count, length
+from gpu_util_callback.cli.options import amount, count
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.trying.changes import Change, change_for, parse
@@ -45,7 +45,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     usual = f"{FEWEST_PAIRS}-{MOST_PAIRS}"
     parser.add_argument("--pairs", type=_pairs, default=usual, metavar="N-M", help="fewest and most (default: 4-10)")
     parser.add_argument(
-        "--seconds", type=length, default=20.0, metavar="S", help="seconds to time at most in each child (default: 20)"
+        "--seconds", type=amount, default=20.0, metavar="S", help="seconds to time at most in each child (default: 20)"
     )
     parser.add_argument("--yes", action="store_true", help="begin without asking")
 

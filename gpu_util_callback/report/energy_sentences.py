@@ -33,6 +33,7 @@ def energy_sentence(run: Mapping) -> str:
 
 
 def _energy(run: Mapping) -> str:
+    """Return the energy of the GPUs in a sentence; "" if it was not measured."""
     use = run.get("energy")
     if not use:
         return ""
@@ -61,6 +62,7 @@ _WHILE = {
 
 
 def _cost(run: Mapping) -> str:
+    """Return what energy and GPU hours cost at the given prices, in a sentence; "" without prices."""
     cost = run.get("cost") or {}
     prices = []
     if cost.get("energy") is not None:

@@ -56,7 +56,7 @@ class Summary(dict[str, str | float | None]):
     """
 
     def __init__(self, run: RunReport | None, recorded: Recorded | None = None):
-        super().__init__(_flat(run, recorded))
+        super().__init__(_flat_results(run, recorded))
         self._run, self._path = run, recorded.path if recorded is not None else None
 
     def _repr_html_(self) -> str:
@@ -65,7 +65,8 @@ class Summary(dict[str, str | float | None]):
         return report_cell(self._run, self._path)
 
 
-def _flat(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | float | None]:
+def _flat_results(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | float | None]:
+    """Return a run's results in one level, for a table of runs; None = not known."""
     results: Mapping = run or {"verdict": NOTHING}
     step_ms, spent = results.get("step_ms") or {}, results.get("time_s") or {}
     wall = results.get("wall_s")
@@ -90,11 +91,12 @@ def _flat(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | f
         "gpu_utilization_pct": active_pct(results) if gpus else None,
         "gpu_memory_used_bytes": max((used_bytes for used_bytes in memory if used_bytes is not None), default=None),
         "findings": None if findings is None else len(findings),
-        **_to_fix_first(findings or ()),
+        **_fix_first_fields(findings or ()),
     }
 
 
-def _to_fix_first(findings: Iterable[Mapping]) -> dict[str, str | float | None]:
+def _fix_first_fields(findings: Iterable[Mapping]) -> dict[str, str | float | None]:
+    """Return the first finding's fields of `_flat_results`; None of each without findings."""
     groups = grouped(findings)
     if not groups:
         return dict.fromkeys(("cause", "title", "lost_s", "advice", "advice_code"))

@@ -162,6 +162,7 @@ class Pen:
         return self.paint(text, "2")
 
     def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
+        """Return a text as lines of this width; a number and its unit stay together."""
         if not self.unicode:  # replace before measuring: some replacements are longer
             text = text.translate(_PLAIN)
         text = _BEFORE_UNIT.sub(_HELD, text)
@@ -183,6 +184,7 @@ class Pen:
         return text if len(text) <= room else text[: max(1, room - len(dots))].rstrip() + dots
 
     def finish(self, lines: Sequence[str]) -> str:
+        """Return lines as one text that steers no terminal but by colours."""
         text = "\n".join(_STEERS_UNLIKE_COLOURS.sub(lambda match: match[1] or "?", line).rstrip() for line in lines)
         text = text.replace(_HELD, " ") + "\n"
         if not self.unicode:
@@ -241,7 +243,7 @@ def finding_lines(
             explained, used = [], _ROOM  # and none of those after it
         used += len(explained)
         title = f"{place}. {cost:>{cost_size}}  {pen.cut(group.first['title'], title_size):<{title_size}}"
-        about = " · ".join(filter(None, [_who(group, who), where(group, run), *([] if explained else [_fix(group)])]))
+        about = " · ".join(filter(None, [_whose(group, who), where(group, run), *([] if explained else [_fix(group)])]))
         line = pen.cut(f"{title}  {' '.join(about.split())}".rstrip())
         if explained:
             line = pen.bold(pen.paint(line, "33")) + pen.dim(_notes(group.first, pen.width - len(line)))
@@ -284,7 +286,8 @@ def _cost(group: Group) -> str:
     return "unknown" if lost is None else duration(lost)
 
 
-def _who(group: Group, who: str) -> str:
+def _whose(group: Group, who: str) -> str:
+    """Return the workers and GPUs that a group of findings is about, beyond those in its title."""
     ranks = {rank for member in group.members for rank in member.get("ranks") or ()}
     worker = f"rank {next(iter(ranks))}" if who and len(ranks) == 1 else who
     gpus = {gpu for member in group.members for gpu in member.get("gpus") or ()}
@@ -421,6 +424,7 @@ def code_lines(code: str, pen: Pen, before: str = "") -> list[str]:
 
 
 def _code(code: str, pen: Pen, sign: str) -> list[str]:
+    """Return lines to paste, with long comments above them and the rest wrapped."""
     shown: list[str] = []
     for line in code.splitlines():
         if len(line) > pen.width - 5 - len(sign):
@@ -539,7 +543,7 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
         return not (summed and title in run["verdict"]), not run["verdict"].startswith(title), not summed
 
     ordered = sorted(groups, key=place)
-    group = next((group for group in ordered if _can_be_followed(group)), next(iter(ordered), None))
+    group = next((group for group in ordered if _is_worth_a_line(group)), next(iter(ordered), None))
     look = _where_to_look(run)
     small = run["verdict"].startswith(SMALL) or is_unknown(run["verdict"])
     if group is None and not look:
@@ -565,7 +569,7 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
     return f"gpu-util: {run['verdict']}\n          {second}{third}"
 
 
-def _can_be_followed(group: Group) -> bool:
+def _is_worth_a_line(group: Group) -> bool:
     """Return whether a finding is a cause for alarm, or says something to do or to find out."""
     finding, advice = group.first, group.first["advice"]
     return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))

@@ -37,7 +37,7 @@ Shift = Callable[[int], int]
 
 def trace_text(recordings: Sequence[Recording]) -> Iterator[str]:
     """Yield recordings as one trace, in pieces: events are not kept in memory."""
-    origin_ns, shifts = _clock(recordings)
+    origin_ns, shifts = _one_clock(recordings)
     head = {
         "displayTimeUnit": "ms",
         "otherData": {"origin_ns": str(origin_ns), "made_by": "gpu-util export --perfetto"},
@@ -55,7 +55,7 @@ def _since(origin_ns: int, shift: Shift) -> Shift:
     return lambda ns: shift(int(ns)) - origin_ns
 
 
-def _clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
+def _one_clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
     """Return the earliest start, and by recording how its times become those of one clock."""
     sessions: dict[str, list[Recording]] = {}
     for recording in recordings:
@@ -79,7 +79,7 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
     rank = f" rank {recording.rank}" if recording.rank else ""
     yield _metadata("process_name", pid, 0, name=f"{recording.run}{rank} ({recording.id})")
     tracks = _Tracks(pid, since)
-    yield from tracks.slices("steps", _steps(recording.steps))
+    yield from tracks.slices("steps", _step_slices(recording.steps))
     yield from _phase_events(tracks, recording.phases)
     report = run_report(recording)
     for cause in dict.fromkeys(span["cause"] for span in report["spans"]):
@@ -88,7 +88,7 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
     traced = recording.traced_steps
     for gpu in sorted({*traced["gpu"].tolist()}):
         name = "host" if gpu < 0 else f"gpu{gpu}"
-        yield from tracks.slices(f"profiled steps: {name}", _traced(traced, traced["gpu"] == gpu))
+        yield from tracks.slices(f"profiled steps: {name}", _traced_slices(traced, traced["gpu"] == gpu))
     for group, columns in recording.samples.items():
         yield from _counters(pid, since, group, columns)
 
@@ -109,6 +109,7 @@ class _Tracks:
         self._count = 0
 
     def slices(self, name: str, slices: Iterable[Slice]) -> Iterator[Event]:
+        """Yield the events of slices, on as many tracks of one name as overlap."""
         lanes: list[tuple[int, int]] = []  # (track, end of its last slice)
         for start, end, title, arguments in sorted(slices, key=lambda entry: entry[:2]):
             place = next((i for i, (_, until) in enumerate(lanes) if until <= start), len(lanes))
@@ -141,7 +142,8 @@ def _rows(table: Mapping[str, np.ndarray], *columns: str) -> Iterator[tuple]:
     return zip(*(table[name].tolist() for name in columns), strict=True)
 
 
-def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
+def _step_slices(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
+    """Yield a slice for each row of `steps`: start and end in ns, name, and its parts in ms."""
     parts = (*STEP_PARTS, "input_get_ns")
     for number, start, duration, estimated, *values in _rows(steps, *_OF_STEP, "estimated", *parts):
         arguments = {
@@ -153,6 +155,7 @@ def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
 
 
 def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator[Event]:
+    """Yield the events of phases, on a track for each kind."""
     kinds: dict[str, list[Slice]] = {}
     for kind, name, start, end, count, spent_ns in _rows(
         phases, "kind", "name", "start_ns", "end_ns", "count", "self_ns"
@@ -170,7 +173,8 @@ def _span(span: Span) -> Slice:
     return span["start_ns"], span["end_ns"], span["title"], {**known, **span["evidence"]}
 
 
-def _traced(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Slice]:
+def _traced_slices(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Slice]:
+    """Yield a slice for each traced step, with the GPU's time by category in ms."""
     rows = {name: values[chosen] for name, values in traced.items()}
     columns = [f"{name}_ns" for name in CATEGORIES]
     for number, start, duration, kernels, *parts in _rows(rows, *_OF_STEP, "kernels", *columns):
@@ -223,7 +227,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
             path = Path(folder) / f"{name}.parquet"
             writers[name] = pq.ParquetWriter(path, schema, compression="zstd")
         for recording in recordings:
-            for name, columns in _blocks(recording):
+            for name, columns in _table_blocks(recording):
                 writers[name].write_table(_table(pa, schemas[name], recording, columns))
                 rows[name] += len(next(iter(columns.values())))
     except OSError as error:
@@ -235,6 +239,7 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
+    """Return pyarrow and its Parquet module. Raises: UnusableInput where it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -249,17 +254,18 @@ def _schema(pa: ModuleType, columns: Mapping[str, str]) -> pyarrow.Schema:
     return pa.schema(run_columns + [(name, getattr(pa, _TYPES[kind])()) for name, kind in columns.items()])
 
 
-def _blocks(recording: Recording) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def _table_blocks(recording: Recording) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Yield (table, columns) of each segment, "samples" as rows of one value each."""
     for tables, groups in recording.parts():
         for name, columns in tables.items():
             if name in TABLES and len(next(iter(columns.values()))):
                 yield name, columns
         for group, columns in groups.items():
-            yield from _values(group, columns)
+            yield from _value_rows(group, columns)
 
 
-def _values(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def _value_rows(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yield the measured values of a sample group as rows of one value each."""
     times = columns["time_ns"]
     for name, values in columns.items():
         measured = np.isfinite(values) if name != "time_ns" else np.zeros(0, bool)
@@ -272,6 +278,7 @@ def _values(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str
 def _table(
     pa: ModuleType, schema: pyarrow.Schema, recording: Recording, columns: Mapping[str, np.ndarray]
 ) -> pyarrow.Table:
+    """Return columns of a recording as an Arrow table; absent values are null."""
     owner = {"run": recording.run, "recording": recording.id, "rank": recording.rank}
     count, arrays = len(next(iter(columns.values()))), []
     for field in schema:

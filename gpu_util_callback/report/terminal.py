@@ -104,32 +104,32 @@ def render(
     if len(units) == 1:
         return pen.finish(_in_full(units[0], pen, detail, {}))
     runs = [unit.run for unit in units]
-    apart = told_apart(runs)
+    labels = namesake_labels(runs)
     compared = comparison(runs)
-    summary = ": ".join(filter(None, [f"{len(runs):,} runs", headline(compared, apart)]))
+    summary = ": ".join(filter(None, [f"{len(runs):,} runs", headline(compared, labels)]))
     lines = [pen.bold(line) for line in pen.wrap(summary)]
-    lines += comparison_table(compared, pen.width, apart, None if detail.all else _SHOWN_ROWS)
+    lines += comparison_table(compared, pen.width, labels, None if detail.all else _SHOWN_ROWS)
     rule = ["", pen.dim(("─" if unicode else "-") * pen.width)]
     in_full = detail.all or detail.evidence
     if detail.all or (in_full and len(units) <= _SHOWN_RUNS):
-        return pen.finish(lines + [line for unit in units for line in [*rule, *_in_full(unit, pen, detail, apart)]])
+        return pen.finish(lines + [line for unit in units for line in [*rule, *_in_full(unit, pen, detail, labels)]])
     if len(units) <= _SHOWN_RUNS:
         nowhere = [gap for gap in runs[0]["unavailable"] if all(gap in run["unavailable"] for run in runs[1:])]
         for unit in units:
-            lines += [*rule, *_brief(unit, pen, apart)]
+            lines += [*rule, *_brief(unit, pen, labels)]
             lines += missing_lines([gap for gap in unit.run["unavailable"] if gap not in nowhere], pen, detail)
         if nowhere:
             lines += ["", *missing_lines(nowhere, pen, detail, "Not measured in any of these runs")]
         return pen.finish([*lines, "", "--all shows every run in full."])
     if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
-        lines += [*rule, *_in_full(units[-1], pen, detail, apart)]
+        lines += [*rule, *_in_full(units[-1], pen, detail, labels)]
         lines += ["", "Only the newest is shown in full; --all shows every run."]
     else:
         costly = sorted((unit for unit in units if unit.groups), key=lambda unit: unit.lost_s, reverse=True)
         for unit in costly[:_SHOWN_RUNS]:
-            lines += ["", *(_in_full(unit, pen, detail, apart) if in_full else _brief(unit, pen, apart))]
-        names, others = _names(compared, apart), (unit.run for unit in units if unit not in costly[:_SHOWN_RUNS])
-        since_lines = [line for run in others for line in _since(run, pen, apart, names[run["id"]])]
+            lines += ["", *(_in_full(unit, pen, detail, labels) if in_full else _brief(unit, pen, labels))]
+        names, others = _names(compared, labels), (unit.run for unit in units if unit not in costly[:_SHOWN_RUNS])
+        since_lines = [line for run in others for line in _since_before(run, pen, labels, names[run["id"]])]
         lines += ["", *since_lines[-_SHOWN_RUNS:]] if since_lines else []
         lines += ["", "gpu-util report LOGDIR --run NAME shows one run in full, --all every run."]
     return pen.finish(lines)
@@ -155,10 +155,10 @@ def _units(report: Mapping) -> list[_Unit]:
     return units
 
 
-def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str]) -> list[str]:
+def _in_full(unit: _Unit, pen: Pen, detail: Detail, labels: Mapping[str, str]) -> list[str]:
     """Return everything about a run or a job: verdict, findings, time, GPUs, what is missing."""
     run = unit.run
-    lines = _head(unit, pen, apart)
+    lines = _heading(unit, pen, labels)
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
     lines += _account(run, pen, unit.who) + _script(run, pen)
     lines += _gpu_lines(run, pen, detail)
@@ -176,19 +176,21 @@ def _in_full(unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str]) ->
     return lines
 
 
-def _brief(unit: _Unit, pen: Pen, apart: Mapping[str, str]) -> list[str]:
-    lines = _head(unit, pen, apart)
+def _brief(unit: _Unit, pen: Pen, labels: Mapping[str, str]) -> list[str]:
+    """Return a run's heading and what to do about its first finding."""
+    lines = _heading(unit, pen, labels)
     for group in unit.groups[:1]:
         lines += code_lines(what_to_do(group.first["advice"]), pen)
     return lines
 
 
-def _head(unit: _Unit, pen: Pen, apart: Mapping[str, str]) -> list[str]:
+def _heading(unit: _Unit, pen: Pen, labels: Mapping[str, str]) -> list[str]:
+    """Return the verdict, the run's facts, and what came of the run before's promise."""
     run = unit.run
     lines = [pen.bold(line) for line in pen.wrap(unit.verdict)]
-    facts = _subtitle(run, apart.get(run["id"], ""), len(unit.runs))
+    facts = _subtitle(run, labels.get(run["id"], ""), len(unit.runs))
     lines += [pen.dim(line) for line in pen.wrap(facts)]
-    return lines + _since(run, pen, apart) + _workers(unit, pen)
+    return lines + _since_before(run, pen, labels) + _workers(unit, pen)
 
 
 def _workers(unit: _Unit, pen: Pen) -> list[str]:
@@ -237,13 +239,14 @@ def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -
         lines += pen.wrap(f"needs {'; '.join(rule.sources)}; else: {rule.unknown}", "  ")
         for name, threshold in rule.thresholds.items():
             lines += pen.wrap(f"{name}={threshold.default:g}  {threshold.reason}", "      ", "    ")
-        lines += _fixed(constants(type(rule).__module__), pen)
+        lines += _constant_lines(constants(type(rule).__module__), pen)
     for module, defined in shared_constants().items():
-        lines += ["", *pen.wrap(f"{module}: shared by the rules"), *_fixed(defined, pen)]
+        lines += ["", *pen.wrap(f"{module}: shared by the rules"), *_constant_lines(defined, pen)]
     return pen.finish(lines[1:])
 
 
-def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
+def _constant_lines(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
+    """Return a line for each constant, with its reason."""
     lines: list[str] = []
     for name, value in defined.items():
         number = f"{value:,}" if isinstance(value, Count) else f"{value:g}"
@@ -251,12 +254,18 @@ def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
     return lines
 
 
-def _since(run: Mapping, pen: Pen, apart: Mapping[str, str], name: str = "") -> list[str]:
-    """Return whether the saving promised by the previous run was achieved; of a run shown elsewhere, with its name."""
+def _since_before(run: Mapping, pen: Pen, labels: Mapping[str, str], name: str = "") -> list[str]:
+    """Return what came of the saving that the run before promised; [] without one.
+
+    Args:
+        labels: id -> what tells a run from its namesakes.
+        name: of this run, if it is not shown itself.
+
+    """
     since = run.get("since")
     if not since:
         return []
-    label = apart.get(since["id"], "")
+    label = labels.get(since["id"], "")
     run_name = (label or "the run before") if since["run"] == run["run"] else f"{since['run']} {label}".strip()
     text = f"{name}, since {run_name}: " if name else f"Since {run_name}: "
     slower = " This run is slower all the same." if since["slower"] else ""
@@ -267,6 +276,7 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str], name: str = "") -> 
 
 
 def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
+    """Return a run's facts in a line: its name, fit, rank, steps, pace, framework and status."""
     parts = [run["run"] if run["run"] != "." else "this log directory"]
     if label[:1].isdigit():  # its fit and rank follow below
         parts.append(f"began {label}")
@@ -298,8 +308,8 @@ def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
 def _fits(run: Mapping) -> str:
     """Return which fits of their log directory: "fit 2", "fits 1–1,000 (2.3 s between them)"."""
     first, between_s = run["fit_index"] + 1, run.get("between_fits_s")
-    apart = f" ({duration(between_s)} between them)" if between_s else ""
-    return f"{steps(first, first + (run.get('fits') or 1), noun='fit')}{apart}"
+    pauses = f" ({duration(between_s)} between them)" if between_s else ""
+    return f"{steps(first, first + (run.get('fits') or 1), noun='fit')}{pauses}"
 
 
 def _script(run: Mapping, pen: Pen) -> list[str]:
@@ -317,6 +327,7 @@ def _script(run: Mapping, pen: Pen) -> list[str]:
 
 
 def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
+    """Return the training thread's time by category; [] if it is not known."""
     spent, wall = run["time_s"], run["wall_s"]
     if not spent or not wall:
         return []
@@ -331,7 +342,7 @@ def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     groups: list[list[Mapping]] = []
     for gpu in run["gpus"]:
         is_named = gpu["index"] in named
-        alike = (group for group in groups if (group[0]["index"] in named) == is_named and _alike(group[0], gpu))
+        alike = (group for group in groups if (group[0]["index"] in named) == is_named and _are_alike(group[0], gpu))
         group = None if detail.all else next(alike, None)
         if group is None:
             groups.append([gpu])
@@ -343,7 +354,7 @@ def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     shown = [*used, *(group for group in groups if not group[0]["used_by_framework"])]
     lines = []
     for group in shown if detail.all else shown[:_MAX_GROUPS]:
-        lines += pen.wrap(_gpu(group), "  ", "")
+        lines += pen.wrap(_gpu_line(group), "  ", "")
     if len(shown) > _MAX_GROUPS and not detail.all:
         more = sum(len(group) for group in shown[_MAX_GROUPS:])
         lines.append(f"… and {more:,} more GPUs (--all)")
@@ -353,6 +364,7 @@ def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
 
 
 def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
+    """Return the estimated time of a GPU by category."""
     account = run.get("gpu_time_est", {}).get(str(index)) or {}
     seconds = {key: value for key, value in account.items() if key in GPU_LOOK and value}
     basis = {"windows": "profiler windows", "nvml": "NVML"}.get(str(account.get("basis")), "")
@@ -360,27 +372,29 @@ def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
     return account_lines(title, seconds, sum(seconds.values()), pen, gpu=True)
 
 
-def _alike(gpu: Mapping, other_gpu: Mapping) -> bool:
-    """Return whether two GPUs differ in nothing worth a line of their own."""
+def _are_alike(gpu: Mapping, other_gpu: Mapping) -> bool:
+    """Return True if two GPUs differ in nothing worth a line of their own."""
     if any(gpu.get(name) != other_gpu.get(name) for name in ("name", "used_by_framework")):
         return False
     use = [gpu["utilization_pct"]["mean"] for gpu in (gpu, other_gpu)]
     memory = [gpu["memory_used_bytes"]["max"] for gpu in (gpu, other_gpu)]
     total = gpu.get("memory_total_bytes") or max(filter(None, memory), default=1)
-    return _near(use, _ALIKE_PCT) and _near(memory, _ALIKE_BYTES * total)
+    return _are_near(use, _ALIKE_PCT) and _are_near(memory, _ALIKE_BYTES * total)
 
 
-def _near(values: Sequence[float | None], most: float) -> bool:
+def _are_near(values: Sequence[float | None], most: float) -> bool:
+    """Return True if measured values differ by at most `most`, or none was measured; False if only some were."""
     measured = [value for value in values if value is not None]
     return not measured or (len(measured) == len(values) and max(measured) - min(measured) <= most)
 
 
 def _mean(kind: Sequence[Mapping], name: str) -> float | None:
+    """Return the mean over GPUs of a column's means; None if it was not measured."""
     means = [gpu[name]["mean"] for gpu in kind if gpu[name]["mean"] is not None]
     return sum(means) / len(means) if means else None
 
 
-def _gpu(kind: Sequence[Mapping]) -> str:
+def _gpu_line(kind: Sequence[Mapping]) -> str:
     """Return one line about alike GPUs."""
     gpu = kind[0]
     alike = f" ({len(kind):,} alike)" if kind[1:] else ""
@@ -411,6 +425,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
 
 
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
+    """Return what recording cost: shares of the run, or seconds."""
     cost, wall_s = run.get("overhead") or {}, run["wall_s"]
     windows_s = cost.get("windows_s") or 0.0
     parts = []
@@ -439,7 +454,7 @@ FEW_STEPS, ALIKE = 20, 1.05
 _TEXTS = {"run": 14, "causes": 14}  # columns of the comparison, with the room for a short one
 
 
-def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
+def namesake_labels(runs: Sequence[Mapping]) -> dict[str, str]:
     """Return labels for runs that share a name: id -> `rank 1`, `fit 3`, or local start time.
 
     They come from a script run again with the same log directory, or fitting several times.
@@ -447,15 +462,16 @@ def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
     runs_by_name = defaultdict(list)
     for run in runs:
         runs_by_name[run["run"]].append(run)
-    apart: dict[str, str] = {}
+    label_of_run: dict[str, str] = {}
     for namesakes in runs_by_name.values():
-        ways = zip(*map(_ways, namesakes), strict=True) if len(namesakes) > 1 else ()
+        ways = zip(*map(_possible_labels, namesakes), strict=True) if len(namesakes) > 1 else ()
         labels = next((way for way in ways if len({*way}) == len(namesakes) and None not in way), ())
-        apart.update(zip((run["id"] for run in namesakes), labels, strict=False))
-    return apart
+        label_of_run.update(zip((run["id"] for run in namesakes), labels, strict=False))
+    return label_of_run
 
 
-def _ways(run: Mapping) -> tuple[str | None, ...]:
+def _possible_labels(run: Mapping) -> tuple[str | None, ...]:
+    """Return what may tell a run from its namesakes, best first: rank, fit, start; None = it has none."""
     fit, rank = run.get("fit_index"), run.get("rank")
     began = datetime.fromtimestamp((run["start_ns"] or 0) / 1e9)
     return (
@@ -466,21 +482,21 @@ def _ways(run: Mapping) -> tuple[str | None, ...]:
     )
 
 
-def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str:
+def headline(comparison: Mapping, labels: Mapping[str, str] | None = None) -> str:
     """Return the comparison in a sentence: the fastest run, and which causes went away.
 
     "" where speeds cannot be compared: workers of one training, or batch sizes that only some runs
     know.
 
     Args:
-        apart: labels from `told_apart`.
+        labels: labels from `namesake_labels`.
     """
     rows = comparison["runs"]
     comparable = [row for row in rows if row["speed"] and row["steps"] >= FEW_STEPS]
     together = len({row["session"] for row in rows}) < len(rows)
-    if len(comparable) < 2 or together or _basis(comparable) is None:
+    if len(comparable) < 2 or together or _speed_unit(comparable) is None:
         return ""
-    names = _names(comparison, apart)
+    names = _names(comparison, labels)
     fastest, second = sorted(comparable, key=lambda row: -row["speed"])[:2]
     first = comparable[0]
     compared = second if fastest is first else first
@@ -494,35 +510,36 @@ def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str
     return f"{sentence}; without {_titles(fastest['gone'])}" if fastest["gone"] else sentence
 
 
-def _basis(rows: Sequence[Mapping]) -> str | None:
+def _speed_unit(rows: Sequence[Mapping]) -> str | None:
     """Return the unit of the speeds, a sample or a step; None if runs differ."""
-    sized = {row["batch_size"] is not None for row in rows}
-    return None if len(sized) > 1 else "sample" if True in sized else "step"
+    units = {"step" if row["batch_size"] is None else "sample" for row in rows}
+    return units.pop() if len(units) == 1 else None
 
 
-def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, str]:
+def _names(comparison: Mapping, labels: Mapping[str, str] | None) -> dict[str, str]:
     """Return what each run is called: by its label alone where it has no folder of its own."""
     names = {}
     for row in comparison["runs"]:
-        folder, label = "" if row["run"] == "." else row["run"], (apart or {}).get(row["id"], "")
+        folder, label = "" if row["run"] == "." else row["run"], (labels or {}).get(row["id"], "")
         names[row["id"]] = f"{folder} {label}".strip() or "log directory"
     return names
 
 
 def _titles(causes: Sequence[str]) -> str:
+    """Return the titles of causes, with commas."""
     return ", ".join(map(title_of, causes))
 
 
 def comparison_table(
-    comparison: Mapping, width: int, apart: Mapping[str, str] | None = None, most: int | None = None
+    comparison: Mapping, width: int, labels: Mapping[str, str] | None = None, most: int | None = None
 ) -> list[str]:
     """Return the comparison as lines of at most `width` columns, without those that do not fit.
 
     Args:
-        apart: labels from `told_apart`.
+        labels: labels from `namesake_labels`.
         most: rows to show: the first run, and those that lost most; None = all, in their order.
     """
-    names_of = _names(comparison, apart)
+    names_of = _names(comparison, labels)
     picked = _costliest(comparison["runs"], most)
     rows = [{"run": names_of[row["id"]], **_cells(row, row["id"] == comparison["baseline"])} for row in picked]
     columns = {name: [cells[name] for cells in rows] for name in rows[0]}
@@ -541,7 +558,7 @@ def comparison_table(
 def _column_notes(names: Container[str], rows: Sequence[Mapping]) -> Iterator[str]:
     """Yield a line about each column that needs one."""
     if "speed" in names:
-        basis = _basis([row for row in rows if row["speed"]])
+        basis = _speed_unit([row for row in rows if row["speed"]])
         per = f"per {basis}" if basis else "per sample, or per step where a batch size is unknown"
         yield f"speed: times as fast as the first, {per}, without compilation"
     shown = [name for name in ("ms/step", "ms/sample") if name in names]
@@ -561,6 +578,7 @@ def _changes(row: Mapping) -> Iterator[str]:
 
 
 def _costliest(rows: Sequence[Mapping], most: int | None) -> Sequence[Mapping]:
+    """Return the first row and the costliest others, at most `most` together."""
     if most is None or len(rows) <= most:
         return rows
     ordered = sorted(rows[1:], key=lambda row: -row["lost_s"])
@@ -568,6 +586,8 @@ def _costliest(rows: Sequence[Mapping], most: int | None) -> Sequence[Mapping]:
 
 
 def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
+    """Return a run's cells of the comparison by column, "" = not known."""
+
     def number(value: float | None, shape: str) -> str:
         return "" if value is None else format(value, shape)
 

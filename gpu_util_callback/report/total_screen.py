@@ -67,6 +67,7 @@ def headline(report: Mapping) -> str:
 
 
 def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
+    """Return a table of causes by what they lost, and those of unknown cost."""
     whole = report[unit]["total"]
     costly = [cause for cause in report["causes"] if whole and cause[unit]]
     columns = {

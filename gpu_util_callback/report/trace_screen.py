@@ -63,6 +63,7 @@ def _gpus_before_title(analysis: Analysis):
     """Return a function that puts the GPUs of a finding in front of its title."""
 
     def named(finding: dict) -> dict:
+        """Return a finding whose title begins with its GPUs, where several could be meant."""
         gpus = ", ".join(str(index) for index in finding["gpus"])
         if len(analysis.devices) < 2 or not gpus or f"GPU {gpus}" in finding["title"]:
             return finding
@@ -92,6 +93,7 @@ _BASIS = {
 
 
 def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> list[str]:
+    """Return all that a trace shows of one process."""
     out = [""]
     if several:
         pid = f" pid {p.process.pid}" if p.process.pid is not None else ""
@@ -139,6 +141,7 @@ def _kernel_share(d: DeviceAnalysis) -> float:
 
 
 def _device(d: DeviceAnalysis, p: ProcessAnalysis, pen: Pen) -> list[str]:
+    """Return a GPU's time in all, and in its steps by category."""
     start, end = d.span
     in_all = f"in all: kernels {_time(d.kernel_busy.total)}, any work {_time(d.any_busy.total)}"
     out = ["", *pen.wrap(f"{_title(d)}   {in_all} of {_time(end - start)}")]
@@ -158,6 +161,7 @@ def _title(d: DeviceAnalysis) -> str:
 
 
 def _kernel_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
+    """Return the costliest kernels of all GPUs as a table."""
     rows = [(k, d) for d in p.devices for k in d.kernels]
     if not rows:
         return []
@@ -190,6 +194,7 @@ def _indented(columns: dict[str, list[str]], pen: Pen) -> list[str]:
 
 
 def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
+    """Return the busiest ops of the host, and the stages of its input, as tables."""
     if not p.host_ops:
         return []
     most = _ROWS_SHOWN if detail.all else _KERNELS

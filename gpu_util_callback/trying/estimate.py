@@ -72,7 +72,7 @@ def estimate(first_s: Sequence[float], second_s: Sequence[float], look_count: in
 
 
 def quantile(probability: float, degrees: int) -> float:
-    """Return a quantile, above the median, of Student's t for whole degrees of degrees."""
+    """Return a quantile, above the median, of Student's t for whole degrees of freedom."""
     low, high = 0.0, 1e6
     for _ in range(80):
         middle = (low + high) / 2

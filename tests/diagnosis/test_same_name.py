@@ -6,7 +6,7 @@ import pytest
 from generated_runs import Generated, write
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.report.terminal import told_apart
+from gpu_util_callback.report.terminal import namesake_labels
 
 
 def run(number, **facts):
@@ -32,11 +32,11 @@ def run(number, **facts):
 )
 def test_runs_of_one_name_are_told_apart(facts, said):
     runs = [run(number, **more) for number, more in enumerate(facts)]
-    assert re.fullmatch(said, ",".join(told_apart(runs)[one["id"]] for one in runs))
+    assert re.fullmatch(said, ",".join(namesake_labels(runs)[one["id"]] for one in runs))
 
 
 def test_other_names_stay_as_they_are():
-    assert told_apart([run(0), run(1, run="b"), run(2, run="c")]) == {}
+    assert namesake_labels([run(0), run(1, run="b"), run(2, run="c")]) == {}
 
 
 @pytest.fixture(scope="module")
