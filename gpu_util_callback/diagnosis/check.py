@@ -47,14 +47,14 @@ def failures(report: Mapping, check: Check) -> list[Failure]:
     broken: list[Failure] = [
         {"run": run["run"], "id": run["id"], "reason": reason}
         for run in report["runs"]
-        for reason in _reasons(run, check)
+        for reason in _broken_limits(run, check)
     ]
     for session in report["sessions"]:
         members = [run for run in report["runs"] if run["session"] == session["session"]]
         for finding in session["findings"]:
             if check.refuses(finding["cause"]):
                 of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
-                broken.append({"run": of["run"], "id": of["id"], "reason": _named(finding)})
+                broken.append({"run": of["run"], "id": of["id"], "reason": _finding_text(finding)})
     return broken
 
 
@@ -66,7 +66,7 @@ def _unjudged(run: Mapping) -> str:
     return f"not all of it can be read: {problems[0]['message']}" if problems else ""
 
 
-def _reasons(run: Mapping, check: Check) -> Iterable[str]:
+def _broken_limits(run: Mapping, check: Check) -> Iterable[str]:
     for broken in (_low_utilization, _high_shares, _lost, _slow_steps, _stuck, _refused_causes):
         yield from broken(run, check)
 
@@ -137,9 +137,9 @@ def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
         if check.refuses(finding["cause"]):
             spanned = "start_step" in finding
             where = f", {steps(finding['start_step'], finding['end_step'], run['steps'])}" if spanned else ""
-            yield f"{_named(finding)}{where}"
+            yield f"{_finding_text(finding)}{where}"
 
 
-def _named(finding: Mapping) -> str:
+def _finding_text(finding: Mapping) -> str:
     """Return a finding's title behind the name of its cause, as `--forbid` takes it."""
     return ": ".join(filter(None, [cause_beside(finding), finding["title"]]))

@@ -58,7 +58,7 @@ def add_promises(runs: Sequence[RunReport]) -> None:
     latest: dict[tuple, dict[tuple[str | None, str, frozenset], RunReport]] = {}
     for run in runs:
         run["since"] = None
-        key = _same_job(run)
+        key = _job_identity(run)
         if key is None:
             continue
         script = hashed_script(run.get("script"))
@@ -71,12 +71,12 @@ def add_promises(runs: Sequence[RunReport]) -> None:
             for (its_script, its_name, its_gpus), candidate in by_job.items()
             if (its_script == script if None not in (its_script, script) else its_name == name)
             and (its_gpus == gpus or not (its_gpus and gpus))
-            and _after(candidate, run)
+            and _may_follow(candidate, run)
             and _same_program(candidate, run)
         ]
         previous = max(alike, key=lambda candidate: candidate["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
-            run["since"] = _since(previous, run)
+            run["since"] = _outcome_of_promise(previous, run)
         if run["steps"]:
             by_job[script, name, gpus] = run
 
@@ -93,14 +93,14 @@ def _same_program(previous: Mapping, run: Mapping) -> bool:
     return known and all(previous.get(name) == run.get(name) for name in ("arguments", "fit_index"))
 
 
-def _after(previous: Mapping, run: Mapping) -> bool:
+def _may_follow(previous: Mapping, run: Mapping) -> bool:
     """Return whether a run may be a changed version of another: no other trial, nor at once."""
     trials = [(member.get("trial_of"), member.get("trial")) for member in (previous, run)]
     ended_ns = (previous["start_ns"] or 0) + 1e9 * (previous["wall_s"] or 0)
     return trials[0] == trials[1] and ended_ns <= (run["start_ns"] or ended_ns)
 
 
-def _since(previous: Mapping, run: Mapping) -> Since | None:
+def _outcome_of_promise(previous: Mapping, run: Mapping) -> Since | None:
     """Return the promise and its outcome for two runs of one job; None if it cannot be judged.
 
     Only the parts of the run that lost time count: the steps, and the stalls if some of them went
@@ -110,10 +110,10 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
     resolved = [
         finding
         for finding in own_findings(previous)
-        if finding["cause"] not in now and _would_show(finding, previous, run) and _went_down(finding, previous, run)
+        if finding["cause"] not in now and _would_show(finding, previous, run) and _cost_fell(finding, previous, run)
     ]
     stalls = any(_between_steps(finding) for finding in resolved)
-    old, new = _seconds(previous, stalls), _seconds(run, stalls)
+    old, new = _training_s(previous, stalls), _training_s(run, stalls)
     if not resolved or not old or not new:
         return None
     # The old run at the new pace: only the parts that were promised to change are replaced.
@@ -126,7 +126,7 @@ def _since(previous: Mapping, run: Mapping) -> Since | None:
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
         "estimated": [None if gain is None else round(gain, 2) for gain in gains],
-        "promised_up_to": round(whole / max(1e-9, whole - sum(map(_saves, resolved))), 2),
+        "promised_up_to": round(whole / max(1e-9, whole - sum(map(_promised_s, resolved))), 2),
         "got": got,
         "slower": got < 1 - A_TWENTIETH,
     }
@@ -148,7 +148,7 @@ def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     return not seldom or share >= MOSTLY or (run["status"] == "ended" and epochs > 1)
 
 
-def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
+def _cost_fell(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     """Return whether most of its cost is gone from the account, too.
 
     A cause just above its threshold may fall just below it with nothing changed.
@@ -161,13 +161,13 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     return after < share * (before - MOSTLY * (finding["lost_s"] or 0))
 
 
-def _saves(finding: Mapping) -> float:
+def _promised_s(finding: Mapping) -> float:
     """Return the promised saving; the whole loss where none is stated."""
     saves = finding.get("saves_s")
     return finding["lost_s"] if saves is None else saves
 
 
-def _seconds(run: Mapping, stalls: bool) -> float:
+def _training_s(run: Mapping, stalls: bool) -> float:
     """Return the time in steps without compilation, plus the stalls between them if `stalls`."""
     times = run["time_s"]
     seconds = (run["step_ms"]["mean"] or 0.0) * run["steps"] / 1e3 - (times.get("compile") or 0.0)
@@ -182,7 +182,8 @@ def _samples(run: Mapping, other: Mapping) -> float:
     return run["steps"] * (size if size and stated_samples(other) else 1)
 
 
-def _same_job(run: Mapping) -> tuple | None:
+def _job_identity(run: Mapping) -> tuple | None:
+    """Return what runs of one job have in common; None if the model is not known."""
     model, framework = run.get("model") or {}, run.get("framework") or {}
     if model.get("parameters") is None:
         return None

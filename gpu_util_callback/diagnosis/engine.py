@@ -69,7 +69,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
         void = _part(finding) in voided and not RULE_OF[finding.cause].voids
         finding.advice = _VOID if void else _permitted(finding, run)
     findings_so_far.sort(key=lambda each: (each.where.start_ns if each.where else 0, each.cause, each.detail))
-    objects = [_object(finding, run) for finding in findings_so_far]
+    objects = [_finding_json(finding, run) for finding in findings_so_far]
     finding_of = {id(claim): finding for claim, finding in zip(objects, findings_so_far, strict=True)}
     objects.sort(key=order)
     promise_once(objects)
@@ -147,7 +147,7 @@ def _judged_by_sums(recording: Recording, facts: Mapping, limits: Mapping[str, L
     stored = recording.stored_sums(Evidence)
     try:
         return None if stored is None else _judged(recording, facts, limits, stored)
-    except Exception as error:  # whole, and no sums of ours
+    except Exception as error:  # the file is whole, but what is in it is none of our sums
         recording.distrust_sums(error)
         return None
 
@@ -180,7 +180,7 @@ def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDi
     findings = list(merged.values())
     for rule in RULES:
         for finding in _completed(rule.between(runs, limits[rule.cause]), runs[0], limits):
-            findings.append(_object(finding, runs[0]))
+            findings.append(_finding_json(finding, runs[0]))
     findings.sort(key=order)
     causes = {claim["cause"] for claim in findings}
     return {
@@ -234,7 +234,8 @@ def _id(finding: Finding, where: Range | None) -> str:
     return name if where is None else f"{name}@{where.start_step}"
 
 
-def _extent(where: Range) -> Piece:
+def _piece_of(where: Range) -> Piece:
+    """Return a range as JSON."""
     return {
         "start_step": where.start_step,
         "end_step": where.end_step,
@@ -254,7 +255,7 @@ def _spans(claim: AnyFinding, finding: Finding, run: Run, most: int) -> list[Any
         return [{**claim, **_pieces_of(replace(finding.where, parts=pieces))}]
     spans = []
     for part in finding.where.divided(most):
-        span: AnyFinding = {**claim, **_extent(part), **_pieces_of(part)}
+        span: AnyFinding = {**claim, **_piece_of(part), **_pieces_of(part)}
         if part.share < 1:
             span["id"] = _id(finding, part)
             span["evidence"] = {**claim["evidence"], **({"steps": part.steps} if "steps" in claim["evidence"] else {})}
@@ -272,10 +273,11 @@ def _spans(claim: AnyFinding, finding: Finding, run: Run, most: int) -> list[Any
 
 def _pieces_of(where: Range) -> Place:
     """Return the parts of a range as a field of its span; {} where it has no pauses."""
-    return {"pieces": [_extent(piece) for piece in where.divided(MOST_PIECES)]} if where.parts else {}
+    return {"pieces": [_piece_of(piece) for piece in where.divided(MOST_PIECES)]} if where.parts else {}
 
 
-def _object(finding: Finding, run: Run) -> AnyFinding:
+def _finding_json(finding: Finding, run: Run) -> AnyFinding:
+    """Return a finding as JSON: times in s, shares 0 to 1, the advice in the program's own names."""
     where = finding.where
     span_ns = finding.of_ns or (run.present_in(where) if where else run.wall_ns)
     lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
@@ -284,7 +286,7 @@ def _object(finding: Finding, run: Run) -> AnyFinding:
     span = finding.saves_range_ns(span_ns, run.device == "cpu")
     place: Place = {}
     if where is not None:
-        place = {**_extent(where)}
+        place = {**_piece_of(where)}
     claim: AnyFinding = {
         "id": _id(finding, where),
         "cause": finding.cause,
@@ -413,13 +415,14 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
 
 
 def suppress_duplicates(findings: Sequence[Finding]) -> None:
-    """Remove the loss of an imbalance whose slow GPU is explained by throttling or contention.
+    """Remove the loss of an imbalance whose slow GPU is is_explained by throttling or contention.
 
     The others' waiting is the same time again: none of it is lost twice, and the cost of the
     imbalance itself is not known. The slow GPU is the first one of an imbalance.
     """
 
-    def explained(finding: Finding, by: Finding) -> bool:
+    def is_explained(finding: Finding, by: Finding) -> bool:
+        """Return True if a cause that slows a GPU covers most of a finding that compares it with others."""
         slowed = RULE_OF[finding.cause].comparing and RULE_OF[by.cause].slowing
         if not slowed or not finding.gpus or finding.gpus[0] not in (by.gpus or ()):
             return False
@@ -428,7 +431,7 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
         return overlap_ns >= MOSTLY * finding.where.length_ns
 
     for finding in findings:
-        if any(explained(finding, by) for by in findings):
+        if any(is_explained(finding, by) for by in findings):
             finding.lost_ns = None
 
 

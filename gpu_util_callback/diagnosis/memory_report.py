@@ -9,14 +9,15 @@ from gpu_util_callback.recording.manifest_facts import GpuMemory, HostMemory, Me
 
 def memory_use(run: Run) -> MemoryUse | None:
     """Return the report's `memory`, None where no memory was sampled."""
-    host = _host(run)
-    gpus = [gpu_memory for gpu in run.used_gpus if (gpu_memory := _gpu(run, gpu)) is not None]
+    host = _host_memory(run)
+    gpus = [gpu_memory for gpu in run.used_gpus if (gpu_memory := _gpu_memory(run, gpu)) is not None]
     if host is None and not gpus:
         return None
     return {"host": host, "gpus": gpus}
 
 
-def _host(run: Run) -> HostMemory | None:
+def _host_memory(run: Run) -> HostMemory | None:
+    """Return the peak of host memory and its limit, bytes; None if it was not measured."""
     held = run.highest_of("host:process_held_bytes")
     peak = run.highest_of("host:process_memory_bytes") if held is None else held
     if peak is None:
@@ -25,7 +26,8 @@ def _host(run: Run) -> HostMemory | None:
     return {"peak_bytes": int(peak), "limit_bytes": limit, "limited_by": by}
 
 
-def _gpu(run: Run, gpu: int) -> GpuMemory | None:
+def _gpu_memory(run: Run, gpu: int) -> GpuMemory | None:
+    """Return a GPU's allocator and the room for larger batches, bytes; None if it reports nothing."""
     memory = allocator(run, gpu)
     if memory is None:
         return None
@@ -46,18 +48,19 @@ def memory_sentence(run: Mapping) -> str:
         return ""
     parts = []
     for gpu in memory["gpus"]:
-        text = f"gpu{gpu['index']} {_of(gpu['live_peak_bytes'], gpu['limit_bytes'])} GiB live"
+        text = f"gpu{gpu['index']} {_gib_text(gpu['live_peak_bytes'], gpu['limit_bytes'])} GiB live"
         if gpu["room_for_batch"] is not None:
             text += f", room for a batch of {gpu['room_for_batch']:,}"
             text += f" ({gpu['bytes_per_sample'] / 2**20:.3g} MiB a sample)"
         parts.append(text)
     host = memory["host"]
     if host is not None:
-        parts.append(f"host {_of(host['peak_bytes'], host['limit_bytes'])} GiB")
+        parts.append(f"host {_gib_text(host['peak_bytes'], host['limit_bytes'])} GiB")
     return f"Peak memory: {'; '.join(parts)}."
 
 
-def _of(peak: float, limit: float | None) -> str:
+def _gib_text(peak: float, limit: float | None) -> str:
+    """Return a peak in GiB, with its limit if there is one: "3.4 of 24"."""
     shown = f"{peak / 2**30:.1f}"
     if not limit:
         return shown

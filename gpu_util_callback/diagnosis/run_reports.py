@@ -363,6 +363,7 @@ def _gpu(gpu: Gpu, distributions: Distributions, active: Mapping[str, float]) ->
         return next((group[column] for group in groups if group.get(column, {}).get("count")), {})
 
     def spread(column: str) -> Spread:
+        """Return the mean and percentiles of a column; None of each if it was not measured."""
         distribution = distribution_of(column)
         mean, p5, p50, p95 = (
             round(distribution[name], 2) if distribution else None for name in ("mean", "p5", "p50", "p95")

@@ -282,6 +282,7 @@ def _straggler(
     threshold: dict[str, float | None] = {next(iter(evidence)): limit}
     severity = None if lost_s is None else min(1.0, lost_s / worst["wall_s"])
     evidence = {"worker": rank, "host": worst["host"], **evidence, "workers": len(runs)}
+    rounded_s = None if lost_s is None else round(lost_s, 6)
     # Nothing shows what would make other parts as quick as they are elsewhere; an input has a finding of its own.
     code = ""
     if part == "callbacks":
@@ -293,8 +294,8 @@ def _straggler(
         "id": f"{Imbalance.cause}:worker{rank}.{part}",
         "cause": Imbalance.cause,
         "title": f"Worker {rank} holds the others back: {word}",
-        "lost_s": None if lost_s is None else round(lost_s, 6),
-        "saves_s": None if lost_s is None else round(lost_s, 6) if code else 0.0,
+        "lost_s": rounded_s,
+        "saves_s": 0.0 if lost_s is not None and not code else rounded_s,
         "severity": None if severity is None else round(severity, 4),
         "confidence": confidence,
         "evidence": cast(dict[str, Value], evidence),
@@ -364,11 +365,10 @@ def _holding(finding: Mapping, run: Mapping) -> str:
 
 def _of_group(group: Sequence[Mapping], worker_count: int) -> str:
     """Return the names of alike workers and the verdict of the worst one."""
-    who = (
-        ("Both workers" if worker_count == 2 else f"All {worker_count} workers")
-        if len(group) == worker_count
-        else (f"{workers([run['rank'] for run in group])} of {worker_count}")
-    )
+    if len(group) < worker_count:
+        who = f"{workers([run['rank'] for run in group])} of {worker_count}"
+    else:
+        who = "Both workers" if worker_count == 2 else f"All {worker_count} workers"
     return f"{who}: {group[0]['verdict']}"
 
 

@@ -53,6 +53,7 @@ class Stored(Sequence[Any]):
             self.append(each)
 
     def append(self, value: Any) -> None:
+        """Write a value behind the others."""
         data = marshal.dumps(value)
         self._file.seek(self._starts[-1])
         self._file.write(data)

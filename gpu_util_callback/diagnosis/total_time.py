@@ -72,6 +72,7 @@ class Sums:
     def add_to(
         self, unit: Unit, parts: Mapping[str, float], lost: Mapping[str, Sequence[float]], weight: float = 1.0
     ) -> None:
+        """Add a run's seconds by account, and (lost, saved) by cause, to a unit's sums."""
         for name, seconds in parts.items():
             self.parts[unit][name] += weight * seconds
         for cause, (cost, saves) in lost.items():
@@ -271,6 +272,7 @@ class _Fleet:
         root = array("Q", range(len(self.numbers)))
 
         def root_of(place: int) -> int:
+            """Return the place that stands for all that are joined with one."""
             while root[place] != place:
                 root[place] = root[root[place]]
                 place = root[place]
@@ -422,6 +424,7 @@ class Start:
 
     @cached_property
     def begins(self) -> int | None:
+        """Return the step at which the first start began; None if it is not known."""
         begins = self.first["begins"]
         epoch, iteration = begins["epoch"], begins["iteration"]
         # A restored optimizer knows its steps, whatever the epochs are called.
