@@ -128,6 +128,7 @@ class Host:
         """Add this process's CPU (100 = one core), memory and I/O, and its main thread's wait for a core."""
 
         def read() -> tuple[float, Any, int]:
+            """Return this process's CPU seconds, memory and number of threads."""
             with self._process.oneshot():
                 times = self._process.cpu_times()
                 used = times.user + times.system

@@ -369,7 +369,7 @@ class Counters(_Source):
         seconds = at_s - before[0]
         grown = count - before[1]
         if grown < 0:
-            if not field.wraps or before[1] >= _WRAP or self._too_fast(field, grown + _WRAP, seconds):
+            if not field.wraps or before[1] >= _WRAP or self._exceeds_maximum(field, grown + _WRAP, seconds):
                 return NAN  # the driver was reloaded: the counter was reset
             grown += _WRAP
             self._wrapped.add(field)
@@ -377,7 +377,7 @@ class Counters(_Source):
             return NAN  # it may have wrapped more than once between two reads
         return grown / seconds * field.scale
 
-    def _too_fast(self, field: Field, grown: float, seconds: float) -> bool:
+    def _exceeds_maximum(self, field: Field, grown: float, seconds: float) -> bool:
         most = self._most[field]
         return bool(most) and grown / seconds > 1.1 * most
 
@@ -499,7 +499,7 @@ class Gpm(_Source):
         if self._taken_ns is not None and time_ns - self._taken_ns < _APART_NS:
             return
         older, newer = self._samples  # type: ignore[misc]
-        if not self._take(newer):
+        if not self._take_sample(newer):
             self._taken_ns = None
             return
         chained = self._taken_ns is not None and time_ns - self._taken_ns < _TOO_OLD_NS
@@ -544,7 +544,8 @@ class Gpm(_Source):
         self._request.version = self._gate.binding.NVML_GPM_METRICS_GET_VERSION
         return True
 
-    def _take(self, sample: object) -> bool:
+    def _take_sample(self, sample: object) -> bool:
+        """Have the driver fill a sample of GPM's counters; return False if it refused."""
         gpu, key = self._gpu, self._key
         if gpu.mig and gpu.gi is not None:
             return self._gate.ask("nvmlGpmMigSampleGet", gpu.board, gpu.gi, sample, gpu=key) is not None
@@ -646,6 +647,7 @@ class XidWatch:
             self._set, self._watched = None, False
 
     def _mark(self, event: Answer) -> None:
+        """Add a row with an error's number (Xid) to each sampled GPU on the event's board."""
         address = _address(event.device)
         for key, gpu in self._gpus.items():
             if _address(gpu.board) == address:
@@ -995,6 +997,7 @@ class GpuReader:
         self._health = Health(gate, gpu, key)
 
     def _is_due(self, reading: int, now_s: float, period_s: float) -> bool:
+        """Return True if a reading is due; its next one is due a period later."""
         if now_s < self._due[reading]:
             return False
         self._due[reading] = now_s + period_s

@@ -118,14 +118,14 @@ def peak_of(gpu: Mapping[str, Any], precision: str) -> tuple[Peak | None, str]:
         gpu: of the manifest.
         precision: one of `PRECISIONS`; TF32 is fp32 on GPUs that have none.
     """
-    name = _bare(str(gpu.get("name") or ""))
+    name = _bare_name(str(gpu.get("name") or ""))
     capability = str(gpu.get("compute_capability") or "")
     if precision not in PRECISIONS:
         return None, f"no peak is known for {precision}"
     table_row = next((row for row in _TABLE if re.fullmatch(row[0], name)), None)
     if table_row is not None:
         rates: tuple[float | None, ...] = table_row[1]
-        most, precision = _rate(rates, precision)
+        most, precision = _rate_or_lower(rates, precision)
         if most is None:
             return None, f"{name} has no tensor cores for {precision}"
         if not gpu.get("mig"):
@@ -138,13 +138,14 @@ def peak_of(gpu: Mapping[str, Any], precision: str) -> tuple[Peak | None, str]:
     return _derived(gpu, name, capability, precision)
 
 
-def _bare(name: str) -> str:
+def _bare_name(name: str) -> str:
     """Return a GPU's name without its maker, and without the size of a slice of it."""
     name = re.sub(r"^(NVIDIA )?(Tesla )?(NVIDIA )?", "", name.strip())
     return re.sub(r" MIG( .*)?$", "", name)
 
 
-def _rate(rates: Sequence[float | None], precision: str) -> tuple[float | None, str]:
+def _rate_or_lower(rates: Sequence[float | None], precision: str) -> tuple[float | None, str]:
+    """Return a peak in FLOP/s and its precision: that of fp32 where a GPU has no TF32; None = unknown."""
     rate_of = dict(zip(PRECISIONS, rates, strict=True))
     if precision == "tf32" and rate_of["tf32"] is None:
         precision = "fp32"
@@ -162,7 +163,7 @@ def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str)
         multiprocessors = cores // architecture[1]
     if not clock or not multiprocessors:
         return None, f"multiprocessors and clock of {name} are not known"
-    rate, precision = _rate(architecture[0], precision)
+    rate, precision = _rate_or_lower(architecture[0], precision)
     if rate is None:
         return None, f"{name} has no tensor cores for {precision}"
     halved = "GeForce" in name and precision in ("fp16", "bf16", "tf32")

@@ -136,6 +136,7 @@ _Call = tuple[str, str, float]  # function, key of its GPU, begin
 
 
 def _call_of(worker: Worker) -> _Call | None:
+    """Return the driver's call in which a worker is: symbol, GPU, and since when in s; None if it is in none."""
     if not worker.opened and worker.gate is None and worker.is_alive():
         # The sampler of an earlier fit may still be starting it.
         since = _gate.starting_since()

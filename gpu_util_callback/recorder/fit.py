@@ -54,7 +54,7 @@ def leave_out(callback: object) -> None:
         callbacks.callbacks = [member for member in callbacks.callbacks if member is not callback]
 
 
-def _described(frame: FrameType | None, backend: str, redact: bool) -> tuple[dict[str, object], Exception | None]:
+def _input_facts(frame: FrameType | None, backend: str, redact: bool) -> tuple[dict[str, object], Exception | None]:
     """Return facts about the input of a fit, and the error met on the way, if any."""
     try:
         facts = describe_fit(frame, backend)
@@ -74,7 +74,7 @@ def _iteration(model: Any) -> int | None:
         return None
 
 
-def _goes_on(other: FitWatch, new: FitWatch) -> bool:
+def _continues(other: FitWatch, new: FitWatch) -> bool:
     """Return whether a recorded fit continues while a new one begins (in a callback or thread)."""
     return other.located and not other.over() and not other.same_place(new)
 
@@ -140,7 +140,7 @@ class KerasSession:
         recorder = self.recorder
         if recorder is None or self._beginning:
             return self._beginning
-        return not recorder.off and _goes_on(recorder.watch, FitWatch(calling_fit()))
+        return not recorder.off and _continues(recorder.watch, FitWatch(calling_fit()))
 
     def begin(self, model: KerasModel, params: dict | None, backend: str) -> None:
         """Begin training: install everything; on the training thread."""
@@ -150,6 +150,7 @@ class KerasSession:
             self._beginning = False
 
     def _begin(self, model: KerasModel, params: dict | None, backend: str) -> None:
+        """Begin to record a fit, as another fit of the last recording or in one of its own."""
         callbacks = find_callback_list(self._callback)
         self._fit = callbacks
         if callbacks is not None:
@@ -161,7 +162,7 @@ class KerasSession:
         if is_tf_keras(model):
             backend = "tensorflow"
         watch = FitWatch(frame)
-        facts, problem = _described(frame, backend, self._settings.redact)
+        facts, problem = _input_facts(frame, backend, self._settings.redact)
         kind = _kind_of(model, params or {}, frame, backend, facts)
         before, self._before = self._before, None
         counts_steps = self._settings.trace not in (None, TraceSchedule())  # of each fit, to profile some
@@ -174,7 +175,7 @@ class KerasSession:
         recorder.kind = kind
         close_left_over(
             keep=lambda other: (
-                other is recorder or other.idles_elsewhere(recorder.settings.log_dir) or _goes_on(other.watch, watch)
+                other is recorder or other.idles_elsewhere(recorder.settings.log_dir) or _continues(other.watch, watch)
             )
         )
         self.recorder = recorder
@@ -185,7 +186,7 @@ class KerasSession:
             recorder.adapter.has_stages = False
             recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
         try:
-            self._put_in_place(model, callbacks, frame, recorder)
+            self._install(model, callbacks, frame, recorder)
             if goes_on:
                 recorder.continue_(watch)
             else:
@@ -197,9 +198,10 @@ class KerasSession:
                 recorder.end("ended", deadline_s=0)
             raise
 
-    def _put_in_place(
+    def _install(
         self, model: KerasModel, callbacks: CallbackList | None, frame: FrameType | None, recorder: Recorder
     ) -> None:
+        """Install what times the fit: input, train function, callbacks. A part that fails is named."""
         timeline, adapter = recorder.timeline, recorder.adapter
         with recorder.guarded("samples per second"):
             recorder.counts_batches_of(given_adapter())
@@ -221,6 +223,7 @@ class KerasSession:
         self._time_callbacks(callbacks, recorder)
 
     def _time_callbacks(self, callbacks: CallbackList | None, recorder: Recorder) -> None:
+        """Time the fit's callbacks; without a list of them, only our own's hooks."""
         timer = self._timer = CallbackTimer(
             recorder.timeline,
             self._callback,
@@ -378,12 +381,14 @@ class EpochLogs:
         recorder.intake.on_rows = self._add
 
     def _reset(self) -> None:
+        """Forget the sums of the epoch before."""
         self._waits_measured = 0  # steps whose wait was measured
         self._samples_trained = 0.0  # NaN where a batch's size is not known
         self._training_ns = self._wait_ns = 0
         self._begin_ns, self._end_ns = np.iinfo(np.int64).max, 0
 
     def _add(self, tables: Tables, samples: list[SampleBlock]) -> None:
+        """Add rows and samples to the epoch's sums."""
         try:
             for block in samples:
                 self._samples.add_samples(block.group, block.columns, block.time_ns, block.values)
@@ -395,24 +400,27 @@ class EpochLogs:
             self._fail(error)
 
     def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
+        """Add the time, waits and samples of new steps."""
         waits = steps["input_wait_ns"]
         sizes = self._recorder.work.sizes
         self._samples_trained += float(sizes.of(steps).sum()) if sizes is not None else math.nan
         self._waits_measured += int((waits >= 0).sum())
         self._wait_ns += int(waits[waits > 0].sum())
         self._training_ns += int(steps["duration_ns"].sum())
-        self._cover(steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
+        self._extend_to(steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
 
     def _add_phases(self, phases: dict[str, np.ndarray]) -> None:
+        """Add the time of phases that belong to training."""
         accounts = phases["account"]
         rows = np.isin(accounts.astype(str), TRAINING)
         if rows.any():
             spent = phases["self_ns"]
             self._training_ns += int(spent[rows].sum())
             self._wait_ns += int(spent[rows & (accounts == "input_wait")].sum())
-            self._cover(phases["start_ns"][rows], phases["end_ns"][rows])
+            self._extend_to(phases["start_ns"][rows], phases["end_ns"][rows])
 
-    def _cover(self, starts: np.ndarray, ends: np.ndarray) -> None:
+    def _extend_to(self, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Extend the epoch's time to these rows, ns."""
         self._begin_ns = min(self._begin_ns, int(starts.min()))
         self._end_ns = max(self._end_ns, int(ends.max()))
 
@@ -436,6 +444,7 @@ class EpochLogs:
             self._fail(error)
 
     def _means(self) -> dict[str, float]:
+        """Return the epoch's means for Keras' logs: shares in percent, samples per second; absent if unknown."""
         result: dict[str, float] = {}
         if not self._training_ns:
             return result

@@ -129,6 +129,7 @@ class KerasWindows:
         self._per_call = self._timeline.steps_per_execution
 
     def _step_begins(self, call: int) -> None:
+        """Tell the profiler windows that a call's first step begins; the call's own account stops while they work."""
         self._begun = call + 1
         self._worked = self._windows.step_begins(self._first + call * self._per_call)
         if self._worked:
@@ -139,6 +140,7 @@ class KerasWindows:
         self._windows.steps_pause(self._delivered())
 
     def epoch_end(self) -> None:
+        """Tell the windows that steps pause, and count calls anew from the next one."""
         delivered = self._delivered()
         self._windows.steps_pause(delivered)
         self.away = None

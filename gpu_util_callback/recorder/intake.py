@@ -128,6 +128,7 @@ class Intake:
         return training
 
     def _take_rows(self, last: bool) -> Tables:
+        """Return the new rows of the timeline's queue by table; `last`: those of the open step, too."""
         queue, parts = self._timeline.queue, list[Tables]()
         items_left = len(queue)
         while True:

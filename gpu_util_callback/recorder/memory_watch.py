@@ -134,6 +134,7 @@ class MemoryWatch:
         return result
 
     def _count(self) -> dict[str, float | int]:
+        """Return what the framework keeps more of, and its growth a step; counted at most every `COUNTED_S`."""
         began = time.perf_counter()
         if began < self._due:
             return self._counted

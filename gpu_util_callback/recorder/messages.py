@@ -87,6 +87,7 @@ def _await_reader(stream: TextIO) -> None:
 
 
 def _quietly(write: Callable[[], object]) -> None:
+    """Write; whatever a stream or handler raises is left out."""
     try:
         write()
     except BaseException:  # a closed stream, a handler that raises (even `SystemExit`)
@@ -286,6 +287,7 @@ def _say_count(title: str, more: int) -> None:
 
 
 def _count_at_exit() -> None:
+    """Print sums of short fits, and how many fits ended alike."""
     if _short_fits.count >= _MANY and _short_fits.count > _short_fits.said:
         _print(_short_fits.lines(), getattr(sys, _results_to[0]))
     for (title, _), fits in _same.items():

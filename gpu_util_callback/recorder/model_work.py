@@ -52,6 +52,7 @@ class BatchSizes:
         return sizes
 
     def _size(self, number: int) -> float:
+        """Return the samples of a batch with this shape's number; NaN if they are not known."""
         signature = next((of_shape for of_shape, at in self._shapes().items() if at == number), 0.0)
         size = seen_batch_size(signature)
         if size is None and self._numbers and signature > 0 and signature % self._numbers == 0:
@@ -60,6 +61,7 @@ class BatchSizes:
 
 
 def _count(owner: object, name: str) -> int | None:
+    """Return an attribute that is a positive whole number; None for anything else."""
     try:
         value = getattr(owner, name, None)
         return int(value) if value is not None and int(value) > 0 else None

@@ -363,6 +363,7 @@ class Outputs:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        """Report why the recording cannot be written, and stop."""
         self._fail(
             "the recording",
             f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training continues without it",
@@ -472,6 +473,7 @@ class Outputs:
         """Close the recording's files with a status, with retries where the storage does not take them."""
 
         def seal() -> None:
+            """Write what is left, and close each file."""
             if self.path is None:
                 self._begin()
             if self._troubled:

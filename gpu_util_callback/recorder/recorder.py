@@ -377,6 +377,7 @@ class Recorder:
         return os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
 
     def _end_of_fit(self, status: str) -> int:
+        """Return when the fit ended, ns on the recording's clock, and end its account."""
         now = self.clock.now()
         latest_ns = self.clock.from_perf(self.timeline.latest())
         ended = now if status == "ended" else min(now, latest_ns)
@@ -691,6 +692,7 @@ class Recorder:
             )
 
     def _gather_facts(self) -> None:
+        """Add the adapter's facts; known ones stay."""
         with self.guarded("facts about the model"):
             for key, value in self.adapter.facts().items():
                 earlier = self.facts.get(key)
@@ -735,7 +737,7 @@ class Recorder:
         self._pause_when_idle()
 
     def _report(self, now: int) -> None:
-        """Make the report of the rows diagnosed just now: no file is read."""
+        """Make the report of the rows diagnosed just now, for messages and the callback; no file is read."""
         with self.guarded("the verdict"):
             self.run = None
             self.recorded = self._outputs.recorded(self.status or "live", self.intake.steps, now)
@@ -827,8 +829,8 @@ class Recorder:
             unavailable = [
                 *self.unavailable,
                 *self.adapter.problems(),
-                *self._unkept(steps),
-                *self._without_input(steps),
+                *self._unrecorded_steps(steps),
+                *self._missing_input_waits(steps),
             ]
             if self.windows is not None:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
@@ -880,13 +882,15 @@ class Recorder:
             facts |= self.adapter.input_facts()
         return facts
 
-    def _unkept(self, steps: int) -> list[Unavailable]:
+    def _unrecorded_steps(self, steps: int) -> list[Unavailable]:
+        """Return how many steps could not be recorded, as a line about missing data."""
         if not self._skipped:
             return []
         reason = f"{self._skipped:,} of {steps:,} steps have none: they came faster than they could be recorded"
         return [{"source": "step times", "reason": reason, "cure": ""}]
 
-    def _without_input(self, steps: int) -> list[Unavailable]:
+    def _missing_input_waits(self, steps: int) -> list[Unavailable]:
+        """Return how many steps lack an input wait, as a line about missing data."""
         lost = self.intake.assembler.lost_rows
         if not lost or any(entry["source"] == "input wait" for entry in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
@@ -928,13 +932,13 @@ class Recorder:
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
-        for entry in self._unkept(self.intake.steps):
+        for entry in self._unrecorded_steps(self.intake.steps):
             warn(entry["source"], entry["reason"])
 
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:
     """Close the recordings of fits that ended without notice."""
-    for recorder in _mine():
+    for recorder in _own_recorders():
         if not keep(recorder):
             recorder.end("interrupted", deadline_s=2.0)
 
@@ -946,7 +950,7 @@ def _finish_at_exit(own_thread: bool = False) -> None:
         own_thread: leave out trainings of other threads, which may continue.
     """
     until, main = time.monotonic() + EXIT_S, threading.main_thread()
-    for recorder in _mine():
+    for recorder in _own_recorders():
         if own_thread and not recorder.off and recorder.trained_by is not main:
             continue
         recorder.finish(until - time.monotonic())
@@ -956,10 +960,10 @@ def _finish_at_exit(own_thread: bool = False) -> None:
 
 def _storage_hangs() -> bool:
     """Return True if a wait for another recording of this process timed out and its files are still open."""
-    return any(recorder._released.is_set() and not recorder._closed.is_set() for recorder in _mine())
+    return any(recorder._released.is_set() and not recorder._closed.is_set() for recorder in _own_recorders())
 
 
-def _mine() -> list[Recorder]:
+def _own_recorders() -> list[Recorder]:
     return [recorder for recorder in list(_active.values()) if not recorder.in_child]
 
 

@@ -13,6 +13,7 @@ from gpu_util_callback.redaction import redact_messages
 
 
 def _path(name: str, value: object) -> str:
+    """Return a path that is given as text or `PathLike`. Raises: TypeError, ValueError."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a path, got {value!r}")
     path = os.fspath(value)
@@ -22,6 +23,12 @@ def _path(name: str, value: object) -> str:
 
 
 def _number(name: str, value: object, low: float, high: float, above: bool = False) -> float:
+    """Return a number within bounds. Raises: TypeError, ValueError.
+
+    Args:
+        above: `low` itself is not allowed.
+
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not (low < value if above else low <= value) or not value <= high:

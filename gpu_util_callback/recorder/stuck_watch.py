@@ -160,6 +160,7 @@ class _Work:
 
     @classmethod
     def now(cls, thread: threading.Thread) -> _Work:
+        """Return the CPU seconds so far of the training thread, other threads and workers."""
         pid, ours = os.getpid(), [each.native_id for each in threading.enumerate() if each.name.startswith(OURS)]
         thread_s = runnable_s(pid, [thread.native_id])
         others_s = runnable_s(pid) - thread_s - runnable_s(pid, ours)
@@ -481,6 +482,7 @@ class StuckWatch:
         return next((item.name for item in long if min(item.end, end) - max(item.start, start) > (end - start) / 2), "")
 
     def _count(self, ended: Standstill) -> None:
+        """Add the time of a standstill that ended, s; without times in which the process was stopped."""
         stood_ns = max(0, ended["end_ns"] - ended["start_ns"])
         if ended["thread"] != "lock":  # without times in which the process was stopped
             stood_ns = min(stood_ns, self._idle_ns)

@@ -220,6 +220,7 @@ def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
     mine, theirs = _tamed(mine), _tamed(theirs)
 
     def correlation(lag: int) -> float:
+        """Return the correlation of both workers' step times, one's steps `lag` numbers later; -1 with too few."""
         low, high = max(0, -lag), max(0, lag)
         count = len(number) - low - high
         first, second = slice(low, low + count), slice(high, high + count)

@@ -145,6 +145,7 @@ class ScalarWriter:
         return summary, places
 
     def _write(self, *events: bytes) -> None:
+        """Append records; nothing once the file is closed."""
         records = b"".join(map(record, events))
         with self._lock:
             if not self._closed:
@@ -255,6 +256,7 @@ class _RemoteFiles:
             self._buffer.write(data)
 
     def flush(self) -> None:
+        """Write the whole buffer under its name again; begin another file once it is large."""
         data = self._buffer.getvalue()
         if len(data) == self._written:
             return

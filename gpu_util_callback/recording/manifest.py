@@ -158,6 +158,7 @@ def killed_since(manifest: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _boot_id() -> str | None:
+    """Return what identifies this start of the machine; None where the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -165,6 +166,7 @@ def _boot_id() -> str | None:
 
 
 def _pid_namespace() -> str | None:
+    """Return this process's namespace of process ids; None where the system does not say."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

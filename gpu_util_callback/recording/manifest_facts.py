@@ -1000,6 +1000,7 @@ class _Kind(NamedTuple):
     whole: bool
 
     def takes(self, value: Any) -> bool:
+        """Return True if a value lies within the declared range, words or length."""
         if isinstance(value, (int, float)):  # NaN is in no range
             return self.within.least <= value <= self.within.most
         if value is None:
@@ -1128,6 +1129,7 @@ def _check_times(facts: Facts, problems: list[str]) -> None:
 
 
 def _check_account(facts: Facts, problems: list[str]) -> None:
+    """Drop an account that does not sum to the wall time, and say so."""
     account = facts.get("account")
     if account is not None and not adds_up(account):
         problems.append("account does not sum to the wall time")

@@ -485,6 +485,7 @@ class Recording(RecordingFiles):
         return self.cached("samples", self._all_samples)
 
     def _all_samples(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return the samples of all segments: group -> column -> values."""
         groups: dict[str, list[dict[str, np.ndarray]]] = {}
         for info, segment in self.opened():
             _, samples = segment.readable((), partial(self.damaged, info.name))

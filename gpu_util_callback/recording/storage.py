@@ -165,6 +165,7 @@ def _absolute(path: str) -> str:
 
 
 def _is_folder(entry: os.DirEntry) -> bool:
+    """Return True for a folder; False for anything else, and for a link to itself."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself

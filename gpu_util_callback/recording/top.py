@@ -132,6 +132,11 @@ class SampleCells:
             self._add(np.maximum(times[part] - self.since_ns, 0), names, values.reshape(len(names), -1))
 
     def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
+        """Add samples: `since` in ns from the origin, values float[columns, n].
+
+        They are rounded so that their sums have the same bits in any order.
+
+        """
         parts = statistics(names, values)
         grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names]).reshape(-1, 1)
         parts["total"] = names, np.rint(parts["total"][1] * grain) / grain
@@ -258,6 +263,7 @@ class Top:
                 self.samples.setdefault(group, self.SAMPLES(self.origin_ns)).add(columns)
 
     def _add_steps(self, tables: AnyTables) -> None:
+        """Add new rows of the `steps` table."""
         steps = tables.get("steps")
         if steps is not None and len(steps["step"]):
             self._cells = None
@@ -282,6 +288,7 @@ class Top:
         return other
 
     def _later(self, name: str, samples: Tables) -> Any:
+        """Return a group's cells with samples added; the stored ones stay as they are."""
         self.group(name)
         cells, columns = self.samples.get(name, self.SAMPLES(self.origin_ns)), samples.get(name)
         if columns is None or not len(columns["time_ns"]) or len(columns) < 2:
@@ -323,6 +330,7 @@ class Top:
         return top
 
     def _group_of(self, container: Container, name: str, on_damage: Callable[[Damaged], None]) -> Any:
+        """Return a group's stored cells; new ones where they are damaged, which is reported."""
         try:
             cells = load(self.SAMPLES, container, f"{name}/")
             if cells is not None:
@@ -355,6 +363,7 @@ def packed(
 
 
 def _integers(container: Container, name: str, width: int) -> list[list[int]]:
+    """Return rows of integers, int64[n, width] in the container, as lists. Raises: Damaged."""
     array = container.array(name)
     if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != width:
         raise Damaged(f"not a top: its list of {name} makes no sense")

@@ -144,6 +144,7 @@ class RecordingWriter:
             self._write_manifest()
 
     def _open_folder(self) -> None:
+        """Make the recording's folder, once."""
         if self.path:
             return
         self._storage, root = storage_for(self._log_dir)
@@ -206,6 +207,7 @@ class RecordingWriter:
                 self._sum_up(self._take_unsummed())
 
     def _keep_for_flush(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
+        """Keep new rows of a table or group for the next flush; of too many the oldest are counted and dropped."""
         with self._lock:
             if self.sums is not None:
                 self._unsummed.setdefault(key, []).append(rows)
@@ -322,6 +324,12 @@ class RecordingWriter:
             self._ended_ns = None
 
     def _flush(self, seal: bool = False) -> None:
+        """Write all that is new. Raises: OSError, after which the next flush writes the same again.
+
+        Args:
+            seal: join the small segments into one, whatever their age.
+
+        """
         self._open_folder()
         if self._is_summarized:
             with contextlib.suppress(FileNotFoundError):
@@ -423,6 +431,7 @@ class RecordingWriter:
         return not self._open or max((_sizes(part) + self._open_rows).values()) <= MAX_ROWS
 
     def _write_small(self, part: Part) -> None:
+        """Write rows as a segment of its own, which a later one replaces."""
         data = encode_segment(*part, self._level)
         self._write(segment_name(self._number, self._number), data)
         self._number += 1
@@ -452,6 +461,7 @@ class RecordingWriter:
         self._top_is_due = True
 
     def _write_stretch(self, last_one: bool) -> None:
+        """Store the top of the newest segments by itself once it is large, or at the end."""
         long = self._stretch.values >= STRETCH_VALUES
         stretches = self._stretches
         if long or (last_one and stretches and self._stretch.values):
@@ -499,6 +509,7 @@ class RecordingWriter:
         self._top_is_due |= bool(self._segments)
 
     def _write(self, name: str, data: bytes) -> None:
+        """Write a file of the recording, in a new folder if somebody removed it. Raises: OSError."""
         path = self._storage.join(self.path, name)
         try:
             try:

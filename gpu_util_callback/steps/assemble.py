@@ -259,6 +259,7 @@ class Assembler:
         tables: dict[str, list[Columns]] = {}
 
         def put(table: str, columns: Columns | None) -> None:
+            """Add columns of a table, without the times in which the process was stopped."""
             if columns is not None and len(next(iter(columns.values()))):
                 for start, end in self.stops:
                     leave_out_stop(columns, start + self.offset_ns, end + self.offset_ns)
@@ -268,6 +269,7 @@ class Assembler:
         calls: list[Call] = []
 
         def complete() -> None:
+            """Turn the calls so far into rows."""
             for testing, calls_of_function in _by_function(calls) if calls else ():
                 block = self._block("validation" if testing else "train", calls_of_function)
                 if testing:
@@ -478,6 +480,7 @@ class Assembler:
         }
 
     def _compilation(self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int) -> None:
+        """Add a compilation of `ns` in a call as a phase of step `i` of this block."""
         name = "train function traced" if traced else "new input shape compiled"
         self.compiled = (self.compiled[0] + 1, self.compiled[1] + ns)
         phase = Phase("compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0)

@@ -792,6 +792,7 @@ class OperationCount:
 
 
 def _eager_tensor(batch: object) -> int | None:
+    """Return the number of the newest tensor that a batch holds: TensorFlow counts them; None for others."""
     while isinstance(batch, (tuple, list, dict)) and batch:
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     number = getattr(batch, "_id", None) if type(batch).__name__ == "EagerTensor" else None

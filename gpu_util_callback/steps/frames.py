@@ -42,6 +42,7 @@ def uncounted(wrapper: Wrapper) -> Wrapper:
 
 
 def _marked(code: CodeType) -> CodeType:
+    """Return code whose file's name, and those of the code in it, carry our mark."""
     if code.co_filename.endswith(_MARK):
         return code
     constants = tuple(_marked(c) if isinstance(c, CodeType) else c for c in code.co_consts)
@@ -254,6 +255,7 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
 
 
 def _public_names(variables: Mapping[str, object], before: str) -> Iterator[tuple[str, object]]:
+    """Yield names that a program may use, newest first, each behind `before`."""
     for name, value in reversed(list(variables.items())):
         public = isinstance(name, str) and name.isidentifier() and not name.startswith("_")
         if public and name != "self" and not keyword.iskeyword(name):
