@@ -133,7 +133,6 @@ def _hide_values(text: str, signs: re.Pattern[str]) -> str:
 
     Args:
         signs: what separates a name from its value.
-
     """
     parts, copied = [], 0
     sentences = {sentence.end() for sentence in _SENTENCE.finditer(text)}

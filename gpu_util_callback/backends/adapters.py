@@ -123,6 +123,8 @@ class PythonAdapter(KerasAdapter):
         """Begin a fit: the part common to all such backends.
 
         Args:
+            stale: called when the training turns out to be over.
+            failed: called with what could not be measured, and the error.
             first: looks at the first call of the train function; None where nothing can be seen in it.
             batches: of the train function.
             test_batches: of the test function.

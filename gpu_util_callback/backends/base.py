@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # Called with (source, error) of whatever fails.
-Failed = Callable[[str, BaseException], None]
+Failed = Callable[[str, BaseException], None]  # gets what could not be measured, and the error
 
 
 class ListedGpu(TypedDict, total=False):

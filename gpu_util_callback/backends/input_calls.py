@@ -57,6 +57,7 @@ class CallSums:
     queued_wall_ns: int = 0  # of the calls of which it is known
 
     def add(self, number: int, cpu_ns: int, wall_ns: int, queued_ns: int | None) -> None:
+        """Add a timed call, which stands for `EVERY` calls after the first ones. queued_ns: None = unknown."""
         calls = 1 if number <= FIRST else EVERY
         self.timed += 1
         self.stands_for += calls
@@ -159,9 +160,9 @@ class CallTimer:
                 entry |= {"library": library, "in_library": count}
         packages = Counter(f"{name.partition('.')[0]}." for name in self._called.elements())
         for names in (self._called, packages):  # where lines call several functions, their package, if it is one
-            if (called := _mostly(names, self.samples)) is not None:
+            if (called := _met_by_most(names, self.samples)) is not None:
                 entry.setdefault("called", called)
-        if slow := _mostly(self._slow, self.samples):
+        if slow := _met_by_most(self._slow, self.samples):
             entry["slow"] = slow
         if is_rare and mean.timed:
             entry["long_ms"] = round(self._long_total_ns / 1e6, 3)
@@ -204,7 +205,7 @@ class CallTimer:
             self._long_ns = max(LEAST_LONG_NS, LONG * self._usual.wall_ns // self._usual.stands_for)
 
 
-def _mostly(counts: Counter[str], samples: int) -> str | None:
+def _met_by_most(counts: Counter[str], samples: int) -> str | None:
     """Return what more than half of the samples met; None = nothing."""
     return next((name for name, count in counts.most_common(1) if 2 * count > samples), None)
 
@@ -348,14 +349,14 @@ class InputCalls:
     def sample_workers(self, owner: Any, name: str) -> None:
         """Sample the worker processes that start from now on, each of which calls this attribute of `owner` first."""
         if sys.platform == "linux":  # others have no sockets without a file
-            address, self._of_workers = _inbox(os.getpid()).getsockname(), deque(maxlen=64)
+            address, self._of_workers = _stack_socket(os.getpid()).getsockname(), deque(maxlen=64)
             self.replace_attribute(owner, name, functools.partial(begin_worker, getattr(owner, name), address))
 
     def sample(self) -> None:
         """Sample the line that each of these functions is in now; on any other thread than theirs."""
         if self._codes and self._open:
             if self._of_workers is not None:
-                self._of_workers.extend(_sent(self._codes))
+                self._of_workers.extend(_sent_stacks(self._codes))
             for stack in stacks_in(self._codes):
                 met = (at for at, (code, _) in enumerate(stack) if code in self._codes)
                 # What a sampler asks of a dataset is the sampler's.
@@ -435,18 +436,18 @@ def _send_stacks(address: str, thread: int, until: CodeType) -> None:
 
 
 @functools.lru_cache(1)
-def _inbox(process: int) -> socket.socket:
+def _stack_socket(process: int) -> socket.socket:
     """Return the socket to which worker processes of this process send their stacks."""
     inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     inbox.bind(f"\0gpu-util-{process}-{os.urandom(8).hex()}")
     return inbox
 
 
-def _sent(functions: Iterable[CodeType]) -> Iterator[list[tuple[CodeType, int]]]:
+def _sent_stacks(functions: Iterable[CodeType]) -> Iterator[list[tuple[CodeType, int]]]:
     """Yield the stacks that worker processes have sent, up to the innermost of these functions."""
     known = {(path_of(code), code.co_qualname, code.co_firstlineno): code for code in functions}
     with contextlib.suppress(BlockingIOError):
-        while frames := json.loads(_inbox(os.getpid()).recv(1 << 16)):
+        while frames := json.loads(_stack_socket(os.getpid()).recv(1 << 16)):
             depth = next((at for at, frame in enumerate(frames, 1) if tuple(frame[:3]) in known), 0)
             if depth:
                 yield [(known.get(tuple(place)) or _code(*place), line) for *place, line in frames[:depth]]

@@ -32,7 +32,8 @@ class WatchingAdapter(Adapter):
         self._pipelines = TfDataPipelines(self.unavailable)
         self.first_batch = FirstArrays()
         self._calls = InputCalls()
-        self._looks_by_switch = Counter[str]()  # for debugging; "" counts all looks
+        # switch for debugging that was on -> looks at the input; "": all of them
+        self._looks_by_switch = Counter[str]()
 
     def look_at_input(self) -> None:
         self._looks_by_switch.update(["", *self.runtime.debugging()])

@@ -71,7 +71,7 @@ _WORKERS = ("workers", "use_multiprocessing", "max_queue_size")
 def describe_input(dataset: Any) -> dict[str, object]:
     """Return the manifest's `fit` facts of a dataset that a loop iterates over itself.
 
-    Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and the facts of `_makers`.
+    Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and the facts of `_workers_of`.
     """
     source = seen_through(dataset)
     kind = _kind(source)
@@ -79,7 +79,7 @@ def describe_input(dataset: Any) -> dict[str, object]:
         steps = len(dataset)
     except Exception:  # unknown, endless, or without a length
         steps = None
-    facts = {"input_kind": kind, "steps_per_epoch": steps, "batch_size": _size(source), **_makers(kind, source)}
+    facts = {"input_kind": kind, "steps_per_epoch": steps, "batch_size": _size_of(source), **_workers_of(kind, source)}
     if kind == "PyDataset":  # its workers are started by Keras in `fit` alone
         facts.update(input_workers=0, input_processes=None, input_queue=None)
     return facts
@@ -91,7 +91,7 @@ KERAS_BATCH = 32  # of arrays, where `fit` is given no size
 def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
-    Returns: `input_kind`, `batch_size`, `input_batches` or `input_one_iterator`, and the facts of `_makers`; None
+    Returns: `input_kind`, `batch_size`, `input_batches` or `input_one_iterator`, and the facts of `_workers_of`; None
         for the first two where Keras' own view of the input cannot be found.
     """
     facts: dict[str, Any] = {"input_kind": None, "batch_size": None}
@@ -103,8 +103,8 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     name = type(adapter).__name__
     kind, home = _ADAPTERS.get(name, ("numpy" if name.removesuffix("DataAdapter") in _OF_ARRAYS else name, ""))
     source = getattr(adapter, home, None) if home else names.get("x")
-    facts = {"input_kind": kind, "batch_size": _size(source if kind == "torch DataLoader" else adapter)}
-    facts |= _makers(kind, source)
+    facts = {"input_kind": kind, "batch_size": _size_of(source if kind == "torch DataLoader" else adapter)}
+    facts |= _workers_of(kind, source)
     # As Keras has asked for it: asking again would run the user's `__len__`.
     iterator = names.get("epoch_iterator")
     batches = getattr(iterator, "_num_batches", None)
@@ -126,7 +126,7 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     if names.get("validation_split"):
         facts["validation_split"] = float(names["validation_split"])
     if handler is not None and kind in ("PyDataset", "generator"):  # passed to `fit` there
-        facts.update(_ahead(*(names.get(argument) for argument in _WORKERS)))
+        facts.update(_prefetching(*(names.get(argument) for argument in _WORKERS)))
     prefetched = backend == "tensorflow" and kind in ("PyDataset", "generator")
     if prefetched and facts.get("input_workers") == 0:  # by a thread of tf.data
         facts.update(input_workers=1, input_processes=False)
@@ -139,7 +139,7 @@ def describe_validation(dataset: object) -> dict[str, object]:
         return {}
     source = seen_through(dataset)
     kind = "numpy" if isinstance(source, (tuple, list)) else _kind(source)
-    makers = _makers(kind, source)
+    makers = _workers_of(kind, source)
     workers = {"validation_workers": makers["input_workers"]} if "input_workers" in makers else {}
     return {"validation_kind": kind, **workers}
 
@@ -152,13 +152,13 @@ def seen_through(dataset: object) -> object:
     """
     kinds = {kind for _, kind in _MODULES}
     inputs = [value for value in inside(dataset) if _kind(value) in kinds]
-    return min(inputs, key=lambda given: _makers(_kind(given), given).get("input_workers") or 0, default=dataset)
+    return min(inputs, key=lambda given: _workers_of(_kind(given), given).get("input_workers") or 0, default=dataset)
 
 
 def inside(dataset: object, depth: int = _DEEPEST) -> Iterator[object]:
     """Yield an input or an iterator, then what it wraps, so many levels deep."""
     yield dataset
-    if depth <= 0 or any(_home(base) for base in type(dataset).__mro__):
+    if depth <= 0 or any(_known_kind(base) for base in type(dataset).__mro__):
         return
     held: list[Any] = []
     of_library = isinstance(dataset, GeneratorType) and is_library(path_of(dataset.gi_code))
@@ -172,25 +172,28 @@ def inside(dataset: object, depth: int = _DEEPEST) -> Iterator[object]:
             yield from inside(member, depth - 1)
 
 
-def _home(base: type) -> str | None:
+def _known_kind(base: type) -> str | None:
+    """Return the kind of input that a class of a library is; None for others."""
     name = f"{base.__module__}."
     return next((kind for home, kind in _MODULES if name.startswith(home)), None)
 
 
 def _kind(dataset: object) -> str:
+    """Return the kind of an input: a library's, "generator", or its class's name."""
     if isinstance(dataset, GeneratorType):
         return "generator"
-    return next(filter(None, map(_home, type(dataset).__mro__)), type(dataset).__name__)
+    return next(filter(None, map(_known_kind, type(dataset).__mro__)), type(dataset).__name__)
 
 
-def _size(owner: Any) -> int | None:
+def _size_of(owner: Any) -> int | None:
+    """Return the batch size that a loader or dataset states; None if it has no fixed one."""
     try:
         return int(owner.batch_size or owner.batch_sampler.batch_size)  # the latter: of a torch DataLoader
     except Exception:  # a dataset whose batches have no fixed size
         return None
 
 
-def _makers(kind: str, dataset: object) -> dict[str, Any]:
+def _workers_of(kind: str, dataset: object) -> dict[str, Any]:
     """Return facts of the workers that make an input's batches, as far as known.
 
     Returns:
@@ -209,16 +212,14 @@ def _makers(kind: str, dataset: object) -> dict[str, Any]:
         return _tf_data(dataset)
     if kind == "PyDataset":
         workers, processes, queue = (getattr(dataset, setting, None) for setting in _WORKERS)
-        reorders = getattr(type(dataset), "on_epoch_end", None)
-        own = _home(type(dataset)) is None and not str(getattr(reorders, "__module__", "")).startswith(
-            ("keras.", "tf_")
-        )
-        facts = {"input_class": type(dataset).__name__, **_ahead(workers, processes, queue)}
-        return facts | _files(dataset) | ({"input_reorders": True} if own and reorders is not None else {})
+        hook = getattr(type(dataset), "on_epoch_end", None)
+        is_own = hook is not None and not str(getattr(hook, "__module__", "")).startswith(("keras.", "tf_"))
+        facts = {"input_class": type(dataset).__name__, **_prefetching(workers, processes, queue)} | _files(dataset)
+        return facts | ({"input_reorders": True} if is_own and _known_kind(type(dataset)) is None else {})
     if kind == "generator":
         function = getattr(getattr(dataset, "gi_code", None), "co_name", None)
         name = function if function and not function.startswith("<") else None
-        return {"input_class": name, **_ahead(0, None, None)}
+        return {"input_class": name, **_prefetching(0, None, None)}
     if kind == "torch DataLoader":
         setting = _loaders(dataset)
         workers = setting("num_workers")
@@ -280,8 +281,9 @@ def _sharing(source: object, worker_init: object) -> str | None:
         reached += [cell.cell_contents for cell in function.__closure__ or ()]
         more = [value for value in reached if isinstance(value, FunctionType) and value not in functions]
         functions += more[: max(0, _MOST_FUNCTIONS - len(functions))]
-    shared = "strided" if strides else None
-    return shared if "get_worker_info" in names else None if names & _RANDOM else "none"
+    if strides and "get_worker_info" in names:
+        return "strided"
+    return None if names & {"get_worker_info", *_RANDOM} else "none"
 
 
 def _files(owner: object) -> dict[str, object]:
@@ -301,6 +303,7 @@ def _files(owner: object) -> dict[str, object]:
 
 
 def _grain(source: object) -> dict[str, object]:
+    """Return the facts of a Grain pipeline: its class, and the workers that make its items."""
     parts = list(_grain_parts(source))
     names = {name for part in parts[:1] for name in (c.__name__ for c in type(part).__mro__)}
     names |= {type(part).__name__ for part in parts}
@@ -344,6 +347,7 @@ def source_of(dataset: object) -> object:
 
 
 def _tf_data(dataset: Any) -> dict[str, Any]:
+    """Return the facts of a `tf.data` dataset: whether it is tuned, and the shapes of its batches; {} if unknown."""
     try:
         enabled = dataset.options().autotune.enabled
     except Exception:  # a distributed dataset has none
@@ -414,12 +418,12 @@ def digest(nest: object) -> bytes | None:
     None where something else is among these: pictures, datasets, tensors on a device.
     """
     try:
-        return b"".join(map(_some_numbers, itertools.islice(leaves(nest), _NUMBERS))) or None
+        return b"".join(map(_spread_numbers, itertools.islice(leaves(nest), _NUMBERS))) or None
     except Exception:
         return None
 
 
-def _some_numbers(leaf: Any) -> bytes:
+def _spread_numbers(leaf: Any) -> bytes:
     """Return numbers of an array, evenly spread; TypeError if it is none, or on a device."""
     if isinstance(leaf, (int, float, str)):
         return repr(leaf)[:_NUMBERS].encode()
@@ -442,7 +446,7 @@ def called(function: Any) -> tuple[str, object]:
     return name.replace("<lambda>", "lambda"), code
 
 
-def _ahead(workers: Any, processes: Any, queue: object) -> dict[str, object]:
+def _prefetching(workers: Any, processes: Any, queue: object) -> dict[str, object]:
     """Return the facts of Keras' prefetching for these settings; a single thread never prefetches."""
     try:
         count, separate = int(workers), bool(processes)

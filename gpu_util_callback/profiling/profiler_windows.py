@@ -251,7 +251,6 @@ class ProfilerWindows:
         """Start the profiler before a step, unless another profile or a lack of room prevents it.
 
         The time it takes is the window's cost; a wait for the GPU's earlier work is not.
-
         """
         planner = self.planner
         began_ns = self.clock.now()

@@ -592,7 +592,9 @@ class ScalarPoints:
         sizes: np.ndarray | None = None,
         full_rates: Mapping[str, float] | None = None,
     ) -> list[tuple[int, dict[str, float], int]]:
-        """Return the points that these rows of the `steps` table complete.
+        """Return the points that these rows of the `steps` table complete: (step, value by tag, time in ns).
+
+        A point has the means since the one before; rows behind the last one count for the next.
 
         Args:
             steps: new rows.
@@ -653,6 +655,7 @@ class ScalarPoints:
         return means_by_gpu
 
     def _stride(self, step: int) -> int:
+        """Return how many steps a point stands for at a step: more and more where no frequency is set."""
         if isinstance(self._freq, int):
             return self._freq
         return 1 << max(step // DENSE, 1).bit_length() - 1

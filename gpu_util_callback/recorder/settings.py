@@ -27,7 +27,6 @@ def _number(name: str, value: object, low: float, high: float, above: bool = Fal
 
     Args:
         above: `low` itself is not allowed.
-
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")

@@ -135,7 +135,6 @@ class SampleCells:
         """Add samples: `since` in ns from the origin, values float[columns, n].
 
         They are rounded so that their sums have the same bits in any order.
-
         """
         parts = statistics(names, values)
         grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names]).reshape(-1, 1)

@@ -328,7 +328,6 @@ class RecordingWriter:
 
         Args:
             seal: join the small segments into one, whatever their age.
-
         """
         self._open_folder()
         if self._is_summarized:

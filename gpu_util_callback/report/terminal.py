@@ -260,7 +260,6 @@ def _since_before(run: Mapping, pen: Pen, labels: Mapping[str, str], name: str =
     Args:
         labels: id -> what tells a run from its namesakes.
         name: of this run, if it is not shown itself.
-
     """
     since = run.get("since")
     if not since:

@@ -333,8 +333,8 @@ class Assembler:
             busy = busy.copy()
             calls = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
             for at in meanwhile.tolist():
-                came, before = int(delivered[at]), self._calls + int(calls[at]) - 1
-                busy[at] = min(self.device_done.get(before, came), came)
+                delivered_ns, call_before = int(delivered[at]), self._calls + int(calls[at]) - 1
+                busy[at] = min(self.device_done.get(call_before, delivered_ns), delivered_ns)
         if block.function.which == "train":
             newest = self._calls + len(counts) - 1
             for call in [call for call in tuple(self.device_done) if call < newest]:

@@ -54,7 +54,7 @@ class Loop:
         self._epochs = 0  # so far
         self._stamp: Stamp = (UNSEEN, UNSEEN, 0.0, 0)
         self._work_start = 0
-        self._inside_ns = 0  # phases within the step's work
+        self._others_ns = 0  # phases within the step's work
         self._compiled = 0
         self._fetching = 0
         self._fetched: tuple[int, int] | None = None
@@ -128,7 +128,7 @@ class Loop:
         self._stamp = (requested, delivered, signature, busy)
         self._work_start = delivered
         self._compiled = self.compile_clock.ns
-        self._inside_ns = 0
+        self._others_ns = 0
         self._working = True
 
     def count_operations(self, batch: object = None) -> None:
@@ -202,7 +202,7 @@ class Loop:
         self._working = False
         end = max(end, self._work_start)
         compiled = self.compile_clock.ns - self._compiled
-        own_ns = end - self._work_start - self._inside_ns
+        own_ns = end - self._work_start - self._others_ns
         flags = TRACED if compiled and self.compile_clock.explains(compiled, own_ns) else 0
         own_end = self._work_start + max(own_ns, 0)
         self.timeline.worked(self._work_start, own_end, end, flags, self._stamp)
@@ -260,7 +260,7 @@ class Loop:
             timeline.phase(phase.kind, phase.name, phase.start, now, phase.account, own_ns)
             timeline.cursor = now
         elif self._working and outer is None:
-            self._inside_ns += spent
+            self._others_ns += spent
             self._sum_up(phase, now)
         else:
             timeline.phase(phase.kind, phase.name, phase.start, now, "")

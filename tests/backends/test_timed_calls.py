@@ -447,12 +447,12 @@ def test_the_line_that_worker_processes_are_at_counts_for_the_wait_for_them(tmp_
 
 
 def test_workers_that_are_spawned_send_their_stacks_until_nobody_reads_them():
-    address = input_calls._inbox(os.getpid()).getsockname()
+    address = input_calls._stack_socket(os.getpid()).getsockname()
     begin = functools.partial(input_calls.begin_worker, None, address)
     works = concurrent.futures.process._process_worker.__code__
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=begin) as pool:
-        while not (stacks := list(input_calls._sent({works}))):
+        while not (stacks := list(input_calls._sent_stacks({works}))):
             pool.submit(time.sleep, 0.01).result(60)
         assert all(stack[-1][0] is works for stack in stacks)
     input_calls._send_stacks("\0gpu-util-nobody", threading.get_ident(), works)

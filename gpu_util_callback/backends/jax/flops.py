@@ -28,12 +28,13 @@ class StepShapes:
     """Shapes and types of what a step is given, without its values."""
 
     def __init__(self, state: object, data: object):
-        self.given = jax.tree_util.tree_map(_shaped, (state, data))
+        self.given = jax.tree_util.tree_map(_without_values, (state, data))
         leaves = jax.tree_util.tree_leaves(self.given[1])
         self.batch = int(leaves[0].shape[0]) if leaves and leaves[0].shape else 0
 
 
-def _shaped(value: jax.Array) -> object:
+def _without_values(value: jax.Array) -> object:
+    """Return an array's shape and type alone; other values as they are."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return value
@@ -91,7 +92,7 @@ def _add_all(work: CountedWork, jaxpr: jax.extend.core.Jaxpr, *, recomputes: boo
     """
     for equation in _equations_in_use(jaxpr):
         if not (recomputes and _RECOMPUTED in str(equation.source_info.name_stack)):
-            _add(work, equation)
+            _add_equation(work, equation)
 
 
 def _equations_in_use(jaxpr: jax.extend.core.Jaxpr) -> list[jax.extend.core.JaxprEqn]:
@@ -105,19 +106,20 @@ def _equations_in_use(jaxpr: jax.extend.core.Jaxpr) -> list[jax.extend.core.Jaxp
     return equations
 
 
-def _add(work: CountedWork, equation: jax.extend.core.JaxprEqn) -> None:
+def _add_equation(work: CountedWork, equation: jax.extend.core.JaxprEqn) -> None:
+    """Add the work of an equation: its own, or that of the code it calls."""
     name, params = equation.primitive.name, equation.params
     if name in _OPERATIONS:
         kind, multiply_adds = _OPERATIONS[name]
         work.add(kind, str(equation.invars[0].aval.dtype), multiply_adds(equation))
     elif name == "scan":
-        work.include(_of(params["jaxpr"]), int(params["length"]))
+        work.include(_work_of(params["jaxpr"]), int(params["length"]))
     elif name == "while":
-        once = _of(params["body_jaxpr"])
+        once = _work_of(params["body_jaxpr"])
         if once.total or once.missing:
             work.miss("a loop of unknown length")
     elif name == "cond":
-        branches = [_of(branch) for branch in params["branches"]]
+        branches = [_work_of(branch) for branch in params["branches"]]
         if len({branch.total for branch in branches}) > 1:
             work.miss("a branch that does not always run")
         work.include(branches[0])
@@ -126,10 +128,10 @@ def _add(work: CountedWork, equation: jax.extend.core.JaxprEqn) -> None:
     else:  # `jit`, `custom_vjp_call`, `remat2`, ...: it is called once
         inside = next(_jaxprs(params), None)
         if inside is not None:
-            work.include(_of(inside, recomputes=bool(params.get("differentiated"))))
+            work.include(_work_of(inside, recomputes=bool(params.get("differentiated"))))
 
 
-def _of(jaxpr: jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr, *, recomputes: bool = False) -> CountedWork:
+def _work_of(jaxpr: jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr, *, recomputes: bool = False) -> CountedWork:
     work = CountedWork()
     _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
     return work
@@ -156,6 +158,7 @@ def _is_foreign(primitive: object) -> bool:
 
 
 def _dot(equation: jax.extend.core.JaxprEqn) -> int:
+    """Return the multiply-adds of a matrix product."""
     (contracted, _), _ = equation.params["dimension_numbers"]
     left_shape = equation.invars[0].aval.shape
     shape = equation.outvars[0].aval.shape

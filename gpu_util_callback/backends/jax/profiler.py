@@ -106,6 +106,7 @@ class JaxProfiler(ProfilerSession):
 
 
 def _options() -> dict[str, object]:
+    """Return the options of a window: no Python calls, and a folder name of its own."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     if hasattr(options, "session_id"):  # the folder's name, else the second it was stopped in

@@ -44,7 +44,7 @@ class GraphBatches(Batches):
         self._way = way
         self._iterator: Callable[[], object] = lambda: None  # the newest dataset iterator
         self._tell_seen = tell_seen
-        self._into_queue = timing_into(None)
+        self._stamps_into = timing_into(None)
         self._stamps: list[float] = []
         self._traces_of_step: Callable[[], int] = int  # of the function that Keras gives a batch
         self._traces_seen = 0
@@ -66,7 +66,7 @@ class GraphBatches(Batches):
             self.rows = GraphRows(self.queue)
         shapes.update(self.shapes)
         self.shapes = shapes
-        self._into_queue = timing_into(self.queue)
+        self._stamps_into = timing_into(self.queue)
 
     def _ends_are_seen(self) -> bool:
         """Return True if a step's end in the graph is the end of its work: not on a GPU."""
@@ -123,18 +123,18 @@ class GraphBatches(Batches):
         return self._traces_seen > before
 
     def _timed_iterator(self, iterator: tf.data.Iterator) -> object:
-        """Return what the function is given for an iterator; None = the call is not to be timed."""
+        """Return the timed iterator that stands in for `iterator`; None if the call is not to be timed."""
         if self._iterator() is not iterator:
             if not is_iterator(iterator):
                 return None
-            self._into_queue.read_from(iterator)
+            self._stamps_into.read_from(iterator)
             self._iterator = weakref.ref(iterator)
             self._tell_seen(iterator)
         timed_iterator = getattr(iterator, KEY, None)
         if timed_iterator is None:
             timed_iterator = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
-        current.timing = self._into_queue
-        self._into_queue.stamps = self._stamps = []
+        current.timing = self._stamps_into
+        self._stamps_into.stamps = self._stamps = []
         return timed_iterator
 
 
@@ -151,17 +151,17 @@ class GraphRows:
 
     def __init__(self, queue: RowQueue):
         self._queue = queue
-        self._anchor = _anchor()
+        self._clock_pair = _clock_pair()
         queue.read_by(self)
 
     def take(self) -> InputRows:
         """Return the rows since the last call."""
         rows, ends = self._queue.take(self)
-        before, self._anchor = self._anchor, _anchor()
-        return convert(rows, before, self._anchor, ends)
+        before, self._clock_pair = self._clock_pair, _clock_pair()
+        return convert(rows, before, self._clock_pair, ends)
 
 
-def _anchor() -> tuple[int, int]:
+def _clock_pair() -> tuple[int, int]:
     """(`time.perf_counter_ns`, wall clock) together."""
     before = time.perf_counter_ns()
     wall = time.time_ns()
@@ -217,7 +217,7 @@ class TensorFlowAdapter(KerasAdapter):
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         self.every_shape_compiles = bool(getattr(model, "jit_compile", False))
         self.shapes_compile = self.every_shape_compiles or bool(tf.config.list_physical_devices("GPU"))
-        self._way = self._choose(model)
+        self._way = self._timing_of(model)
         self.timing = self._way + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"
         self._batches = []
@@ -233,7 +233,8 @@ class TensorFlowAdapter(KerasAdapter):
             model.test_function = model.make_test_function()
             self._test.wrap()
 
-    def _choose(self, model: object) -> str:
+    def _timing_of(self, model: object) -> str:
+        """Return how a model's input is timed, "graph", "eager" or "hooks"; says why, if by hooks alone."""
         self._deterministic = deterministic()
         if getattr(model, "run_eagerly", False):
             return "eager"

@@ -30,10 +30,11 @@ class LocalFetch:
         self.ended = 0  # `time.perf_counter_ns`
         for part in iterator._iterators:
             for name in ("get_next_as_optional_list", "get_next_as_list"):
-                self._stamp(part, name)
+                self._time_fetch(part, name)
 
     @uncounted
-    def _stamp(self, part: object, name: str) -> None:
+    def _time_fetch(self, part: object, name: str) -> None:
+        """Wrap a worker's fetch, to note when the batch was there (perf ns)."""
         fetch = getattr(part, name)
 
         def stamped(*args: object, **kwargs: object) -> object:
@@ -57,14 +58,16 @@ def timed_distributed(iterator: tf.distribute.DistributedIterator) -> object:
     if twin is None:
         kind = type(iterator), deterministic()
         if kind not in _twins:
-            _twins[kind] = _make_twin(kind[0], type(iterator._type_spec))
+            _twins[kind] = _timed_classes(kind[0], type(iterator._type_spec))
         twin = _twins[kind](iterator)
         iterator.__dict__[KEY] = twin
     return twin
 
 
 @uncounted
-def _make_twin(kind: type, spec_kind: type) -> type:
+def _timed_classes(kind: type, spec_kind: type) -> type:
+    """Return a class of distributed iterators that stamp fetches; its own type spec replaces no traces."""
+
     class TimedDistributedIterator(kind):
         def __init__(self, inner):
             self.__dict__.update(inner.__dict__)
@@ -72,7 +75,7 @@ def _make_twin(kind: type, spec_kind: type) -> type:
 
         @property
         def _type_spec(self):
-            return _copy(super()._type_spec, TimedDistributedIteratorSpec)
+            return _spec_as(super()._type_spec, TimedDistributedIteratorSpec)
 
         def get_next(self, name=None):
             return stamped(super().get_next, self, optional=False)
@@ -91,7 +94,7 @@ def _make_twin(kind: type, spec_kind: type) -> type:
     return TimedDistributedIterator
 
 
-def _copy(spec: tf.TypeSpec, kind: Any) -> tf.TypeSpec:
+def _spec_as(spec: tf.TypeSpec, kind: Any) -> tf.TypeSpec:
     """Return the same type spec as a class of our own, so that its traces replace no others."""
     copy = kind.__new__(kind)
     for base in type(spec).__mro__:

@@ -184,6 +184,7 @@ class _Flat:
         return [names[tensor.name] for tensor in graph.outputs]
 
     def _copy(self, op: tf.Operation, inputs: list[str], prefix: str) -> list[str]:
+        """Copy an operation into the graph whose shapes are inferred; return its outputs' names."""
         node = self._def.node.add()
         node.CopyFrom(op.node_def)
         node.name = prefix + op.name
@@ -228,6 +229,7 @@ class _Flat:
         return work
 
     def _add_flow(self, work: CountedWork, flow: _Flow, graph: tf.Graph) -> None:
+        """Add the work of a loop or a branch, if it is the same whenever it runs."""
         inputs = [graph.get_tensor_by_name(name) for name in flow.operands]
         if "body" not in flow.bodies:
             parts = [_body(body, inputs[1:]) for bodies in flow.bodies.values() for body in bodies]
@@ -285,6 +287,7 @@ def _body(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> CountedWork:
 
 
 def _graph_of(graph: tf.Graph, name: str) -> tf.Graph:
+    """Return the graph of a function that is called by name. Raises: NotCounted."""
     function = graph._get_function(name)
     inside = getattr(function, "graph", None)
     if inside is None:
@@ -399,6 +402,7 @@ def _add(work: CountedWork, op: tf.Operation, static: list[Shape | None] | None)
         return
 
     def shape(place: int) -> Shape:
+        """Return the static shape of an input. Raises: NotCounted."""
         known_shape = _static(op.inputs[place])
         if known_shape is None:
             raise NotCounted("a rank is unknown")

@@ -229,6 +229,7 @@ def _after_row(data, written: tf.Operation):
 
 @uncounted
 def _stamped_eagerly(fetch: Callable[[], Any], timing: timing_into, optional: bool):
+    """Return a batch that Python fetches, and note when it was requested and there (perf ns)."""
     if timing.stamps is None:
         return fetch()
     requested = time.perf_counter_ns()

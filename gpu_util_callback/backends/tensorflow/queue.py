@@ -110,6 +110,7 @@ _collected: collections.deque[tf.Tensor] = collections.deque()
 
 
 def _free_collected() -> None:
+    """Free the queues whose owners are gone."""
     while _collected:
         handle = _collected.popleft()
         with contextlib.suppress(Exception):  # the runtime frees the memory itself in the end

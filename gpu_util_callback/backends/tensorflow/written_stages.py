@@ -132,6 +132,7 @@ def written(dataset: object) -> WrittenStage | None:
 
 
 def _stage(dataset: tf.data.Dataset) -> WrittenStage:
+    """Return a dataset as a stage as the program wrote it, with its flags."""
     kind = re.sub(r"^_|Dataset(V\d+)?$", "", type(dataset).__name__)
     name = word(kind)
     title = name
@@ -382,6 +383,7 @@ class Reader:
             self.use = self._used(dataset, self.written) if self.written is not None else {}
 
     def _used(self, dataset: object, stage: WrittenStage) -> dict[str, Any]:
+        """Return what a pass drops, and how many batches and samples it has, as the manifest has them."""
         chain = _chain(dataset, stage)
         role = "input" if self._phase == "train" else self._phase
         a_pass = _pass_facts(chain)

@@ -54,7 +54,7 @@ class LoaderTimer:
         """Return a loader's iterator with its fetches timed."""
         self._batches.fetches = timed = TimedBatches(
             iterator,
-            self._came,
+            self._note_batch,
             ended=self._ended,
             requesting=self._requesting if self.requesting is not None else None,
             probe=self._batches.probe,
@@ -67,7 +67,8 @@ class LoaderTimer:
         if self.requesting is not None:
             self.requesting()
 
-    def _came(self, stamp: Stamp, batch: object) -> None:
+    def _note_batch(self, stamp: Stamp, batch: object) -> None:
+        """Note when a batch that Keras fetched was requested and there."""
         timeline = self._timeline
         if timeline is not None:
             self._batches.pending = stamp

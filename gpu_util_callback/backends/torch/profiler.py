@@ -56,7 +56,7 @@ class TorchProfiler(ProfilerSession):
         self._profile: profile | None = None  # recording
         self._stopped: profile | Exception | None = None  # to be written
         self._lost = False  # a profile was replaced, and can never be stopped
-        self._over = threading.Event()  # it no longer records
+        self._recording_over = threading.Event()  # it no longer records
         self._is_abandoned = False  # nothing waits for its recording
         self._behind: torch.cuda.Event | None = None  # an event behind the last step but one
         self._requests: list[object] = []  # C's side of our requests to the main thread
@@ -131,7 +131,7 @@ class TorchProfiler(ProfilerSession):
         """Start a profile of the host, and of the GPU if `on_device`. Raises: ProfilerFailed."""
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
         self._stopped, self._is_abandoned = None, False
-        self._over.clear()
+        self._recording_over.clear()
         try:
             new_profile = profile(activities=activities, **_options())
             self._starting = True
@@ -142,7 +142,7 @@ class TorchProfiler(ProfilerSession):
             if torch.autograd._profiler_enabled():
                 new_profile.stop()
             self._profile = None
-            self._over.set()
+            self._recording_over.set()
             if not isinstance(error, Exception):  # Ctrl+C
                 raise
             raise not_started("PyTorch", error) from error
@@ -171,14 +171,14 @@ class TorchProfiler(ProfilerSession):
                 self._folder = self._stopped = None
             if self._ended:
                 self._unwatch()
-            self._over.set()
+            self._recording_over.set()
 
     def stop(self, folder: Path) -> Path | None:
-        late = not self._on_main(lambda: self.halt(folder), self._over, LEFT_S)
+        late = not self._on_main(lambda: self.halt(folder), self._recording_over, LEFT_S)
         with self._lock:
             if self._folder != folder:
                 return None
-            if late and not self._over.is_set():  # it still records: no window can open meanwhile
+            if late and not self._recording_over.is_set():  # it still records: no window can open meanwhile
                 self._is_abandoned = True
                 raise ProfilerFailed(
                     "the main thread did not return in time to stop torch's profiler",
@@ -210,7 +210,7 @@ class TorchProfiler(ProfilerSession):
                 if self._profile is None:  # a profile being written blocks nothing
                     self._other_profilers.add(threading.get_ident())
                     return
-            if not self._on_main(self._drop, self._over, THEIRS_S):
+            if not self._on_main(self._drop, self._recording_over, THEIRS_S):
                 self._lose()
 
     def _drop(self) -> None:
@@ -234,7 +234,7 @@ class TorchProfiler(ProfilerSession):
             lost, self._profile = self._profile, None
             self._lost = self._lost or lost is not None
             self._folder = self._stopped = waits.mark = None
-            self._over.set()
+            self._recording_over.set()
         if lost is None:
             return
         finished = threading.Event()
@@ -277,6 +277,7 @@ class TorchProfiler(ProfilerSession):
     # -- others --------------------------------------------------------------------------------
 
     def _current(self) -> object:
+        """Return the profile that runs, ours or not; None without one."""
         if self._profile is not None:
             return self._profile
         if _autograd._is_profiler_enabled or torch.autograd._profiler_enabled():

@@ -174,6 +174,7 @@ def _collectives() -> str | None:
 
 
 def _cudnn() -> str | None:
+    """Return cuDNN's version; None without it."""
     try:
         number = torch.backends.cudnn.version()
     except Exception:  # a library that cannot be loaded is the user's concern
@@ -193,6 +194,7 @@ def _bus_id(properties: object) -> str | None:
 
 
 def _fraction(index: int) -> float | None:
+    """Return the share (0-1) of a GPU's memory that the program allows itself; None if it set none."""
     get = getattr(torch.cuda, "get_per_process_memory_fraction", None)
     try:
         return float(get(index)) if get is not None else None

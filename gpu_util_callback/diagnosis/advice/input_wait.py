@@ -272,8 +272,9 @@ class InputWait:
         """
         if not python_ms:
             return 0.0
-        torch = self.run.framework == "torch" and self.run.device == "cpu"
-        return python_ms + (self.needed_ms if torch else min(self.needed_ms, LOOP_PYTHON_MS))
+        # On a CPU PyTorch's steps start their operations from Python, until they end.
+        is_python = self.run.framework == "torch" and self.run.device == "cpu"
+        return python_ms + (self.needed_ms if is_python else min(self.needed_ms, LOOP_PYTHON_MS))
 
     # -- the functions of the input ------------------------------------------------------------
 

@@ -240,8 +240,8 @@ def _shuffles_names(wait: InputWait) -> bool:
     return wait.run.fit.get("input_shuffles") is False and any(other.shuffles for other in wait.stages)
 
 
-def _order_kept(wait: InputWait) -> str:
-    """Return what of the order a cache changes, as the end of a sentence; "" for nothing."""
+def _order_change(wait: InputWait) -> str:
+    """Return how a cache changes the order of the samples, as the end of a sentence; "" if it does not."""
     if _shuffles_names(wait):
         return "the order of the samples, and so the weights"
     kept = any(other.shuffles and _shuffles_files(wait, other) for other in wait.stages)
@@ -444,7 +444,7 @@ _CACHE = Entry(
     code=_cache,
     saves=_keeping,
     most=lambda kept: min(1.0, kept.kept(1.0)),
-    changes=_order_kept,
+    changes=_order_change,
     frees_cores=True,
     proof="image_files",
 )

@@ -479,7 +479,6 @@ class Run(Gauges):
         Returns:
             The shares, float64[n], NaN where nothing was sampled, and the number of samples of one GPU
             that they rest on.
-
         """
         idle: list[np.ndarray] = []
         samples = 0.0

@@ -191,7 +191,6 @@ class _RangeSums:
         Args:
             at: int64[n, 2], the ranges.
             level, top: of the neighbours, as `level` and `top` return them.
-
         """
         first, end = at.T
         lost, some = self._lost[end] - self._lost[first], self._some[end] - self._some[first]

@@ -78,7 +78,6 @@ def _most_idle(run: Run, index: int, where: Range | None) -> float:
 
     SMs are active only while kernels run: if GPM counted more than a window left room for, the
     profiler itself made the difference (its cost per kernel, or kernels of CUDA graphs it missed).
-
     """
     extent_ns = run.steps.extent_ns if where is None else where.extent_ns
     sm_active = run.gpu_mean(index, "sm_active_pct", *extent_ns)
