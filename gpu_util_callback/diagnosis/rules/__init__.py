@@ -141,6 +141,7 @@ def still_known(given: object) -> dict[str, float]:
 
 
 def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
+    """Yield (cause, name, value) of {cause: {name: value}} and {"cause.name": value}. Raises: UnusableInput."""
     for name, value in given.items():
         if isinstance(value, Mapping):
             yield from ((str(name), str(key), inner) for key, inner in value.items())
@@ -152,6 +153,7 @@ def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
 
 
 def _number(name: str, value: object) -> float:
+    """Return a threshold as a number from 0 on. Raises: UnusableInput."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

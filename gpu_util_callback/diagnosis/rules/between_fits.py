@@ -74,19 +74,19 @@ def _advice(run: Run, script: Script) -> tuple[str, Advice]:
     """Return the part of the time between fits whose remedy saves most, and that; else the longest and its limit."""
     remedies = [
         ("predict", replace(host_advice.PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)),
-        ("evaluate", _one_fit(run, script) or _less_often(script)),
-        (OTHER, _ahead(script)),
+        ("evaluate", _one_fit_advice(run, script) or _evaluate_less_advice(script)),
+        (OTHER, _load_ahead_advice(script)),
     ]
-    helps = [(part, advice) for part, advice in remedies if _gain(script, advice) >= LEAST_GAIN]
+    helps = [(part, advice) for part, advice in remedies if _saved_share(script, advice) >= LEAST_GAIN]
     limit = script.longest, Advice(_LIMITS.get(script.longest, _OTHER))
     return max(helps, key=lambda remedy: remedy[1].saves, default=limit)
 
 
-def _gain(script: Script, advice: Advice) -> float:
+def _saved_share(script: Script, advice: Advice) -> float:
     return script.wall_s / max(1e-9, script.wall_s - advice.saves * script.between)
 
 
-def _one_fit(run: Run, script: Script) -> Advice | None:
+def _one_fit_advice(run: Run, script: Script) -> Advice | None:
     """Return the advice to make one fit of several on the same data, each with an evaluation behind it; None if not."""
     outside = script.between_s.get(OUTSIDE, 0.0)
     seen = run.fit.get("epochs") == 1 and script.longest == "evaluate" and script.inputs in (None, 1)
@@ -99,10 +99,11 @@ def _one_fit(run: Run, script: Script) -> Advice | None:
         question=True,
         proof="fits_and_evaluates",
     )
-    return advice if seen and _gain(script, advice) >= LEAST_GAIN else None
+    return advice if seen and _saved_share(script, advice) >= LEAST_GAIN else None
 
 
-def _less_often(script: Script) -> Advice:
+def _evaluate_less_advice(script: Script) -> Advice:
+    """Return the advice to evaluate on half of the data, or after every second fit."""
     took = script.between_s.get("evaluate", 0.0)
     return Advice(
         f"evaluate takes {duration(took)} of {duration(script.wall_s)}. Is one after every second fit enough, or "
@@ -115,7 +116,7 @@ def _less_often(script: Script) -> Advice:
     )
 
 
-def _ahead(script: Script) -> Advice:
+def _load_ahead_advice(script: Script) -> Advice:
     """Return the advice to load the next fit's data on a thread; it saves nothing if no line holds most of the code."""
     named = script.other_at_s >= MOSTLY * script.between_s.get(OTHER, 0.0)
     function = script.other_at.partition(" ")[0].rpartition(".")[2]

@@ -42,6 +42,7 @@ class Contention(Rule):
         return significant(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
+        """Yield a finding for each stretch in which other processes took a GPU's time."""
         losses_by_gpu = {
             gpu: time_taken for gpu in run.working_gpus if (time_taken := _time_of_others(run, gpu, limits))
         }

@@ -44,7 +44,7 @@ class CpuFallback(Rule):
         if not len(run.steps) or run.framework_facts.get("guessed"):
             return  # another framework may be at work, on the GPU
         if run.used_gpus:
-            yield from self._left_alone(run, limits)
+            yield from self._unused_by_steps(run, limits)
             return
         if any(_busy_itself(run, gpu["index"], limits) for gpu in run.gpus):
             return  # by another library: CuPy, TensorRT, Triton, or workers that open the GPU
@@ -67,14 +67,14 @@ class CpuFallback(Rule):
             title=f"{capitalized(who)} does not use the {names[0]}",
             evidence=evidence,
             advice=Advice(
-                _sentence(why, who),
+                _reason_and_cure(why, who),
                 why.code,
                 proof="tests/cures/test_advice_gpus.py::test_a_build_without_cuda_is_replaced",
             ),
             gpus=[gpu["index"] for gpu in run.gpus],
         )
 
-    def _left_alone(self, run: Run, limits: Limits) -> Findings:
+    def _unused_by_steps(self, run: Run, limits: Limits) -> Findings:
         """Yield a finding if the framework lists the GPUs but the steps do not run there."""
         start_ns = int(run.steps["start_ns"][0])
         idle = run.idle(start_ns, run.end_ns)
@@ -139,7 +139,8 @@ def _no_model_in_memory(run: Run, gpu: int, memory_mib: float) -> tuple[str, flo
     return None
 
 
-def _sentence(why: Unused, who: str) -> str:
+def _reason_and_cure(why: Unused, who: str) -> str:
+    """Return why the framework does not use the GPU, and what to do, in two sentences."""
     reason = f"Training runs on the CPU: {why.reason}."
     if why.code.startswith("pip"):
         return f"{reason} Install the build of {who} that has it."

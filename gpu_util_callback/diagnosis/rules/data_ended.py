@@ -56,6 +56,7 @@ class DataEnded(Rule):
             yield self._finding(run, name, kind, short + first, int(batches[short].max()), longest)
 
     def _finding(self, run: Run, name: str, kind: str, numbers: np.ndarray, then: int, longest: int) -> Finding:
+        """Return the finding that data were used up; `then`: batches of the short ones, whose numbers begin at 1."""
         in_turn = len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
         which = f"{numbers[0]}–{numbers[-1]}" if in_turn else ", ".join(map(str, numbers[:3].tolist()))
         more = ", …" if not in_turn and len(numbers) > 3 else ""
@@ -72,6 +73,7 @@ class DataEnded(Rule):
 
 
 def _advice(run: Run, name: str, what: str, batches: int) -> Advice:
+    """Return the advice to let data begin again; `batches`: those of each epoch or validation (`name`)."""
     if run.custom_loop:
         return Advice(f"A {what} gives its batches once: make another for each {name}.")
     each, passed, steps, function = "an epoch", "", "steps_per_epoch", str(run.fit.get("input_class") or "")

@@ -42,13 +42,14 @@ class DataWaste(Rule):
 
     def find(self, run: Run, limits: Limits) -> Findings:
         yield from significant(self._skipped(run, limits), run.present_ns, limits)
-        yield from self._yielded_by_all(run)
+        yield from self._read_by_each_worker(run)
         yield from self._read_again(run, limits)
         if not run.custom_loop:
-            yield from self._cut(run)
+            yield from self._short_epochs(run)
 
     def _skipped(self, run: Run, limits: Limits) -> Findings:
-        first_batches = _long_ones(run.phases.of("input_setup", account="").get(""))
+        """Yield the finding about samples that `skip` drops after they were made."""
+        first_batches = _first_batches(run.phases.of("input_setup", account="").get(""))
         drops = [drop for drop in drops_of(run, "train") if drop["stage"] == "skip"]
         if not drops or not first_batches.count:
             return
@@ -73,12 +74,13 @@ class DataWaste(Rule):
                 "seconds_each": round(first_batches.self_ns / first_batches.count / 1e9, 3),
                 "gpu_active_meanwhile_pct": active,
             },
-            advice=_skip_before(run, drop, samples),
+            advice=_skip_advice(run, drop, samples),
             detail="skip",
             pieces=intervals(first_batches),
         )
 
-    def _yielded_by_all(self, run: Run) -> Findings:
+    def _read_by_each_worker(self, run: Run) -> Findings:
+        """Yield the finding that each worker of a DataLoader reads the whole set."""
         workers, epochs = int(run.fit.get("input_workers") or 0), run.phases.of("epoch").get("")
         if run.fit.get("input_sharing") != "none" or workers < AGAIN or epochs is None or epochs.count < AGAIN:
             return
@@ -99,6 +101,7 @@ class DataWaste(Rule):
         )
 
     def _read_again(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding that an epoch reads its set several times, as if `steps_per_epoch` counted samples."""
         fit = run.fit
         steps, batches, samples = (
             int(fit.get("steps_per_epoch") or 0),
@@ -117,7 +120,8 @@ class DataWaste(Rule):
             detail="again",
         )
 
-    def _cut(self, run: Run) -> Findings:
+    def _short_epochs(self, run: Run) -> Findings:
+        """Yield the finding about epochs that had fewer steps than were asked for."""
         steps, batches = run.fit.get("steps_per_epoch"), run.fit.get("input_batches")
         epochs = run.epoch_steps
         # What is left of a generator is repeated: see `data_ended`.
@@ -136,12 +140,12 @@ class DataWaste(Rule):
             title=f"Epoch{'s' if len(short) > 1 else ''} {numbers}{more} had {int(epochs[short].min()):,} of {steps:,} "
             f"steps: {why}",
             evidence={"short_epochs": len(short), "steps_per_epoch": steps, "set_batches": batches},
-            advice=_whole_epochs(run),
+            advice=_whole_epochs_advice(run),
             detail="cut",
         )
 
 
-def _long_ones(first_batches: Occurrences | None) -> Occurrences:
+def _first_batches(first_batches: Occurrences | None) -> Occurrences:
     """Return the first batches of new iterators: those that take about as long as the longest."""
     if first_batches is None or first_batches.joined:
         return first_batches or Occurrences()
@@ -151,7 +155,8 @@ def _long_ones(first_batches: Occurrences | None) -> Occurrences:
     return Occurrences(list(zip(*columns, strict=True)))
 
 
-def _skip_before(run: Run, drop: InputDrop, samples: int) -> Advice:
+def _skip_advice(run: Run, drop: InputDrop, samples: int) -> Advice:
+    """Return the advice to skip samples before they are made; `samples`: how many are dropped."""
     behind, whole = drop["behind"], run.fit.get("input_set_samples")
     counts = " Behind batch, skip counts batches." if drop["samples"] > 1 else ""
     of_set = f" The whole set has {counted(whole, 'sample')}: were {drop['count']:,} samples meant?" if whole else ""
@@ -166,7 +171,8 @@ def _skip_before(run: Run, drop: InputDrop, samples: int) -> Advice:
     return Advice(says, code, 1.0, question=True, leaves_out=True, proof="skip_others")
 
 
-def _whole_epochs(run: Run) -> Advice:
+def _whole_epochs_advice(run: Run) -> Advice:
+    """Return the advice to let an epoch be one pass over the data."""
     says = "Without steps_per_epoch an epoch is one pass, whatever its length."
     if run.input_kind != "tf.data":
         return Advice(says)

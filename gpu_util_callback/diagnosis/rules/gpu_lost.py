@@ -25,8 +25,8 @@ class GpuLost(Rule):
     def find(self, run: Run, limits: Limits) -> Findings:
         for gpu in run.gpus:
             index = gpu["index"]
-            driver_reason = _reason(run, index)
-            spans = _marked(run, index) or _fallen(run, index)
+            driver_reason = _driver_message(run, index)
+            spans = _lost_by_marks(run, index) or _lost_by_driver(run, index)
             if not spans and driver_reason is not None:
                 bins = run.samples.get(f"gpu{index}")
                 last = bins.last_ns if bins is not None else None
@@ -40,6 +40,7 @@ class GpuLost(Rule):
     def _finding(
         self, run: Run, index: int, start: int, end: int, times: list[bool], driver_reason: str | None
     ) -> Finding:
+        """Return the finding about a stretch, ns since the epoch; `times`: of each loss, whether the GPU came back."""
         back = times[-1]
         return self.finding(
             title=f"gpu{index} was lost" + (" and came back" if back else ""),
@@ -61,7 +62,7 @@ class GpuLost(Rule):
         )
 
 
-def _reason(run: Run, index: int) -> str | None:
+def _driver_message(run: Run, index: int) -> str | None:
     """Return the driver's message about a GPU that is gone by now."""
     for entry in run.manifest.get("unavailable", []):
         source, reason = str(entry.get("source", "")), str(entry.get("reason", ""))
@@ -70,7 +71,7 @@ def _reason(run: Run, index: int) -> str | None:
     return None
 
 
-def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
+def _lost_by_driver(run: Run, index: int) -> list[tuple[int, int, bool]]:
     """Return the loss by the driver's own message (off the bus), if nothing was read since."""
     bins = run.samples.get(f"gpu{index}")
     at = run.errors.get(f"gpu{index}", {}).get(OFF_THE_BUS)
@@ -79,7 +80,7 @@ def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
     return [(at, run.end_ns, False)]
 
 
-def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
+def _lost_by_marks(run: Run, index: int) -> list[tuple[int, int, bool]]:
     """Return the sampler's own marks: when it was gone and came back, and whether it did."""
     bins = run.samples.get(f"gpu{index}/lost")
     if bins is None or "lost" not in bins:

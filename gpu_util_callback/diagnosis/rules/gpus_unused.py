@@ -54,6 +54,7 @@ class GpusUnused(Rule):
 
 
 def _advice(run: Run, unused: list[int]) -> Advice:
+    """Return the advice to train on all GPUs of the process, or to leave the unused ones to others."""
     count = len(run.used_gpus)
     every, larger = ("both", "twice") if count == 2 else (f"all {count}", f"{count} times")
     text = (

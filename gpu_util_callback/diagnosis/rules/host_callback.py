@@ -41,6 +41,7 @@ class HostCallback(Rule):
 
 
 def _advice(run: Run, name: str) -> Advice:
+    """Return the advice to leave out calls to the host; `name`: one that a trace shows."""
     of_jax, others = "jax.debug.print, pure_callback and io_callback", "tf.print, tf.py_function and tf.numpy_function"
     calls = of_jax if run.framework == "jax" else others
     return Advice(

@@ -78,6 +78,7 @@ class Imbalance(Rule):
     # -- of traces -------------------------------------------------------------------------------
 
     def _at_work(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding about GPUs whose kernels take unequally long."""
         busy = {gpu: run.traced.gpus[gpu].ns["kernel"] for gpu in traced_gpus(run)}
         gpus = sorted(busy, key=lambda gpu: busy[gpu])
         yield from self._unequal(
@@ -102,7 +103,7 @@ class Imbalance(Rule):
         yield from self._unequal(
             "Ranks",
             "Give every rank the same share of the work.",
-            {_process(runs, number): busy[number] for number in order},
+            {_process_name(runs, number): busy[number] for number in order},
             max(runs[number].steps.total("duration_ns") for number in order),
             limits,
             [gpu for number in order for gpu in traced_gpus(runs[number])],
@@ -148,15 +149,16 @@ class Imbalance(Rule):
     # -- of recordings ---------------------------------------------------------------------------
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
+        """Yield the stretches in which one GPU works clearly more than another: float[gpus, samples] of utilization."""
         series = {
             gpu: samples
-            for gpu, bins in _alike(run).items()
+            for gpu, bins in _samples_by_gpu(run).items()
             if (samples := sampled(run, gpu, UTILIZATION, bins)) is not None
         }
         if len(series) < 2:
             return
         first = next(iter(series.values()))
-        use_at = {gpu: _on(first.start_ns, samples) for gpu, samples in series.items()}
+        use_at = {gpu: _at_times(first.start_ns, samples) for gpu, samples in series.items()}
         gpus = [gpu for gpu in series if use_at[gpu].mean() >= limits["least_active_pct"]]
         if len(gpus) < 2:
             return
@@ -164,7 +166,7 @@ class Imbalance(Rule):
         # A mean over two seconds, and at least five samples: single samples scatter, and those of
         # GPUs that work in turns differ.
         count = max(5, round(2e9 / max(1.0, float(np.median(first.length_ns)))))
-        smooth = np.stack([_smoothed(row, count) for row in use])
+        smooth = np.stack([_moving_average(row, count) for row in use])
         most = smooth.max(axis=0)
         uneven = most - smooth.min(axis=0) >= limits["gap_pct"]
         lost = np.where(uneven, first.length_ns * (most - smooth.mean(axis=0)) / 100, 0)
@@ -179,7 +181,7 @@ class Imbalance(Rule):
             if float(spread.max() - spread.min()) < limits["gap_pct"]:
                 continue
             least, busiest = int(spread.argmin()), int(spread.argmax())
-            if not _surely(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
+            if not _differ_beyond_scatter(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
                 continue
             low, high = gpus[least], gpus[busiest]
             text = (
@@ -205,7 +207,7 @@ class Imbalance(Rule):
             )
 
 
-def _process(runs: Sequence[Run], number: int) -> str:
+def _process_name(runs: Sequence[Run], number: int) -> str:
     """Return a process by its rank, its host, or both its host and its number."""
     run = runs[number]
     rank, host = run.manifest.get("rank"), str(run.manifest.get("host", ""))
@@ -225,7 +227,7 @@ def _equal_shares(run: Run, gpus: int) -> str:
     return batch_code(run, -(-size // gpus) * gpus) if size % gpus else ""
 
 
-def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
+def _differ_beyond_scatter(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
     """Return whether two GPUs' samples, taken together, differ by more than their scatter explains.
 
     Samples of one second are one value: the driver's utilization is a mean over up to that.
@@ -242,7 +244,7 @@ def _with_replica(run: Run, gpu: int) -> str:
     return f"gpu{gpu} (replica {replica_numbers[0]})" if replica_numbers else f"gpu{gpu}"
 
 
-def _alike(run: Run) -> dict[int, SampleBins]:
+def _samples_by_gpu(run: Run) -> dict[int, SampleBins]:
     """Return GPU -> its samples of utilization, all from one source: others lag, or are coarser."""
     for part in ("/utilization", ""):
         bins_by_gpu = {
@@ -255,13 +257,13 @@ def _alike(run: Run) -> dict[int, SampleBins]:
     return bins_by_gpu
 
 
-def _on(times: np.ndarray, samples: Sampled) -> np.ndarray:
+def _at_times(times: np.ndarray, samples: Sampled) -> np.ndarray:
     """Return a GPU's utilization at other times: that of the sample before."""
     at = np.searchsorted(samples.start_ns, times, side="right") - 1
     return samples.bins.means(UTILIZATION)[1][np.maximum(at, 0)]
 
 
-def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
+def _moving_average(values: np.ndarray, count: int) -> np.ndarray:
     """Return moving averages over `count` values, of fewer at both ends."""
     kernel = np.ones(min(len(values), count))
     sums, counts = (np.convolve(row, kernel, mode="same") for row in (values, np.ones(len(values))))

@@ -104,7 +104,7 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
     kept = advice_table.choose(tf_data.KEPT, replace(wait, stage=slowest_of(wait.stages, wait.passes)))
     if kept is not None:
         return replace(kept, text=f"{observation} {kept.text}", name="refill, kept")
-    remade = _remade(wait)
+    remade = _remade_functions(wait)
     if remade:
         return Advice(
             f"{observation} {listed(remade)} made what it takes in, again in every pass. Is that the same in every "
@@ -141,7 +141,7 @@ def _first_batches(run: Run, filling: Filling) -> str:
     )
 
 
-def _remade(wait: InputWait) -> list[str]:
+def _remade_functions(wait: InputWait) -> list[str]:
     """Return the functions that make what a shuffle takes in, where none was read at work and none is random."""
     maps = wait.run.fit.get("input_maps") or []
     made = [function for function in maps if function.get("shuffled") and function["which"] == "train"]
@@ -162,7 +162,7 @@ def input_setup(run: Run, limits: Limits) -> list[Finding]:
         kinds = [(ends, f" of {steps} step{'s' * (steps > 1)}")]
     else:
         kinds = [(each, "") for each in run.phases.of("input_setup", account="input_wait").values()]
-    return [finding for each, epoch in kinds if (finding := _each_time(run, limits, each, epoch)) is not None]
+    return [finding for each, epoch in kinds if (finding := _set_up_finding(run, limits, each, epoch)) is not None]
 
 
 def ends_of_short_epochs(run: Run) -> Occurrences | None:
@@ -178,9 +178,9 @@ def ends_of_short_epochs(run: Run) -> Occurrences | None:
     return ends if advice.name == input_advice.SEVERAL_PASSES else None
 
 
-def _each_time(run: Run, limits: Limits, occurrences: Occurrences, short: str) -> Finding | None:
+def _set_up_finding(run: Run, limits: Limits, occurrences: Occurrences, short: str) -> Finding | None:
     """Return the finding about what begins each epoch; `short`: about validations, too, where epochs are that short."""
-    apart_ns, spent_s = _epochs(run, occurrences)
+    apart_ns, spent_s = _epoch_set_ups(run, occurrences)
     if len(apart_ns) + 1 < A_FEW:
         return None
     first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
@@ -223,7 +223,7 @@ def _each_time(run: Run, limits: Limits, occurrences: Occurrences, short: str) -
     )
 
 
-def _epochs(run: Run, occurrences: Occurrences) -> tuple[np.ndarray, np.ndarray]:
+def _epoch_set_ups(run: Run, occurrences: Occurrences) -> tuple[np.ndarray, np.ndarray]:
     """Return ns between the set-ups of an epoch and those of the next, and the seconds of each epoch's set-ups.
 
     Those at one step belong together: a validation may lie between them. Where they begin epochs, any after the last
@@ -304,7 +304,7 @@ class InputBound(Rule):
         spans = self._spans(run, limits)
         set_ups = significant(input_setup(run, limits), run.present_ns, limits)
         cores = significant(self._cores(run, limits), run.present_ns, limits)
-        return [*spans, *set_ups, *cores, *(() if spans else self._few_fetches(run, limits))]
+        return [*spans, *set_ups, *cores, *(() if spans else self._few_long_fetches(run, limits))]
 
     def part_of(self, detail: str) -> str:
         return "step" if detail == CORES else self.part
@@ -344,7 +344,7 @@ class InputBound(Rule):
             detail=CORES,
         )
 
-    def _few_fetches(self, run: Run, limits: Limits) -> Findings:
+    def _few_long_fetches(self, run: Run, limits: Limits) -> Findings:
         """Return long fetches of a run that is over, too few for a span: they may not come again."""
         long = long_fetches(run.steps, run.whole, slice(None))
         long = long and long.largest
@@ -412,6 +412,7 @@ class InputBound(Rule):
         ]
 
     def _spans(self, run: Run, limits: Limits) -> list[Finding]:
+        """Return the findings about spans of steps that wait for input; [] if together they cost too little."""
         enough = min(limits["min_run_pct"] / 100 * run.present_ns, limits["always_s"] * 1e9)
         spans = run.spans_of("wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"]))
         findings = []
@@ -428,15 +429,16 @@ class InputBound(Rule):
                 findings.append(finding)
         if not findings or negligible(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
             return []
-        _one_remedy(findings)
+        _share_one_remedy(findings)
         return findings
 
     def _finding(self, run: Run, limits: Limits, waiting: "_Waiting") -> Finding | None:
+        """Return the finding about a span; None if its wait is not the input's."""
         wait = _input_wait(run, limits, waiting, None if waiting.filling else waiting.long)
         refill = advise_fills(wait, waiting.filling) if waiting.filling and run.source is None else None
         if refill is None and wait.rare is not waiting.long:
             wait = _input_wait(run, limits, waiting, waiting.long)
-        if _is_elsewhere(wait, waiting):
+        if _is_not_the_inputs(wait, waiting):
             return None
         calls = run.fit.get("python_in_steps") or {}
         # Batches wait for what keeps Python's lock as well.
@@ -583,17 +585,21 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting, rare: LongFetches |
     return replace(wait, stage=slowest, overlaps=overlaps)
 
 
-def _is_elsewhere(wait: InputWait, waiting: _Waiting) -> bool:
-    """Return whether a wait is not the input's: none of its stages works long."""
+def _is_not_the_inputs(wait: InputWait, waiting: _Waiting) -> bool:
+    """Return True if a wait is not the input's: the loop's thread lacks a core, or no stage works long."""
     if not wait.not_the_bottleneck:
         return False
+    if wait.rare is None and wait.cores.full and wait.cores.others_compute:
+        return True
+    if not wait.keeps_up:
+        return waiting.lost_ns < A_TENTH * wait.run.present_ns
     # A thread that hands a batch over waits for a core as long as any other: no input is slow then.
-    queued_ns = (wait.cores.queued or 0) * waiting.running_ns if wait.keeps_up and not wait.run.used_gpus else 0
-    no_core = wait.rare is None and (queued_ns > waiting.lost_ns or (wait.cores.full and wait.cores.others_compute))
-    return no_core or (not wait.keeps_up and waiting.lost_ns < A_TENTH * wait.run.present_ns)
+    queued_ns = (wait.cores.queued or 0) * waiting.running_ns
+    return wait.rare is None and not wait.run.used_gpus and queued_ns > waiting.lost_ns
 
 
 def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
+    """Return the evidence of a span's wait: its times in ms a step, the slowest stage, and what limits the input."""
     rows, running = waiting.rows, max(1, waiting.running_ns)
     evidence: Evidence = {
         "wait_pct": round(100 * waiting.input_ns / running, 1),
@@ -631,6 +637,7 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
 
 
 def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
+    """Return the advice on a span's wait, by what the trace or the recording shows of the input."""
     if run.source is not None:
         return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
     if waiting.filling and (wait.mostly_in or ("dataloader" in wait.kind and not wait.workers)):
@@ -639,7 +646,7 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     return input_advice.advise(wait) if wait.rare is None else long_fetch_advice.advise_long(wait, wait.rare)
 
 
-def _one_remedy(findings: list[Finding]) -> None:
+def _share_one_remedy(findings: list[Finding]) -> None:
     """Give all spans of a pipeline the remedy of the costliest one: it is one program to change.
 
     A span for which another remedy was chosen is promised nothing.

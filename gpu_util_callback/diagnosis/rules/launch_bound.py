@@ -75,11 +75,12 @@ class LaunchBound(Rule):
             yield from self._traced(run, limits)
         elif traced_gpus(run):
             launches = list(self._traced(run, limits))
-            yield from launches or self._host(run, limits)
+            yield from launches or self._host_behind(run, limits)
         else:
             yield from self._predict(run, limits) or self._eager(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about idle time between short kernels, in windows or a trace."""
         for share in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
             if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
@@ -109,7 +110,8 @@ class LaunchBound(Rule):
                 of_trace=f"The GPU waits {share.pct:.0f} % of the time between short kernels",
             )
 
-    def _host(self, run: Run, limits: Limits) -> Findings:
+    def _host_behind(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding that the host prepares steps more slowly than the GPU computes them."""
         share = share_of(run, "idle_host", "idle_launch")
         steps = run.steps
         spent = steps.total("duration_ns")
@@ -175,6 +177,7 @@ class LaunchBound(Rule):
                 )
 
     def _eager(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding that the step runs eagerly; with GPUs only if they idle for it."""
         eager = _runs_eagerly(run, limits)
         if eager is None or run.steps.total_rows < limits["min_steps"]:
             return
@@ -218,7 +221,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
         return {"run_eagerly": "yes"}, host_advice.run_compiled(run)
     by = run.framework_facts.get("eager_by")
     if by:
-        return {"eager_by": by}, _undo(str(by))
+        return {"eager_by": by}, _undo_debugging_advice(str(by))
     stack_samples = stack_samples_of(run)
     if stack_samples is None or not idioms(run).decorator:
         return None
@@ -236,6 +239,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
 
 
 def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
+    """Return the advice to compile the step of a loop, by the function's name if it is known."""
     words = idioms(run)
     some = f"each of some {stack_samples.operations:,} operations" if stack_samples.operations else "each operation"
     name = stack_samples.function or "train_step"
@@ -252,7 +256,8 @@ def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
     )
 
 
-def _undo(by: str) -> Advice:
+def _undo_debugging_advice(by: str) -> Advice:
+    """Return the advice to leave out a switch that makes Python start each operation."""
     is_jax = by == "jax_disable_jit"
     also = ", and jax.disable_jit() and JAX_DISABLE_JIT" * is_jax
     return Advice(
@@ -321,6 +326,7 @@ _OF_SERVER = {
 
 
 def _server_advice(source: SourceFacts, says: str) -> Advice:
+    """Return the advice for a server of language models that launches short kernels."""
     name, eager, command_line, requests = _OF_SERVER[source["server"]]
     if _replays(source):
         return Advice(

@@ -123,6 +123,7 @@ def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 
 def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | None:
+    """Return the growth of a column and when memory is full, s; None if it does not grow, or fills nothing in time."""
     track = run.memory.get(f"{group}:{column}")
     if track is None:
         return None
@@ -235,6 +236,7 @@ def _gpu_of(group: str) -> int:
 
 
 def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
+    """Return how many bytes a GPU's memory can still grow, and what limits it; None = unknown."""
     index = _gpu_of(group)
     total = run.gpu(index).get("memory_total_bytes")
     limit = run.last_of(f"{group}:allocator_limit_bytes")
@@ -251,12 +253,13 @@ def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
 
 
 def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
+    """Return the finding about memory that grows, on the host or on some GPUs."""
     growth = forecast.growth
     mib = growth.per_step / MIB
     title = CALLED[forecast.column]
     if gpus:
         title += f" ({gpu_names(gpus)})"
-    title += f" grows by {_rate(mib)} a step"
+    title += f" grows by {_rate_text(mib)} a step"
     if forecast.full_step is not None and forecast.full_s is not None:
         title += f": full at step {forecast.full_step:,}"
         if forecast.ends_step is not None:
@@ -287,7 +290,7 @@ def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
     )
 
 
-def _rate(mib: float) -> str:
+def _rate_text(mib: float) -> str:
     value, unit = (mib, "MiB") if mib >= 0.1 else (1024 * mib, "KiB")
     return f"{float(f'{value:.2g}'):,g} {unit}"
 

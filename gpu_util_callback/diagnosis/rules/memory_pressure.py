@@ -77,6 +77,7 @@ def _limited(memory: Allocator) -> bool:
 
 
 def _advice(run: Run, gpu: int, retries: bool) -> Advice:
+    """Return the advice to use less memory; `retries`: the allocator already frees its cache."""
     text = "The model and its batch fill the GPU's memory: the next larger input fails. "
     if retries:
         text = (

@@ -47,7 +47,7 @@ class MemorySpill(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _starved(run, gpu, limits))}
+        losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _full_samples(run, gpu, limits))}
         for stretch in shared_spans(losses_by_gpu, enter=MOSTLY, min_s=limits["min_s"]):
             gpu = stretch.gpus[0]
             slowdown = _slowdown(run, stretch.where)
@@ -61,8 +61,8 @@ class MemorySpill(Rule):
                 evidence={
                     "memory_used_pct": round(100 * used, 1),
                     "gpu_active_pct": mean_of(samples.at("utilization_pct")[mask]),
-                    "power_pct": round(_share(samples, "power_mw", mask), 1),
-                    "memory_active_pct": round(_share(samples, "memory_utilization_pct", mask), 1),
+                    "power_pct": round(_pct_of_before(samples, "power_mw", mask), 1),
+                    "memory_active_pct": round(_pct_of_before(samples, "memory_utilization_pct", mask), 1),
                     "slowdown": round(slowdown, 1),
                 },
                 advice=Advice(
@@ -76,7 +76,7 @@ class MemorySpill(Rule):
             )
 
 
-def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
+def _full_samples(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
     """Return a GPU's samples, and the length of each sample with full memory and little work."""
     total = run.gpu(gpu).get("memory_total_bytes")
     samples = sampled(run, gpu, USED)
@@ -94,7 +94,7 @@ def _starved(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] |
     return samples, np.where(starved, samples.length_ns, 0)
 
 
-def _share(samples: Sampled, column: str, inside: np.ndarray) -> float:
+def _pct_of_before(samples: Sampled, column: str, inside: np.ndarray) -> float:
     """Return the mean of a column inside, in percent of the median before."""
     values = samples.at(column)
     before = values[: int(np.argmax(inside))]

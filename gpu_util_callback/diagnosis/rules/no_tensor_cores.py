@@ -54,6 +54,7 @@ class NoTensorCores(Rule):
         yield first
 
     def _of_gpu(self, run: Run, limits: Limits, gpu: int) -> Finding | None:
+        """Return the finding about a GPU's kernels that could use tensor cores and do not; None without it."""
         busy, able = run.traced.gpus.get(gpu), capability(run, gpu)
         kernels = _kernels(run, gpu)
         if busy is None or able is None or not kernels:

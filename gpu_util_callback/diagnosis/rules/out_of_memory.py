@@ -48,6 +48,7 @@ class OutOfMemory(Rule):
 
 
 def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
+    """Return the finding about the error that ended the training for lack of memory."""
     gpu = error.get("gpu") if run.device == "gpu" else None  # JAX's error names no device
     where = str(error.get("where") or "the training")
     step, batch = error.get("step"), batch_of(run)

@@ -42,7 +42,7 @@ def _advise_shapes(run: Run, times: int) -> Advice:
     traced = _advise_traces(run, times, share_saved)
     if traced is not None:
         return traced
-    dims = _dims(run)
+    dims = _declared_dims(run)
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
         again = run.framework == "jax" and run.custom_loop
         return Advice(
@@ -63,7 +63,7 @@ def _advise_shapes(run: Run, times: int) -> Advice:
     if dims is None:
         return _advise_unseen(run, times, text, share_saved)
     if run.input_kind == "tf.data":
-        return _tf_data(run, dims, text, share_saved)
+        return _tf_data_advice(run, dims, text, share_saved)
     return _arrays(run, dims, text, share_saved)
 
 
@@ -111,14 +111,15 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
             share_saved,
             proof="tape_retraced",
         )
-    if _dims(run) is not None:
+    if _declared_dims(run) is not None:
         return None  # the shapes themselves are known
     remedy = f"{capitalized(SAME_SHAPES)}; this changes {PADDED}."
     says = f"{text}{function} gets tensors of new shapes. {remedy}"
     return Advice(says, "", share_saved, changes=PADDED, proof="loop_lengths")
 
 
-def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
+def _tf_data_advice(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
+    """Return the advice to give all batches of a dataset one shape; `share_saved`: of the time lost, 0-1."""
     size = run.fit.get("batch_size") or _largest(dims[0][0]) or "batch_size"
     if not _varying_sizes(dims):
         return Advice(
@@ -146,7 +147,9 @@ def _tf_data(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
 def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
     """Return advice for batches made in Python."""
     lines, says = [], []
-    multiple = _multiple(dims)
+    # Lengths are padded to multiples of this, small enough to leave at least two lengths.
+    longest = max((size or 2 * MULTIPLE for size in _varying_sizes(dims)), default=2 * MULTIPLE)
+    multiple = min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
     names = _NAMES[: len(dims)]
     if _batch_varies(dims):
         size = _largest(dims[0][0]) or run.fit.get("batch_size")
@@ -177,7 +180,8 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
     return Advice(remedy, "\n".join(lines), share_saved, changes=FILLED, proof="varying_shapes")
 
 
-def _dims(run: Run) -> Dims | None:
+def _declared_dims(run: Run) -> Dims | None:
+    """Return the shapes of a batch's tensors as the input declares them; None if it does not."""
     dims = run.fit.get("input_dims")
     if not isinstance(dims, list) or not 0 < len(dims) <= len(_NAMES):
         return None
@@ -191,12 +195,6 @@ def _varies(size: Any) -> bool:
 
 def _largest(size: Any) -> int | None:
     return int(size[1]) if isinstance(size, list) else size
-
-
-def _multiple(dims: Dims) -> int:
-    """Return the multiple to which lengths are padded, small enough to leave at least two lengths."""
-    longest = max((size or 2 * MULTIPLE for size in _varying_sizes(dims)), default=2 * MULTIPLE)
-    return min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
 
 
 def _batch_varies(dims: Dims) -> bool:

@@ -263,11 +263,9 @@ def _as_uint8(run: Run, kind: str) -> str:
     words = idioms(run)
     if not has_keras_fit(run):
         return f"{words.to_uint8}  # before the copy\n{words.from_uint8}" if words.to_uint8 else ""
-    conversion = (
-        "ds = ds.map(lambda x, y: (tf.cast(x, tf.uint8), y), num_parallel_calls=tf.data.AUTOTUNE)"
-        if kind == "tf.data"
-        else f"{words.to_uint8}  # where batches are made"
-        if "dataloader" in kind
-        else TO_BYTES
-    )
+    conversion = TO_BYTES
+    if kind == "tf.data":
+        conversion = "ds = ds.map(lambda x, y: (tf.cast(x, tf.uint8), y), num_parallel_calls=tf.data.AUTOTUNE)"
+    elif "dataloader" in kind:
+        conversion = f"{words.to_uint8}  # where batches are made"
     return f"{conversion}\n{AS_FLOATS}"

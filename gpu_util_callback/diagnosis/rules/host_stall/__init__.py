@@ -87,7 +87,9 @@ class HostStall(Rule):
     def part_of(self, detail: str) -> str:
         if detail in (self.unnamed, "function"):
             return "other"
-        return "step" if detail == LONG else detail if detail == "validation" else self.part
+        if detail == "validation":
+            return detail
+        return "step" if detail == LONG else self.part
 
     def missing(self, run: Run) -> bool:
         if not len(run.steps):
@@ -107,6 +109,7 @@ class HostStall(Rule):
     # -- a trace ---------------------------------------------------------------------------------
 
     def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Findings:
+        """Yield what the host does in a trace while its GPUs idle: start-up, a blocking call, or something else."""
         calls = source["host_calls"]["idle_host_ns"] if source["host_calls"] else 0  # they have a rule
         once = source["once"]["idle_ns"] if source["once"] else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):

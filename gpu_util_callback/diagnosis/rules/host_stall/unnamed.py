@@ -31,7 +31,9 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
     if len(stretches) < 2:
         return
     longest, middle, last_ns = float(spent.max()), float(np.median(stretches)), int(steps["end_ns"].max())
-    tail = min(middle, _tail_ns(run, last_ns))
+    end_ns = max(last_ns, run.end_ns)
+    after_last_ns = max(0.0, _unnamed_ns(run, last_ns, end_ns) - run.absent_ns(last_ns, end_ns))
+    tail = min(middle, after_last_ns)
     took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"].get("other", np.inf))))
     usual = took if len(stretches) < 3 else round(took - longest + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
@@ -47,7 +49,7 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
     if 100 * usual < limits["unmarked_pct"] * span_ns or 100 * lost < limits["lost_pct"] * span_ns:
         return
     events = len(stretches) + (tail >= A_TENTH * middle) if each is not None else steps.total("between_events")
-    often, place = _place(run, took, tail, events, rare)
+    often, place = _rhythm_and_place(run, took, tail, events, rare)
     evidence: Evidence = {
         "unmarked_pct": round(100 * took / span_ns, 1),
         "unmarked_s": round(took / 1e9, 3),
@@ -80,12 +82,6 @@ def _by_block(run: Run) -> np.ndarray:
     return spent
 
 
-def _tail_ns(run: Run, last_ns: int) -> float:
-    """Return unnamed ns after the last step, which ends at `last_ns`."""
-    end_ns = max(last_ns, run.end_ns)
-    return max(0.0, _unnamed_ns(run, last_ns, end_ns) - run.absent_ns(last_ns, end_ns))
-
-
 def _unnamed_ns(run: Run, start_ns: int, end_ns: int) -> float:
     """Return the time between two moments that no phase accounts for."""
     before, after = run.phases.accounted_ns(np.array([start_ns, end_ns]))
@@ -114,7 +110,7 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
     return Occurrences(stretches)
 
 
-def _place(run: Run, took: int, tail: float, events: int, rare: bool) -> tuple[int | None, str]:
+def _rhythm_and_place(run: Run, took: int, tail: float, events: int, rare: bool) -> tuple[int | None, str]:
     """Return the number of the stretches (None = one in each step) and their place in the loop.
 
     Args:

@@ -33,13 +33,16 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         if 100 * again < limits["validation_idle_pct"] * usual_span_ns:
             continue
         lost, active = lost_in(run, validations, where)
-        if _holds_steps(run):
+        # JAX queues steps without waiting for them, and Keras waits at the end of the validation, which is queued after
+        # the device's remaining work of the epoch: its time contains training steps. Idle time belongs to neither.
+        if run.framework == "jax" and has_keras_fit(run):
             if active is None:
                 continue  # unknown how much of it was validation
             again, took = round(lost * again / max(1, took)), lost
         is_long = 100 * again >= limits["validation_pct"] * usual_span_ns
         fired = ("validation_pct", "lost_pct") if is_long else ("validation_idle_pct",)
-        idle = lost if is_long else 0 if active is None else round(lost * again / max(1, took))
+        measured_idle = 0 if active is None else round(lost * again / max(1, took))
+        idle = lost if is_long else measured_idle
         if 100 * idle < limits[fired[-1]] * span_ns:
             continue  # the GPU was at work most of the time, or was not sampled
         measure = host.Validations(run, validations.count, took, run.validation.total("wait_ns"), span_ns)
@@ -54,16 +57,6 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
         title, threshold, slack_ns = "Validation stalls training", chosen(limits, *fired), run.validation.slack_ns()
         yield stall(run, title, kind, where, lost, active, evidence, advice, validations, threshold, slack_ns=slack_ns)
-
-
-def _holds_steps(run: Run) -> bool:
-    """Return whether the time of a validation contains training steps as well.
-
-    JAX queues steps without waiting for them, and Keras waits at the end of the validation, which
-    is queued after the device's remaining work of the epoch. The GPU's idle time belongs to
-    neither.
-    """
-    return run.framework == "jax" and has_keras_fit(run)
 
 
 def _compiling_ns(run: Run, validations: Occurrences) -> np.ndarray:
