@@ -284,7 +284,8 @@ _GPU_COLUMNS = (
     *("id", "name", "smCount", "totalMemory", "memoryBandwidth"),
     *("computeMajor", "computeMinor", "uuid", "busLocation"),
 )
-_GPU_EVENTS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+# A graph is one row of the last table, unless `--cuda-graph-trace=node` was asked for: its kernels are in no other one.
+_GPU_EVENTS = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
 
 
 @contextmanager
@@ -333,8 +334,8 @@ class _TableReader:
 
     def read(self) -> Trace:
         file = self.file
-        event_tables = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "GPU_METRICS"]
-        if not any(table in file.tables for table in event_tables):
+        has_cuda = not file.tables.keys().isdisjoint((*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME"))
+        if not has_cuda and file.tables.keys().isdisjoint(("NVTX_EVENTS", "GPU_METRICS")):
             if any(table.startswith("rocpd_") for table in file.tables):
                 raise UnusableInput(f"{file.path}: {ROCPD}. {READABLE}")
             raise UnusableInput(
@@ -377,8 +378,7 @@ class _TableReader:
         # Processes that only set up or wait (launchers, workers) are left out.
         working = [p for p in self.trace.processes if p.devices]
         self.trace.processes = working or self.trace.processes[:1]
-        cuda = [*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME"]
-        if not any(table in file.tables for table in cuda):
+        if not has_cuda:
             self.trace.problems.append(
                 "recorded without --trace=cuda: what a GPU did is not in it; record again with "
                 "nsys profile --trace=cuda,nvtx"
@@ -406,7 +406,7 @@ class _TableReader:
         return map_distinct(names, lambda name: kind_of(self.names[name]), np.int8)
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
-        """Return process id, device number and events of one of the three GPU tables."""
+        """Return process id, device number and events of one of the GPU tables."""
         base = ("deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "graphId")
         if table.endswith("KERNEL"):
             extra: tuple[str, ...] = ("demangledName", "shortName", *_SHAPE)
@@ -414,10 +414,11 @@ class _TableReader:
             extra = ("bytes", "copyKind", "srcKind", "dstKind")
         else:
             extra = ("bytes",)
-        data = self._rows(table, base + extra)
+        is_graph = table.endswith("GRAPH_TRACE")
+        # Both of a graph's times are 0 where CUPTI has none.
+        data = self._rows(table, base + extra, 'WHERE "end" > start' if is_graph else "")
         n = len(data["row"])
-        memory = np.zeros(n, np.int8)
-        shape = np.full(n, -1, np.int32)
+        memory = shape = None
         if table.endswith("KERNEL"):
             keys = np.where(data["demangledName"] >= 0, data["demangledName"], data["shortName"])
             name = self._name_ids(keys, "kernel")
@@ -431,8 +432,9 @@ class _TableReader:
             ends = np.where(down, data["dstKind"], data["srcKind"])
             memory = map_distinct(ends, lambda code: _MEMORY.get(code, MemoryKind.UNKNOWN), np.int8)
         else:
-            kind = np.full(n, int(DeviceKind.MEMSET), np.int8)
-            name = np.full(n, self.names.id("Memset"), np.int32)
+            kind = np.full(n, int(DeviceKind.KERNEL if is_graph else DeviceKind.MEMSET), np.int8)
+            name = np.full(n, self.names.id("CUDA graph, recorded as a whole" if is_graph else "Memset"), np.int32)
+        in_graph = is_graph | (data["graphNodeId"] > 0)
         events = DeviceEvents.build(
             start_ps=data["start_ps"],
             end_ps=data["end_ps"],
@@ -443,7 +445,7 @@ class _TableReader:
             shape=shape,
             bytes=data.get("bytes"),
             memory=memory,
-            graph=np.where(data["graphNodeId"] > 0, np.where(data["graphId"] > 0, data["graphId"], -1), 0),
+            graph=np.where(in_graph, np.where(data["graphId"] > 0, data["graphId"], -1), 0),
         )
         device = data["deviceId"]
         return _pid(data["globalPid"]), np.where(device == -1, 0, device), events
@@ -562,8 +564,6 @@ class _TableReader:
             for kind, metric, name in self.file.rows("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
             if isinstance(name, str)
         }
-        if not titles or not len(data["timestamp"]):
-            return
         when = data["timestamp"]
         sane = np.flatnonzero((when > -_MAX_NS) & (when < _MAX_NS))
         _, kind_of = np.unique(data["typeId"][sane], return_inverse=True)

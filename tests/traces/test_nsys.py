@@ -210,6 +210,26 @@ def test_steps_from_graphs_with_ids(export, graph, basis):
     assert result["launches"][0]["graph_kernels"] == 60
 
 
+def test_graphs_recorded_as_a_whole_are_work_of_the_gpu(export):
+    """`nsys profile` records a graph as one piece, unless asked for its nodes: the kernels' table has none of them."""
+    table = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+    columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+    graph = {column: KERNEL[column] for column in columns} | {"graphId": 5}
+    for number in range(1, 7):
+        at = number * 1_000 * US
+        export.call(at, at + 5 * US, number)
+        export.add(table, graph, start=at + 10 * US, end=at + 990 * US, correlationId=number)
+    export.add(table, graph, correlationId=7)  # from 0 to 0: CUPTI has no times of this one
+    result = explain(export.write())
+    assert result["processes"][0]["steps_from"] == "graph"
+    (device,) = result["devices"]
+    assert device["any_busy_ms"] == device["kernel_busy_ms"] == pytest.approx(6 * 0.98)
+    assert device["span_ms"] < 6
+    assert result["launches"][0]["graph_kernels"] == device["kernels"] == 6
+    assert result["kernels"][0]["name"] == "CUDA graph, recorded as a whole"
+    assert not causes(result)
+
+
 def test_a_report_without_cuda_tables_says_so(export):
     for step in range(3):
         export.range(step * 1000 * US, step * 1000 * US + 900 * US, f"step {step}")
