@@ -67,9 +67,11 @@ def _input_facts(frame: FrameType | None, backend: str, redact: bool) -> tuple[d
 
 
 def _iteration(model: Any) -> int | None:
-    """Return how many steps the optimizer has done; once a fit, before the device has work."""
+    """Return how many batches the optimizer was given; once a fit, before the device has work."""
     try:
-        return int(model.optimizer.iterations)
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # within one that scales the loss
+        # `iterations` counts updates, each of so many batches.
+        return int(optimizer.iterations) * (getattr(optimizer, "gradient_accumulation_steps", None) or 1)
     except Exception:  # no optimizer, or one that does not count
         return None
 
@@ -320,8 +322,7 @@ class KerasSession:
         """Begin an epoch; the first one says where in the training the fit begins."""
         recorder = self.recorder
         if recorder is not None and not recorder.begins_at:
-            model = self._callback._model
-            recorder.begins_at = {"first_epoch": epoch, "first_iteration": _iteration(model)}
+            recorder.begins_at = {"first_epoch": epoch, "first_iteration": _iteration(self._callback._model)}
 
     def epoch_end(self) -> None:
         if self._windows is not None:

@@ -270,7 +270,7 @@ class Fit(TypedDict, total=False):
     timing: str
     epochs: Count
     first_epoch: Count  # counted from 0; more where a training is resumed
-    first_iteration: Count  # of the optimizer, when the first epoch begins
+    first_iteration: Count  # batches that the optimizer was given before the first epoch begins
     steps_per_epoch: Count
     batch_size: Count
     steps_per_execution: Annotated[int, Within(1, MOST_COUNT)]

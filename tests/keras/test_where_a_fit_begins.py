@@ -24,6 +24,8 @@ def fit(model, log_dir, **options):
 
 def test_the_epoch_and_the_iteration_that_a_fit_begins_at(tmp_path):
     model = compiled()
+    # Its `iterations` are updates, of five batches each: two after the first fit.
+    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=5), "mse")
     first = fit(model, tmp_path / "first", epochs=2)["fit"]
     second = fit(model, tmp_path / "second", epochs=5, initial_epoch=4)["fit"]
     assert (first["first_epoch"], first["first_iteration"]) == (0, 0)
