@@ -139,3 +139,22 @@ print(is_compiled(model))
 """
     done = subprocess.run([*python("torch"), "-c", program], text=True, capture_output=True)
     assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_an_operation_of_matrices_without_a_formula_is_named_and_there_is_no_number():
+    """PyTorch runs a frozen transformer's layer as one operation; its formulas are for few others."""
+    need("torch")
+    program = """
+import torch
+from gpu_util_callback.backends.torch.flops import counted
+square, cube = torch.ones(4, 4), torch.ones(2, 4, 4)
+layer = torch.nn.TransformerEncoderLayer(4, 2, batch_first=True).eval()
+calls = [layer, lambda x: torch.addbmm(square, x, x), lambda x: square.clone().addmm_(x[0], x[1])]
+with torch.no_grad():
+    for call in calls:
+        _, work = counted(call, (cube,))
+        print(*work.missing, len(work.flops))
+"""
+    done = subprocess.run([*python("torch"), "-c", program], text=True, capture_output=True)
+    named = ("aten._transformer_encoder_layer_fwd", "aten.addbmm", "aten.addmm_")
+    assert done.stdout.splitlines() == [f"{name} 0" for name in named], done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -79,8 +80,7 @@ class _Watch(TorchDispatchMode):
         name = str(func._overloadpacket)
         flops = flop_registry.get(_SAME_AS.get(name, func._overloadpacket))
         if flops is None:
-            unknown = func._overloadpacket in _UNKNOWN or "_attention" in name
-            if func.namespace not in _OWN or unknown:
+            if func.namespace not in _OWN or _OF_MATRICES.search(name):
                 self.work.miss(name)
             return
         if _computes_again():
@@ -127,11 +127,6 @@ def _computes_again() -> bool:
     return False
 
 
-def _packets(*names: str) -> frozenset[object]:
-    packets = (getattr(torch.ops.aten, name, None) for name in names)
-    return frozenset(packet for packet in packets if packet is not None)
-
-
 # Operations that do the work of another one, by name.
 _SAME_AS = {
     f"aten._scaled_dot_product_flash_attention_for_cpu{which}": getattr(
@@ -139,15 +134,7 @@ _SAME_AS = {
     )
     for which in ("", "_backward")
 }
-# PyTorch's own, without a formula.
-_UNKNOWN = _packets(
-    "_cudnn_rnn",
-    "_cudnn_rnn_backward",
-    "mkldnn_rnn_layer",
-    "mkldnn_rnn_layer_backward",
-    "miopen_rnn",
-    "_sparse_mm",
-    "_scaled_grouped_mm",
-    "_grouped_mm",
-    "_trilinear",
+# PyTorch's own operations that multiply matrices, by name: one without a formula is not counted.
+_OF_MATRICES = re.compile(
+    r"attention|encoder_layer|\._trilinear|rnn(_layer)?(_backward)?$|(mkldnn|dtypes|structured)_linear|mm(_|$)"
 )
