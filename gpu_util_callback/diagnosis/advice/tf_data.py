@@ -539,7 +539,7 @@ REMEDIES = (
         "autotune",
         when=lambda wait: wait.run.fit.get("input_autotune") is False,
         says="{paces}. tf.data's autotuning is switched off for this dataset: TensorFlow adds no "
-        "threads to its stages and makes no batch ahead of time.",
+        "threads to its stages and puts no prefetch behind them.",
         asks="Is an epoch shorter with it?",
         remedy="Switch it on",
         code="options = tf.data.Options()\noptions.autotune.enabled = True\nds = ds.with_options(options)",
