@@ -9,25 +9,27 @@ python3 -m venv "$folder/env"
 "$folder/env/bin/python" -m pip install --quiet --disable-pip-version-check 'ray[train]==2.60.0' torch==2.13.0 numpy
 cd "$folder"
 "$folder/env/bin/python" -W ignore - <<'PY'
+import json, os
 import ray
 import ray.train.torch
-import torch
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
 NAMES = ("num_workers", "persistent_workers", "prefetch_factor", "in_order")
 
-def train():
+def train(config):
     from torch.utils.data import DataLoader, DistributedSampler
     data = list(range(8))
     given = {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 8, "in_order": False}
     plain = ray.train.torch.prepare_data_loader(DataLoader(data, **given))
     sampled = ray.train.torch.prepare_data_loader(DataLoader(data, sampler=DistributedSampler(data), **given))
-    return [[getattr(loader, name) for name in NAMES] for loader in (plain, sampled)]
+    if ray.train.get_context().get_world_rank() == 0:
+        with open(config["file"], "w") as file:
+            json.dump([[getattr(loader, name) for name in NAMES] for loader in (plain, sampled)], file)
 
-def report():
-    ray.train.report({"seen": train()})
-
+file = os.path.abspath("seen.json")
 scaling = ray.train.ScalingConfig(num_workers=2)
-plain, sampled = ray.train.torch.TorchTrainer(report, scaling_config=scaling).fit().metrics["seen"]
+ray.train.torch.TorchTrainer(train, train_loop_config={"file": file}, scaling_config=scaling).fit()
+with open(file) as seen:
+    plain, sampled = json.load(seen)
 print(ray.__version__, dict(zip(NAMES, plain)), "with a sampler of one's own", dict(zip(NAMES, sampled)))
 assert plain == [1, False, 2, True] and sampled == [1, True, 8, False]
 ray.shutdown()
