@@ -221,6 +221,7 @@ def trace_handler(
     lock = threading.Lock()
 
     def handle(profiler: TorchProfile) -> None:
+        """Import the trace that the profiler has ready; an error is logged, and the training goes on."""
         try:
             with lock, tempfile.TemporaryDirectory(prefix="gpu-util-") as scratch:
                 worker = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"

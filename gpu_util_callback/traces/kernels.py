@@ -82,6 +82,7 @@ def _times(took: np.ndarray) -> tuple[int, int, int, int]:
 
 
 def _mean(values: np.ndarray, weight: np.ndarray) -> float | None:
+    """Return the weighted mean of the finite values; None without any."""
     is_measured = np.isfinite(values)
     weight = weight[is_measured]
     return float(np.average(values[is_measured], weights=weight)) if weight.sum() > 0 else None

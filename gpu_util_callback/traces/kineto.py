@@ -551,6 +551,7 @@ class _TextReader:
         return process
 
     def _host_name(self, rank: int) -> str:
+        """Return the name of a process in the trace: its rank if it has one (-1 = none), else its own name."""
         for pid, _ in self.threads:
             name = self.process_names.get(pid)
             if name:
@@ -653,6 +654,7 @@ class Document:
             self._need_more()
 
     def _expect(self, character: str) -> None:
+        """Move behind a character. Raises: BrokenJson if another one is there."""
         character_there = self._peek()
         if character_there != character:
             raise BrokenJson(f"{character!r} expected, {character_there!r} found")
@@ -708,6 +710,7 @@ class Document:
                 return
 
     def _skip_text(self) -> None:
+        """Move behind the end of a text, however long it is."""
         while True:
             self._at = _TEXT.match(self._text, self._at).end()  # type: ignore[union-attr]
             if self._text.startswith('"', self._at):
@@ -748,6 +751,7 @@ class Document:
             self._expect(",")
 
     def _array(self) -> Iterator[object]:
+        """Yield the values of an array; events one by one."""
         self._expect("[")
         while self._peek() != "]":  # Chrome allows a comma before it
             yield self._value()

@@ -110,6 +110,7 @@ class Export:
         return int(self._steps > self._max_steps)
 
     def _damaged(self, error: Exception) -> UnusableInput:
+        """Return the error for an export that cannot be read, and why."""
         if self._steps > self._max_steps:
             why = "it takes longer to read than a file of its size can"
         elif isinstance(error, MemoryError):  # SQLite allocated what its pages claim
@@ -451,6 +452,7 @@ class _TableReader:
         return _pid(data["globalPid"]), np.where(device == -1, 0, device), events
 
     def _shapes_of(self, data: dict[str, np.ndarray]) -> np.ndarray:
+        """Return the id of each kernel's launch: int32[rows]."""
         if not len(data["gridX"]):
             return np.empty(0, np.int32)
         # Rows are grouped by their hash: sorting nine columns takes seconds.
@@ -516,6 +518,7 @@ class _TableReader:
         ]
 
     def _process_names(self) -> dict[int, str]:
+        """Return process id -> its first name."""
         names: dict[int, str] = {}
         for pid, name in self.file.rows("PROCESSES", ("pid", "name")):
             if isinstance(pid, int) and isinstance(name, str):
@@ -523,6 +526,7 @@ class _TableReader:
         return names
 
     def _thread_names(self) -> dict[int, str]:
+        """Return global thread id -> its name."""
         return {
             tid: self.names[self.strings[key]]
             for key, tid in self.file.rows("ThreadNames", ("nameId", "globalTid"))

@@ -77,6 +77,7 @@ def _row(item: Any, **more: object) -> Row:
 
 
 def _process(p: ProcessAnalysis) -> TraceProcess:
+    """Return a process as JSON."""
     return {
         "host": p.process.host,
         "pid": p.process.pid,
@@ -91,6 +92,7 @@ def _process(p: ProcessAnalysis) -> TraceProcess:
 
 
 def _device(d: DeviceAnalysis) -> TraceDevice:
+    """Return a GPU as JSON: times in ms, of the picoseconds of its events."""
     start, end = d.span
     directions = {"h2d": DeviceKind.COPY_H2D, "d2h": DeviceKind.COPY_D2H, "d2d": DeviceKind.COPY_D2D}
     copies = d.device.events.of(*directions.values(), DeviceKind.COPY_OTHER)
@@ -140,6 +142,7 @@ def _steps(p: ProcessAnalysis) -> list[TraceStep]:
 
 
 def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
+    """Return a GPU's kernels as JSON: a call's times in µs, all of them in ms."""
     total = sum(k.total_ps for k in d.kernels) or 1
     return [
         {
@@ -165,6 +168,7 @@ def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
 
 
 def _counters(p: ProcessAnalysis) -> list[Row]:
+    """Return the mean and 95th percentile of each of a process's counters."""
     return [
         {
             "gpu": c.device,

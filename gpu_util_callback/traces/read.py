@@ -54,6 +54,7 @@ def read_trace(
 
 
 def _read(files: list[Path], progress: Progress | None) -> Trace:
+    """Read files of one format as one trace. Raises: UnusableInput."""
     path = files[0].parent if len(files) > 1 else files[0]
     for file in files:
         if not file.is_file():
@@ -78,6 +79,7 @@ def _read(files: list[Path], progress: Progress | None) -> Trace:
 
 
 def _shortened(problems: list[str]) -> list[str]:
+    """Return problems as single lines, at most `MAX_PROBLEMS`, and how many more there are."""
     more = len(problems) - limits.MAX_PROBLEMS
     lines = [" ".join(problem.split())[: limits.MAX_TEXT] for problem in problems[: limits.MAX_PROBLEMS]]
     return lines if more <= 0 else [*lines, f"and {more:,} more problems like these"]
@@ -163,6 +165,7 @@ def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
 
 
 def _load(path: Path) -> bytes:
+    """Return a file's unpacked bytes. Raises: UnusableInput for more than a trace of its size has."""
     with _Stream(path).open() as file:
         size = path.stat().st_size
         if size > limits.MAX_BYTES:
@@ -202,6 +205,7 @@ class _Stream:
 
 
 def _read_kineto(files: list[Path], progress: Progress | None) -> Trace:
+    """Read Chrome traces, one a worker."""
     from gpu_util_callback.traces.kineto import read_kineto
 
     streams = [_Stream(file) for file in files]
@@ -222,6 +226,7 @@ def _read_nsys(files: list[Path], progress: Progress | None) -> Trace:
 
 
 def _read_nsys_report(files: list[Path], progress: Progress | None) -> Trace:
+    """Read an Nsight Systems report by exporting it first."""
     from gpu_util_callback.traces.nsys import export, read_nsys
 
     with export(files[0]) as exported:

@@ -96,6 +96,7 @@ def _outermost(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _by_marker(process: Process, names: Names) -> Steps | None:
+    """Return one step per marker, of the thread and the kind of marker that hold most; None without any."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.STEP)
     if not len(rows):

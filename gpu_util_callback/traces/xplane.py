@@ -112,6 +112,7 @@ def _text(value: bytes) -> str:
 
 
 def _read_line(data: bytes, at: int, end: int) -> _Line:
+    """Return a line: its name, id, time in ns, and where its events lie in the data."""
     payloads, other_fields = wire.payloads_of(data, at, end, (4,), limits.MAX_EVENTS)
     line = _Line(0, "", 0, *payloads[4])
     for number, kind, a, b in other_fields:
@@ -125,6 +126,7 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
 
 
 def _read_plane(data: bytes, at: int, end: int) -> _Plane:
+    """Return a plane with its lines, if it is the host's or a GPU's, and its metadata."""
     parts, _ = wire.payloads_of(data, at, end, (2, 3, 4, 5, 6), limits.MAX_METADATA)
     starts, ends = parts[3]
     if len(starts) > limits.MAX_LINES:
@@ -137,6 +139,7 @@ def _read_plane(data: bytes, at: int, end: int) -> _Plane:
 
 
 def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
+    """Return the process of an XSpace file, its times from the first event on in ps, and the problems met."""
     planes, host, problems = _read_planes(data)
     stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
     absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
@@ -150,6 +153,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     implausible = 0
 
     def decoded(lines: list[_Line], metadata: Metadata) -> Iterator[PlaneEvents]:
+        """Yield the events of lines in batches; impossible times are counted."""
         nonlocal implausible
         for batch_of_lines in _batches(lines):
             batch, dropped = _decode(data, batch_of_lines, metadata, zero_ns, names)
