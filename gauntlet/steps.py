@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gauntlet.helpers import convnet, images, keras, mlp, np, rows, tf
+from gauntlet.helpers import convnet, gathered, images, keras, mlp, np, rows, tf
 from gauntlet.registry import program
 
 
@@ -97,12 +97,7 @@ def digits(run):
     y = (x[:, :1] > 0.5).astype("float32")
     model = mlp(784, units=512)
     if run.does("gathered"):
-        features, labels = tf.constant(x), tf.constant(y)
-        rows = tf.data.Dataset.range(len(x)).shuffle(len(x)).batch(128)
-        data = rows.map(lambda i: (tf.gather(features, i), tf.gather(labels, i)), num_parallel_calls=2)
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        model.fit(data.prefetch(2).with_options(options), epochs=30, verbose=0, callbacks=run.callbacks)
+        model.fit(gathered(x, y, 128), epochs=30, verbose=0, callbacks=run.callbacks)
         return model
     model.fit(x, y, batch_size=128, epochs=30, verbose=0, callbacks=run.callbacks)
     return model

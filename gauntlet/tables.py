@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from gauntlet.helpers import folder, keras, mlp, np, rows, tf
+from gauntlet.helpers import folder, gathered, keras, mlp, np, rows, tf
 from gauntlet.registry import INPUT, program
 from gauntlet.vision import CACHE
 
 
-@program("nothing: small arrays, a small model", "any", None, harmful="from_tensor_slices|cache")
+@program(
+    "small arrays, a small model: autotuning holds up each epoch's set-up of the arrays",
+    "without:gathered",  # 1.30, 1.33 and 1.36 times as fast, 15 epochs each, beside others' work
+    "each epoch sets up its input again",
+    cures={"gathered": r"tf\.gather\(features"},
+    harmful="from_tensor_slices|cache",
+)
 def tabular_arrays(run):
     x, y = rows(8000, 20)
     model = mlp(20)
+    if run.does("gathered"):
+        model.fit(gathered(x, y, 32), epochs=36, verbose=0, callbacks=run.callbacks)
+        return model
     model.fit(x, y, batch_size=32, epochs=36, verbose=0, callbacks=run.callbacks)
     return model
 
