@@ -26,16 +26,72 @@ def full(fit=LOADER, cpus: int = 2, stages=(), gpus=(), wait_ms: float = 2.0, gp
 
 
 def cores(run: Generated, observed: dict[str, float]) -> list[dict]:
-    """The findings about cores, with the host's samples of the whole run."""
+    """The findings about cores."""
+    return [finding for finding in taken(run, observed) if "cores" in finding["id"]]
+
+
+def taken(run: Generated, observed: dict[str, float]) -> list[dict]:
+    """The findings about the input, with the host's samples of the whole run."""
     times = np.arange(run.facts["started_ns"], run.now, 500_000_000)
     columns = {name: np.full(len(times), float(value)) for name, value in observed.items()}
-    findings = run.findings("input_bound", samples=run.samples() | {"host": {"time_ns": times} | columns})
-    return [finding for finding in findings if "cores" in finding["id"]]
+    return run.findings("input_bound", samples=run.samples() | {"host": {"time_ns": times} | columns})
 
 
 def host(own: float, children: float | None, all_pct: float, queued: float | None) -> dict[str, float]:
     values = {"process_cpu_pct": own, "children_cpu_pct": children, "cpu_pct": all_pct, "threads_queued_pct": queued}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def locked(kind="generator", backend="tensorflow", cpu_ms=14.0, processes=False, gpus=(), **fit) -> Generated:
+    """Steps of 16 ms beside a Python function of the input that takes 15 for each, of which it computes 14."""
+    call = {"name": "batches", "calls": 400, "timed": 40, "wall_ms": cpu_ms + 1, "cpu_ms": cpu_ms, "queued_ms": 0.3}
+    at = {"samples": 60, "line": "compute (data.py, line 9)", "in_line": 60}
+    fit = {"input_kind": kind, "input_class": "batches", "input_calls": [call | at], "input_workers": 2} | fit
+    run = Generated(
+        seed=5,
+        gpus=list(gpus),
+        framework={"name": backend, "backend": backend, "keras": "3.15.1"},
+        fit={"batch_size": 16, "epochs": 4, "input_processes": processes} | fit,
+        machine={"cpus": 4, "cpus_allowed": 4, "memory_total_bytes": 64 * 2**30},
+    )
+    for _ in range(4):
+        with run.epoch():
+            run.steps(100, step_ms=16, wait_ms=0.1, gpu_share=0.1)
+            if kind == "generator":
+                run.reading(("generator", "Generator", cpu_ms + 1, 1.0, "py_function"), STAGES[1], batches=100)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "gpus"),
+    [
+        ("generator", "tensorflow", ()),
+        ("PyDataset", "tensorflow", ()),
+        ("PyDataset", "jax", ()),
+        ("generator", "tensorflow", [GPU]),
+    ],
+)
+def test_python_of_the_input_beside_the_steps_is_their_pace(kind, backend, gpus):
+    """Seen: steps of 15 ms that took one without the input, 4 to 5 times as fast: "Nothing held up training"."""
+    run = locked(kind, backend, gpus=gpus)
+    [finding] = [found for found in taken(run, host(105, 0, 30, 2)) if "lock" in found["id"]]
+    assert finding["title"] == "The input keeps Python's lock from the steps"
+    assert finding["lost_s"] == pytest.approx(400 * 0.0132, rel=0.1)
+    assert "compute (data.py, line 9)" in finding["advice"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("run", "own"),
+    [
+        (locked(), 190),  # a step computes meanwhile, without the lock
+        (locked(cpu_ms=7.0), 150),
+        (locked(cpu_ms=7.0), 105),  # what else the step waits for is not known
+        (locked("PyDataset", processes=True), 105),
+        (locked("PyDataset", "torch", input_workers=0), 105),  # in turns with the steps
+    ],
+)
+def test_steps_that_compute_themselves_are_not_kept_from_the_lock(run, own):
+    assert [found for found in taken(run, host(own, 0, 60, 2)) if "lock" in found["id"]] == []
 
 
 def test_workers_that_fill_the_cores_are_priced_by_their_own_cpu_time():

@@ -61,7 +61,7 @@ class Workers:
         if self.waits:
             return max(2, min(most, MOST_WORKERS, needed))
         cores = wait.cores.allowed or MOST_WORKERS
-        room = cores if wait.room_unknown else int(wait.workers + wait.cores.spare)
+        room = cores if wait.room_unknown else min(cores, int(wait.workers + wait.cores.spare))
         return max(2, min(most, MOST_WORKERS, needed, room))
 
     @property

@@ -102,12 +102,9 @@ class DataWaste(Rule):
 
     def _read_again(self, run: Run, limits: Limits) -> Findings:
         """Yield the finding that an epoch reads its set several times, as if `steps_per_epoch` counted samples."""
-        fit = run.fit
-        steps, batches, samples = (
-            int(fit.get("steps_per_epoch") or 0),
-            int(fit.get("input_set_batches") or 0),
-            int(fit.get("input_set_samples") or 0),
-        )
+        steps = int(run.fit.get("steps_per_epoch") or 0)
+        batches = int(run.fit.get("input_set_batches") or 0)
+        samples = int(run.fit.get("input_set_samples") or 0)
         if not batches or samples < limits["set_read_times"] * batches or steps < samples:
             return
         yield self.finding(

@@ -171,11 +171,8 @@ class Imbalance(Rule):
         uneven = most - smooth.min(axis=0) >= limits["gap_pct"]
         lost = np.where(uneven, first.length_ns * (most - smooth.mean(axis=0)) / 100, 0)
         apart = np.where(uneven, first.length_ns, 0)
-        for where, mask in first.spans(
-            apart,
-            enter=MOSTLY,  # GPUs that work in turns are apart now and then
-            min_s=limits["min_s"],
-        ):
+        # GPUs that work in turns are apart now and then.
+        for where, mask in first.spans(apart, enter=MOSTLY, min_s=limits["min_s"]):
             total = int(lost[mask].sum())
             spread = use[:, mask].mean(axis=1)
             if float(spread.max() - spread.min()) < limits["gap_pct"]:

@@ -240,7 +240,7 @@ def _epoch_set_ups(run: Run, occurrences: Occurrences) -> tuple[np.ndarray, np.n
     return apart_ns[np.diff(epoch) > 0], np.bincount(epoch, weights=occurrences["self_ns"]) / 1e9
 
 
-CORES = "cores"  # detail of its findings about steps that wait for a core
+CORES, LOCK = "cores", "lock"  # details of its findings about steps that wait for a core, or for Python's lock
 
 
 # -- the rule ----------------------------------------------------------------------------------
@@ -280,6 +280,7 @@ class InputBound(Rule):
         "core_wait_pct": Threshold(
             10, "with a core free a thread waits for it 0-3 % of the time; two threads on one core, 50 %"
         ),
+        "own_python_pct": Threshold(75, "of a step: no step is shorter than the Python that makes its batch"),
         "once_pct": Threshold(
             25,
             "what may not come again is named where it is a good part of the run; iterators of "
@@ -301,47 +302,48 @@ class InputBound(Rule):
     def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
-        spans = self._spans(run, limits)
         set_ups = significant(input_setup(run, limits), run.present_ns, limits)
-        cores = significant(self._cores(run, limits), run.present_ns, limits)
-        return [*spans, *set_ups, *cores, *(() if spans else self._few_long_fetches(run, limits))]
+        beside = significant(self._beside(run, limits), run.present_ns, limits)
+        if any(finding.detail == LOCK for finding in beside):  # the steps' waits for batches are counted there
+            return [*set_ups, *beside]
+        spans = self._spans(run, limits)
+        return [*spans, *set_ups, *beside, *(() if spans else self._few_long_fetches(run, limits))]
 
     def part_of(self, detail: str) -> str:
-        return "step" if detail == CORES else self.part
+        return "step" if detail in (CORES, LOCK) else self.part
 
-    def _cores(self, run: Run, limits: Limits) -> Findings:
-        """Return the time that the steps wait for a core because the input computes on it.
+    def _beside(self, run: Run, limits: Limits) -> Findings:
+        """Return the time that the steps wait for Python's lock, or for a core, because the input computes beside them.
 
         Of the cores that others take, the input takes its share; it costs no more than its own computation.
         """
-        spent_ns, is_short = run.steps.total("duration_ns"), run.steps.total_rows < limits["min_steps"]
         where = Range(run.first_step, run.end_step, *run.steps.extent_ns)
         cores = measure_cores(run, where)
-        if is_short or cores.queued is None or 100 * cores.queued < limits["core_wait_pct"] or not cores.full:
+        queued = (cores.queued or 0.0) if cores.full else 0.0
+        lacks_core = 100 * queued >= limits["core_wait_pct"]
+        if run.steps.total_rows < limits["min_steps"] or not (lacks_core or run.fit.get("input_calls")):
             return
-        wait = measure_input(run, where, NO_MS, spent_ns / where.steps / 1e6)
-        if not wait.input_cpus or wait.input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
+        wait = measure_input(run, where, NO_MS, run.steps.total("duration_ns") / where.steps / 1e6)
+        input_cpus = wait.input_cpus or 0.0
+        if kept := _lock_kept(wait, limits):
+            share = wait.python_ms / wait.arrives_ms  # of a core, which a process in its place leaves
+            lost, priced = _priced(replace(wait, cores=replace(cores, spare=cores.spare + share)), kept)
+            evidence: Evidence = {"own_python_pct": round(100 * share, 1), "held_up_by": priced.limit}
+        elif not lacks_core or not input_cpus or input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
             return  # a model's own threads fill the cores, too
-        share = min(cores.queued * wait.share_of_input, wait.input_cpus / cores.allowed)
-        explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
-        lost = max(0, run.lost_of(round(share * spent_ns) + explained_ns, where) - explained_ns)
-        lost_ms = lost / where.steps / 1e6
-        stage = slowest_of(wait.stages, wait.passes)
-        priced = replace(wait, lost_ms=max(NO_MS, lost_ms), needed_ms=wait.needed_ms - lost_ms, stage=stage)
+        else:
+            lost, priced = _priced(wait, min(queued * wait.share_of_input, input_cpus / cores.allowed))
+            evidence = {"core_wait_pct": round(100 * queued, 1), "input_cpus": round(input_cpus, 2)}
+            evidence |= {"other_cpus": round(cores.of_others, 2), "held_up_by": cores.busy}
         yield self.finding(
-            title="The input takes the cores from the steps",
+            title=("The input keeps Python's lock" if kept else "The input takes the cores") + " from the steps",
             where=where,
             lost_ns=lost,
             confidence=ESTIMATED,
-            evidence={
-                "core_wait_pct": round(100 * cores.queued, 1),
-                "input_cpus": round(wait.input_cpus, 2),
-                "other_cpus": round(cores.of_others, 2),
-                "held_up_by": cores.busy,
-            },
-            advice=input_advice.advise_cores(priced),
+            evidence=evidence,
+            advice=input_advice.advise(priced) if kept else input_advice.advise_cores(priced),
             state=True,
-            detail=CORES,
+            detail=LOCK if kept else CORES,
         )
 
     def _few_long_fetches(self, run: Run, limits: Limits) -> Findings:
@@ -462,6 +464,31 @@ class InputBound(Rule):
             state=in_many_steps(waiting.wait_ns, run.steps["top_wait_ns"][waiting.blocks]),
             slack_ns=round(wait.share_of_input * run.steps.slack_ns(waiting.blocks)),
         )
+
+
+def _lock_kept(wait: InputWait, limits: Limits) -> float:
+    """Return the share (0-1) of the steps' time in which Python of the input runs, and nothing of the steps can.
+
+    It is 0.0 unless that Python is their pace, on other threads of this process, and steps take much longer than they
+    compute: what the process computes beside it is theirs.
+    """
+    own, each_ms = wait.cores.own, wait.arrives_ms
+    is_beside = wait.input_cpus is not None and not (wait.run.fit.get("input_processes") or "dataloader" in wait.kind)
+    if own is None or not is_beside or 100 * wait.python_ms < limits["own_python_pct"] * each_ms:
+        return 0.0
+    computed_ms = max(A_TWENTIETH * each_ms, own * each_ms - wait.python_ms)
+    fetched_ms = wait.run.steps.total("input_wait_ns") / wait.where.steps / 1e6
+    return 1 - computed_ms / each_ms if computed_ms <= MOSTLY * (each_ms - fetched_ms) else 0.0
+
+
+def _priced(wait: InputWait, share: float) -> tuple[int, InputWait]:
+    """Return the time that steps lose to the input beside them, ns, and the measure of it; `share`: of their time."""
+    run, where = wait.run, wait.where
+    explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
+    lost = max(0, run.lost_of(round(share * run.steps.total("duration_ns")) + explained_ns, where) - explained_ns)
+    lost_ms = max(NO_MS, lost / where.steps / 1e6)
+    stage = slowest_of(wait.stages, wait.passes)
+    return lost, replace(wait, lost_ms=lost_ms, needed_ms=wait.arrives_ms - lost_ms, stage=stage)
 
 
 # -- a span of steps that wait ---------------------------------------------------------------------

@@ -106,20 +106,12 @@ def forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
     """Forecast the host's memory, by its first column that grows, and each GPU's allocator."""
-    predicted: list[Forecast] = []
-    has_held_bytes = "host:process_held_bytes" in run.memory
-    for column in HOST:
-        if has_held_bytes and column == "process_memory_bytes":
-            continue  # it counts pages of files, too
-        forecast = _forecast(run, "host", column, limits)
-        if forecast is not None:
-            predicted.append(forecast)
-            break
-    for gpu in run.used_gpus:
-        forecast = _forecast(run, f"gpu{gpu}/allocator", "allocator_used_bytes", limits)
-        if forecast is not None:
-            predicted.append(forecast)
-    return predicted
+    # What the process holds counts no pages of files, which its memory does.
+    without = "process_memory_bytes" if "host:process_held_bytes" in run.memory else ""
+    of_host = (_forecast(run, "host", column, limits) for column in HOST if column != without)
+    host = next((forecast for forecast in of_host if forecast is not None), None)
+    of_gpus = (_forecast(run, f"gpu{gpu}/allocator", "allocator_used_bytes", limits) for gpu in run.used_gpus)
+    return [forecast for forecast in (host, *of_gpus) if forecast is not None]
 
 
 def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | None:
