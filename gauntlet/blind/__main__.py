@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 BURN = "while True: pass"
 
 
@@ -169,7 +170,7 @@ def table(paths: list[Path], results: dict) -> str:
 def main() -> None:
     """Measure what the command line names, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m gauntlet.blind")
-    parser.add_argument("set", choices=("first", "second", "third", "fourth", "fifth", "sixth", "seventh"))
+    parser.add_argument("set", choices=SETS)
     parser.add_argument("--establish", type=int, default=0, metavar="N", help="run the pairs that are missing, of N")
     parser.add_argument("--record", type=Path, metavar="DIR", help="record the programs that have no recording there")
     parser.add_argument("--only", nargs="+", metavar="NAME")
