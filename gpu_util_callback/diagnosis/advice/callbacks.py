@@ -95,7 +95,7 @@ class Work:
     @property
     def first_argument(self) -> str:
         """The hook's name for its epoch or batch; "" if it takes none."""
-        usual = "batch" if "batch" in self.hook else "epoch" if "epoch" in self.hook else ""
+        usual = next((unit for unit in ("batch", "epoch") if unit in self.hook), "")
         argument_name = (self.facts.get("names") or {}).get(self.hook) or usual
         return str(argument_name) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(argument_name)) else usual
 

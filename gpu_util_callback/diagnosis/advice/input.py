@@ -159,6 +159,13 @@ def _workers(wait: InputWait) -> Workers:
     return Workers(wait, batch_ms, wait.waits is True, processes=wait.waits is not True)
 
 
+def _pool_question(wait: InputWait) -> str:
+    """Return what is to be asked before several threads or processes make batches."""
+    if "pydataset" not in wait.kind:
+        return BATCH_I
+    return "May several threads call __getitem__ at the same time?" if wait.waits is True else CORE_FREE
+
+
 def _pooled(wait: InputWait) -> str:
     """Return code for a pool of threads or processes, each of which makes a whole batch."""
     workers = _workers(wait)
@@ -224,13 +231,7 @@ LOOP = (
         "threads or processes",
         when=lambda wait: not _on_torch(wait) and wait.kind != "pooled" and wait.workers_may_help,
         says="{loop_paces}.",
-        asks=lambda wait: (
-            BATCH_I
-            if "pydataset" not in wait.kind
-            else CORE_FREE
-            if wait.waits is not True
-            else "May several threads call __getitem__ at the same time?"
-        ),
+        asks=_pool_question,
         remedy="Let several be made at a time",
         code=_pooled,
         saves=lambda wait: _workers(wait).saves,

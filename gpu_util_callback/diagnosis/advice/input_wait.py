@@ -681,7 +681,9 @@ def _with_long(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def brief(ms: float) -> str:
     """Format milliseconds: `12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
-    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"
+    if ms < 0.05:
+        return "under 0.1 ms"
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms"
 
 
 def function_of(stage: Stage) -> str:
