@@ -428,7 +428,8 @@ def _spread_numbers(leaf: Any) -> bytes:
     if isinstance(leaf, (int, float, str)):
         return repr(leaf)[:_NUMBERS].encode()
     own = isinstance(leaf, (np.ndarray, np.generic))
-    array = np.asarray(leaf if own else leaf.numpy() if type(leaf).__module__ == "torch" else None)
+    of_torch = leaf.numpy() if type(leaf).__module__ == "torch" else None
+    array = np.asarray(leaf if own else of_torch)
     if array.dtype.kind not in "buif":
         raise TypeError
     return array.flat[:: max(1, array.size // _NUMBERS)].tobytes()
