@@ -1,4 +1,4 @@
-"""Host metrics: CPU by core, memory, disk, network, and this process's share of them."""
+"""Host metrics: CPU, memory, disk, network, and this process's share of them."""
 
 import os
 import platform
@@ -52,11 +52,9 @@ class Host:
             self._process = psutil.Process()
         except Exception as error:  # missing, or no /proc
             memory.note("psutil", "", f"{type(error).__name__}: {error}", "pip install psutil")
-        self._cores = (self._psutil and self._psutil.cpu_count()) or os.cpu_count() or 1
-        self.columns: tuple[str, ...] = (
+        self.columns = (
             "process_cpu_pct",
             "process_memory_bytes",
-            "process_threads",
             "process_read_bytes_per_s",
             "process_write_bytes_per_s",
             "process_held_bytes",
@@ -76,7 +74,6 @@ class Host:
             "disk_write_bytes_per_s",
             "network_rx_bytes_per_s",
             "network_tx_bytes_per_s",
-            *(f"cpu{i}_pct" for i in range(self._cores)),
         )
 
     def read(self) -> None:
@@ -99,7 +96,7 @@ class Host:
             self._store.add("host", self.columns, self._clock.now(), list(row.values()))
 
     def _cpu(self, row: dict[str, float]) -> None:
-        """Add the use of all cores, of the busiest and of each, in per cent since the reading before."""
+        """Add the use of all cores and of the busiest, in per cent since the reading before."""
         times = self._try("CPU", lambda: self._psutil.cpu_times(percpu=True))
         before = self._before.get("cpu", (0.0, None))[1]
         self._before["cpu"] = (time.perf_counter(), times)
@@ -108,17 +105,14 @@ class Host:
         names = [name for name in times[0]._fields if name not in _COUNTED_TWICE]
         busy = []
         waited, total = 0.0, 0.0
-        for i, (now, then) in enumerate(zip(times, before, strict=True)):
+        for now, then in zip(times, before, strict=True):
             spent = {name: max(0.0, getattr(now, name) - getattr(then, name)) for name in names}
             whole = sum(spent.values())
             if whole <= 0:
                 continue
-            share = 100 * (whole - sum(spent.get(name, 0.0) for name in _IDLE)) / whole
-            busy.append(share)
+            busy.append(100 * (whole - sum(spent.get(name, 0.0) for name in _IDLE)) / whole)
             waited += spent.get("iowait", 0.0)
             total += whole
-            if i < self._cores:
-                row[f"cpu{i}_pct"] = share
         if busy:
             row["cpu_pct"] = sum(busy) / len(busy)
             row["cpu_max_pct"] = max(busy)
@@ -127,20 +121,17 @@ class Host:
     def _read_process(self, row: dict[str, float]) -> None:
         """Add this process's CPU (100 = one core), memory and I/O, and its main thread's wait for a core."""
 
-        def read() -> tuple[float, Any, int]:
-            """Return this process's CPU seconds, memory and number of threads."""
+        def read() -> tuple[float, Any]:
+            """Return this process's CPU seconds and memory."""
             with self._process.oneshot():
                 times = self._process.cpu_times()
-                used = times.user + times.system
-                return used, self._process.memory_info(), self._process.num_threads()
+                return times.user + times.system, self._process.memory_info()
 
         answer = self._try("process", read)
         if answer is not None:
-            rate = self._rate("process_cpu", answer[0])
-            row["process_cpu_pct"] = 100 * rate
+            row["process_cpu_pct"] = 100 * self._rate("process_cpu", answer[0])
             row["process_memory_bytes"] = float(answer[1].rss)
             row["process_address_space_bytes"] = float(answer[1].vms)
-            row["process_threads"] = float(answer[2])
         io = self._try("process I/O", lambda: self._process.io_counters())
         if io is not None:
             row["process_read_bytes_per_s"] = self._rate("process_read", io.read_bytes)

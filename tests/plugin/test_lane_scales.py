@@ -23,6 +23,6 @@ def test_shares_are_drawn_on_a_scale_of_whole_hundreds(column, highest, top):
 
 
 def test_a_lane_without_a_title_of_its_own_begins_with_a_capital():
-    summary = {"host": {"process_threads": {"max": 25.0}}}
-    lane = _sampled(SimpleNamespace(facts={}), "host", "process_threads", summary)
-    assert lane["title"] == "Process threads"
+    summary = {"host": {"a_new_column": {"max": 25.0}}}
+    lane = _sampled(SimpleNamespace(facts={}), "host", "a_new_column", summary)
+    assert lane["title"] == "A new column"
