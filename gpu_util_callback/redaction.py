@@ -213,28 +213,15 @@ class CleanStream:
 
 # --- names ----------------------------------------------------------------------------------------
 
-_HOSTS = {"host", "hostname", "node", "nodename"}
-# Left out everywhere: they identify people, processes or machines.
+# Facts that are left out: they identify people, processes or machines.
 _DROPPED = {
     "pid",
-    "ppid",
-    "pids",
     "pid_namespace",
     "boot_id",
     "process_started",
-    "processes",
     "process",
-    "other_processes",
+    "processes",
     "user",
-    "users",
-    "username",
-    "uid",
-    "command",
-    "cmdline",
-    "argv",
-    "ip",
-    "address",
-    "addresses",
     "variables",
     "control_group",
     "group_inode",
@@ -390,7 +377,7 @@ class Redactor:
 
     def _redacted_fact(self, key: str, value: object) -> object:
         """Return a fact of a manifest without names: a host's as a hash, an error's without its end."""
-        if key in _HOSTS and isinstance(value, str) and value:
+        if key == "host" and isinstance(value, str) and value:
             return hashed_host(value)
         if key == "message" and isinstance(value, str):  # an error's
             return self.text(_first_words(value))
