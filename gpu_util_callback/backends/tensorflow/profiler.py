@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.python.profiler import profiler_v2 as _profiler_v2  # its record of the running profile
 
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSession, no_file, not_started
 
@@ -29,12 +30,6 @@ def listening_grpc_server() -> str | None:
         if name == _THREAD:
             return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
     return None
-
-
-try:  # TensorFlow's record of the running profile; without it an exception reports it
-    from tensorflow.python.profiler import profiler_v2 as _profiler_v2
-except ImportError:
-    _profiler_v2 = None
 
 
 class TensorFlowProfiler(ProfilerSession):
@@ -82,8 +77,7 @@ class TensorFlowProfiler(ProfilerSession):
 
     def _entry_points(self) -> Iterable[tuple[object, str]]:
         yield tf.profiler.experimental, "start"
-        if _profiler_v2 is not None:
-            yield _profiler_v2, "start"  # tf.profiler.experimental.Profile
+        yield _profiler_v2, "start"  # tf.profiler.experimental.Profile
 
 
 SESSION = TensorFlowProfiler()
