@@ -15,9 +15,10 @@ from gpu_util_callback.backends.functions import Batches, KerasModel, TimedFunct
 from gpu_util_callback.backends.tensorflow import distribute as tensorflow_distribute
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
 from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step, traces_of_step
-from gpu_util_callback.backends.tensorflow.iterator import KEY, current, deterministic, probe, timed, timing_into
+from gpu_util_callback.backends.tensorflow.iterator import KEY, InputTiming, current, deterministic, probe, timed
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
+from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.steps.frames import given_dataset, is_tf_keras, uncounted
 from gpu_util_callback.steps.rows import InputRows
@@ -44,7 +45,7 @@ class GraphBatches(Batches):
         self._way = way
         self._iterator: Callable[[], object] = lambda: None  # the newest dataset iterator
         self._tell_seen = tell_seen
-        self._stamps_into = timing_into(None)
+        self._timing = InputTiming(None)
         self._stamps: list[float] = []
         self._traces_of_step: Callable[[], int] = int  # of the function that Keras gives a batch
         self._traces_seen = 0
@@ -66,7 +67,7 @@ class GraphBatches(Batches):
             self.rows = GraphRows(self.queue)
         shapes.update(self.shapes)
         self.shapes = shapes
-        self._stamps_into = timing_into(self.queue)
+        self._timing = InputTiming(self.queue)
 
     def _ends_are_seen(self) -> bool:
         """Return True if a step's end in the graph is the end of its work: not on a GPU."""
@@ -127,14 +128,14 @@ class GraphBatches(Batches):
         if self._iterator() is not iterator:
             if not is_iterator(iterator):
                 return None
-            self._stamps_into.read_from(iterator)
+            self._timing.read_from(iterator)
             self._iterator = weakref.ref(iterator)
             self._tell_seen(iterator)
         timed_iterator = getattr(iterator, KEY, None)
         if timed_iterator is None:
             timed_iterator = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
-        current.timing = self._stamps_into
-        self._stamps_into.stamps = self._stamps = []
+        current.timing = self._timing
+        self._timing.stamps = self._stamps = []
         return timed_iterator
 
 
@@ -146,58 +147,26 @@ def is_iterator(value: object) -> bool:
 class GraphRows:
     """Rows that a function's graph writes in one fit, read on the recorder's thread.
 
-    The queue is kept with the function, and read by one fit after the other.
+    The queue is kept with the function, and read by one fit after the other. Its stamps are of the wall clock.
     """
 
     def __init__(self, queue: RowQueue):
         self._queue = queue
-        self._clock_pair = _clock_pair()
+        self._clock = Clock()
         queue.read_by(self)
 
     def take(self) -> InputRows:
         """Return the rows since the last call."""
         rows, ends = self._queue.take(self)
-        before, self._clock_pair = self._clock_pair, _clock_pair()
-        return convert(rows, before, self._clock_pair, ends)
+        self._clock.pair()  # the wall clock may have been set since the last one
+        stamps = np.round(rows[:, :2] * 1e9).astype(np.int64)
+        requested = self._on_perf(stamps[:, 0])
+        delivered = np.where(rows[:, 1] >= 0, requested + stamps[:, 1] - stamps[:, 0], -1)
+        ended = self._on_perf(np.round(ends[:, 1] * 1e9).astype(np.int64)) if len(ends) else None
+        return InputRows(requested, delivered, rows[:, 2].copy(), ended_ns=ended)
 
-
-def _clock_pair() -> tuple[int, int]:
-    """(`time.perf_counter_ns`, wall clock) together."""
-    before = time.perf_counter_ns()
-    wall = time.time_ns()
-    return (before + time.perf_counter_ns()) // 2, wall
-
-
-def convert(
-    rows: np.ndarray, before: tuple[int, int], after: tuple[int, int], ends: np.ndarray | None = None
-) -> InputRows:
-    """RowQueue rows in wall-clock seconds, on the monotonic clock.
-
-    Args:
-        rows: float64 (n, 3) of a `RowQueue`.
-        before: a reading of both clocks (monotonic, wall) from before the rows were written.
-        after: the same from after.
-        ends: the same of steps' ends, or None.
-
-    Where the wall clock was set in between, each row takes the offset that puts it between the two
-    readings.
-    """
-    wall = np.round(rows[:, :2] * 1e9).astype(np.int64)
-    came = rows[:, 1] >= 0
-    offset = _offsets(wall[:, 0], before, after)
-    ended = None
-    if ends is not None and len(ends):
-        ended = np.round(ends[:, 1] * 1e9).astype(np.int64)
-        ended += _offsets(ended, before, after)
-    return InputRows(wall[:, 0] + offset, np.where(came, wall[:, 1] + offset, -1), rows[:, 2].copy(), ended_ns=ended)
-
-
-def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
-    """Return the offset from each wall-clock stamp to the monotonic clock."""
-    old, new = before[0] - before[1], after[0] - after[1]
-    late = wall_ns + new
-    fits = (late >= before[0] - 1_000_000) & (late <= after[0] + 1_000_000)
-    return np.where(fits, new, old)
+    def _on_perf(self, wall_ns: np.ndarray) -> np.ndarray:
+        return self._clock.from_wall(wall_ns) - self._clock.offset_ns
 
 
 class TensorFlowAdapter(KerasAdapter):

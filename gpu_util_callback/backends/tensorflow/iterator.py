@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,32 +23,26 @@ KEY = "_gpu_util_timed"
 _OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
 
 
-class timing_into:
-    """While active, functions traced on this thread write their input times into `rows`.
+@dataclass(slots=True)
+class InputTiming:
+    """Where the input times of functions traced, or run, on this thread go; active as `current.timing`.
 
-    Args:
+    Attributes:
         rows: None where functions run eagerly.
-        stamps: of batches fetched in Python, one after the other.
+        stamps: of batches fetched in Python, one after the other; None = they are not wanted.
+        hold: whether a batch is handed on once its row is written.
+        shapes_vary: whether batches may differ in shape.
     """
 
-    __slots__ = ("hold", "rows", "shapes_vary", "stamps")
-
-    def __init__(self, rows: RowQueue | None, stamps: list[float] | None = None):
-        self.rows = rows
-        self.stamps = stamps
-        self.hold = False  # whether a batch is handed on once its row is written
-        self.shapes_vary = False  # whether batches may differ in shape
+    rows: RowQueue | None
+    stamps: list[float] | None = None
+    hold: bool = False
+    shapes_vary: bool = False
 
     def read_from(self, iterator) -> None:
         """Set whether batches of this iterator are held until their row is written, and may differ in shape."""
         self.hold = holds_batches(iterator)
         self.shapes_vary = bool(_varying(iterator.element_spec))
-
-    def __enter__(self):
-        current.timing = self
-
-    def __exit__(self, *_):
-        current.timing = None
 
 
 @uncounted
@@ -130,7 +125,7 @@ def _op_threads() -> int:
 @uncounted
 def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional: bool):
     """Fetch a batch and record the times. An error in the recording does not affect the fetch."""
-    timing: timing_into | None = getattr(current, "timing", None)
+    timing: InputTiming | None = getattr(current, "timing", None)
     if timing is None:
         return fetch()
     if tf.executing_eagerly():
@@ -228,7 +223,7 @@ def _after_row(data, written: tf.Operation):
 
 
 @uncounted
-def _stamped_eagerly(fetch: Callable[[], Any], timing: timing_into, optional: bool):
+def _stamped_eagerly(fetch: Callable[[], Any], timing: InputTiming, optional: bool):
     """Return a batch that Python fetches, and note when it was requested and there (perf ns)."""
     if timing.stamps is None:
         return fetch()
@@ -312,14 +307,8 @@ def probe() -> str:
 
 def deterministic() -> bool:
     """Return True if TensorFlow refuses to read its clock (`enable_op_determinism`)."""
-    try:
-        from tensorflow.python.framework.config import is_op_determinism_enabled
-    except ImportError:  # private; the slower way makes TensorFlow log a warning
-        try:
-            tf.timestamp()
-        except tf.errors.FailedPreconditionError:
-            return True
-        return False
+    from tensorflow.python.framework.config import is_op_determinism_enabled  # private; trying logs a warning
+
     return bool(is_op_determinism_enabled())
 
 
@@ -328,19 +317,18 @@ def _try_out(_determinism: bool) -> str:
     """Return why a trial fetch cannot be timed; "" if it can."""
     try:
         queue = RowQueue()
-        into_queue = timing_into(queue)
-        into_queue.hold = True
+        current.timing = InputTiming(queue, hold=True)
 
         @tf.function(autograph=False)
         def fetch(iterator):
             return iterator.get_next()
 
-        dataset = tf.data.Dataset.range(7, 8)
-        with into_queue:
-            value = int(fetch(timed(iter(dataset))))
+        value = int(fetch(timed(iter(tf.data.Dataset.range(7, 8)))))
         rows = queue.drain()
         if value != 7 or len(rows) != 1 or not 0 <= rows[0, 1] - rows[0, 0] < 60:
             return f"a trial fetch was recorded as {rows.tolist()}"
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
+    finally:
+        current.timing = None
     return ""
