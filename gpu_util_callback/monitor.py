@@ -97,6 +97,7 @@ class GpuUtilMonitor:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")
         self._framework = framework
         self._recorder: Recorder | None = None
+        self._adapter: LoopAdapter | None = None
         self._loop: Loop | None = None
         self._described: set[bool] = set()  # of the training's input, of a validation's
         self._has_names: set[bool] = set()
@@ -105,7 +106,7 @@ class GpuUtilMonitor:
     # ---- begin and end ---------------------------------------------------------------------
 
     def __enter__(self) -> GpuUtilMonitor:
-        self.begin_in(sys._getframe(1), _Within())
+        self.begin_in(sys._getframe(1), FitWatch(None, located=True))  # `__exit__` is always called
         return self
 
     def begin_in(self, loop: FrameType, watch: FitWatch) -> None:
@@ -147,7 +148,7 @@ class GpuUtilMonitor:
         recorder.counts_batches_of(None)
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: an error from here on ends the recording.
-        self._recorder, self._loop = recorder, loop
+        self._recorder, self._adapter, self._loop = recorder, adapter, loop
         self._described, self._has_names, self._looked = set(), set(), False
         recorder.dispatch = adapter.dispatch(loop, caller)
         recorder.start(watch)
@@ -207,7 +208,7 @@ class GpuUtilMonitor:
         """Time the fetch of the next step's batch, for use with `step`: `with monitor.fetch():`."""
         return _Interval(self, Loop.fetch_begin, Loop.fetch_end)
 
-    def step(self, *, input_wait_s: float | None = None) -> _Step:
+    def step(self, *, input_wait_s: float | None = None) -> _Interval:
         """Time one training step, in loops that do not use `batches`: `with monitor.step():`.
 
         Args:
@@ -225,40 +226,35 @@ class GpuUtilMonitor:
                 train_step(batch)
         ```
         """
-        return _Step(self, input_wait_s)
+        return _Interval(self, partial(_begin_step, input_wait_s), lambda loop, _: loop.step_end())
 
     def _watch(self, iterator: Iterator, validating: bool) -> Callable[[], int] | None:
         """Watch what a loop iterates over. Returns: as `Runtime.local_fetch`."""
-        recorder = self._recorder
-        if recorder is None or not isinstance(recorder.adapter, LoopAdapter):
+        recorder, adapter = self._recorder, self._adapter
+        if recorder is None or adapter is None:
             return None
-        try:
-            recorder.adapter.iterates(iterator, validating)
+        with recorder.guarded("input wait of this worker alone"):  # TensorFlow's iterators may have changed
+            adapter.iterates(iterator, validating)
             if not validating and not self._looked:
                 self._looked = True
                 recorder.look_at_input_soon()
-            return recorder.adapter.runtime.local_fetch(iterator)
-        except Exception as error:  # a TensorFlow whose iterators changed
-            recorder.fail("input wait of this worker alone", error)
-            return None
+            return adapter.runtime.local_fetch(iterator)
+        return None
 
     def _timed_iterator(self, dataset: object, iterator: Iterator, validating: bool) -> Iterator:
         """Return an iterator whose Python functions are timed; the same where nothing is."""
-        recorder = self._recorder
-        if validating or recorder is None or not isinstance(recorder.adapter, LoopAdapter):
+        recorder, adapter = self._recorder, self._adapter
+        if validating or recorder is None or adapter is None:
             return iterator
-        try:
-            return recorder.adapter.timed(dataset, iterator)
-        except Exception as error:
-            recorder.fail("times of the input's functions", error)
-            return iterator
+        with recorder.guarded("times of the input's functions"):
+            return adapter.timed(dataset, iterator)
+        return iterator
 
     def _note_first(self, iterator: Iterator, batch: object) -> None:
         """Hold the first batch until the recorder has looked at it; an iterator may have made another by then."""
         self._watch(iterator, False)
-        recorder = self._recorder
-        if recorder is not None and isinstance(recorder.adapter, LoopAdapter):
-            self._tell(recorder.adapter.first_batch.note, batch)
+        if self._adapter is not None:
+            self._tell(self._adapter.first_batch.note, batch)
 
     def _note_name(self, dataset: Iterable, frame: FrameType) -> None:
         """Note the loop's own name for its input, once."""
@@ -281,8 +277,8 @@ class GpuUtilMonitor:
             more = (describe_validation if validating else describe_input)(dataset)
             self._recorder.facts["fit"] = {**fit, **more}
             with self._recorder.guarded("samples of the input's functions"):
-                if not validating and isinstance(self._recorder.adapter, LoopAdapter):
-                    self._recorder.adapter.sample_input(dataset)
+                if not validating and self._adapter is not None:
+                    self._adapter.sample_input(dataset)
 
 
 def _restore_loop(adapter: LoopAdapter, recorder: Recorder, loop: Loop) -> None:
@@ -291,17 +287,6 @@ def _restore_loop(adapter: LoopAdapter, recorder: Recorder, loop: Loop) -> None:
     if recorder.windows is not None:
         recorder.windows.abandon()
     loop.leave()
-
-
-class _Within(FitWatch):
-    """A `with` block needs no watching: its `__exit__` is always called."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    @property
-    def located(self) -> bool:
-        return True
 
 
 @uncounted
@@ -371,39 +356,27 @@ class _Interval:
         self._end = end
 
     def __enter__(self) -> None:
-        loop = self._monitor._loop
-        if loop is not None:
-            self._monitor._tell(self._begin, loop)
+        self._call(self._begin)
 
     def __exit__(self, kind: object = None, *_: object) -> None:
-        loop = self._monitor._loop
-        if loop is not None:
-            self._monitor._tell(self._end, loop, kind is None)
+        self._call(self._end, kind is None)
 
-
-class _Step:
-    def __init__(self, monitor: GpuUtilMonitor, input_wait_s: float | None):
-        self._monitor = monitor
-        self._wait_s = input_wait_s
-
-    def __enter__(self) -> None:
+    def _call(self, method: Callable[..., None], *args: object) -> None:
+        """Call a method of the loop, and count the time as our own where this step's is measured."""
         loop = self._monitor._loop
         if loop is None:
             return
-        now = time.perf_counter_ns()
-        requested, delivered = loop.take_fetched() or (UNSEEN, now)
-        if self._wait_s is not None:
-            requested, delivered = now - max(0, int(self._wait_s * 1e9)), now
-        self._monitor._tell(loop.count_operations)
-        self._monitor._tell(loop.step_begin, requested, delivered)
+        began = time.perf_counter_ns()
+        self._monitor._tell(method, loop, *args)
         if loop.timeline.sampled:
-            loop.timeline.own_step_ns += time.perf_counter_ns() - now
+            loop.timeline.own_step_ns += time.perf_counter_ns() - began
 
-    def __exit__(self, *_: object) -> None:
-        loop = self._monitor._loop
-        if loop is None:
-            return
-        now = time.perf_counter_ns()
-        self._monitor._tell(loop.step_end)
-        if loop.timeline.sampled:
-            loop.timeline.own_step_ns += time.perf_counter_ns() - now
+
+def _begin_step(input_wait_s: float | None, loop: Loop) -> None:
+    """Begin a step whose batch the loop has just waited for, for so long; None = as `fetch` has timed it."""
+    now = time.perf_counter_ns()
+    requested, delivered = loop.take_fetched() or (UNSEEN, now)
+    if input_wait_s is not None:
+        requested, delivered = now - max(0, int(input_wait_s * 1e9)), now
+    loop.count_operations()
+    loop.step_begin(requested, delivered)

@@ -53,18 +53,15 @@ def _marked(code: CodeType) -> CodeType:
 Stack = list[tuple[int, CodeType, int]]
 
 
-def stack_of(
-    thread: int, until: CodeType | None = None, deepest: int = 10_000, instructions: dict[int, int] | None = None
-) -> Stack:
+def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) -> Stack:
     """Return the stack of another thread as it runs; no frame is kept. Empty: there is no such thread.
 
     Args:
         thread: its identifier.
         until: the stack ends after the first frame of this code.
         deepest: the most frames.
-        instructions: filled with the thread's identifier -> offset of its instruction in the innermost frame's code.
     """
-    return all_stacks(deepest, thread, until, instructions).get(thread, [])
+    return all_stacks(deepest, thread, until).get(thread, [])
 
 
 def all_stacks(
@@ -77,7 +74,8 @@ def all_stacks(
     Args:
         deepest: frames of a stack at the most.
         only: one thread's identifier; 0 = all.
-        until, instructions: as of `stack_of`.
+        until: as of `stack_of`.
+        instructions: filled with each thread's identifier -> offset of its instruction in the innermost frame's code.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -167,17 +165,17 @@ class FitWatch:
 
     An interrupted fit calls no `on_train_end`. The frame is identified by its id alone: a reference
     would keep alive all that the fit works on.
+
+    Attributes:
+        located: whether the fit could be found at all, or needs no watch.
+        code: of the fit; None where it could not be found.
     """
 
-    def __init__(self, frame: FrameType | None):
+    def __init__(self, frame: FrameType | None, located: bool = False):
         self._thread = threading.get_ident()
         self._id = id(frame) if frame is not None else None
-        self.code = frame.f_code if frame is not None else None  # of the fit; None where it could not be found
-
-    @property
-    def located(self) -> bool:
-        """Return whether the fit could be found at all."""
-        return self._id is not None
+        self.located = located or frame is not None
+        self.code = frame.f_code if frame is not None else None
 
     def over(self) -> bool:
         """Return whether the fit has been left. False where that cannot be known."""
@@ -191,7 +189,7 @@ class FitWatch:
         A frame is often allocated where the last one was, as in a cell that is run again after an
         error, and `over` cannot distinguish the two.
         """
-        return self.located and self._id == other._id and self._thread == other._thread
+        return self._id is not None and self._id == other._id and self._thread == other._thread
 
 
 # ---- the program's own names, so that advice can be pasted ------------------------------
