@@ -42,15 +42,18 @@ class Runtime:
     The base class is for none that is known.
 
     Attributes:
+        name, version: of the framework; None = not known.
         called_back: returns how a compiled step calls a Python function, None = it is no step's; on any thread.
             None where compiled steps call none.
     """
 
+    name: str | None = None
+    version: str | None = None
     called_back: Callable[[CodeType], CalledBack | None] | None = None
 
     def framework(self) -> dict[str, object]:
         """Return the manifest's `framework`, without Keras."""
-        return {"name": None, "python": platform.python_version()}
+        return {"name": self.name, "version": self.version, "backend": self.name, "python": platform.python_version()}
 
     def step_threads(self) -> int | None:
         """Return how many threads a step may use on the CPU."""

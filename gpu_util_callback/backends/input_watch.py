@@ -55,7 +55,7 @@ class WatchingAdapter(Adapter):
             "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
-            "input_first": self.first_batch.facts(),
+            "input_first": self.first_batch.entries,
             "exchanges": self.runtime.exchanges(),
             **self._pipelines.facts(),
         }
@@ -77,12 +77,15 @@ class FirstArrays:
     """The first batch, or the arrays given to `fit`, held until they were looked at.
 
     Arrays that are not in the host's memory are left out.
+
+    Attributes:
+        entries: of the manifest's `input_first`; empty where nothing was seen.
     """
 
     def __init__(self) -> None:
         self._leaves_held: list[object] = []
         self._noted = False
-        self._entries: list[InputArray] = []
+        self.entries: list[InputArray] = []
 
     def note(self, batch: object) -> None:
         """Hold a batch, unless one was noted; on the training thread."""
@@ -94,11 +97,7 @@ class FirstArrays:
         """Inspect the arrays that are held, and free them; on any other thread."""
         arrays, self._leaves_held = self._leaves_held, []
         if arrays:
-            self._entries = [_describe(array) for array in arrays]
-
-    def facts(self) -> list[InputArray]:
-        """Return the manifest's `input_first`; empty where nothing was seen."""
-        return self._entries
+            self.entries = [_describe(array) for array in arrays]
 
 
 def _describe(array: Any) -> InputArray:

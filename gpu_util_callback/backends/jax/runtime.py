@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from types import CodeType
 
 import jax
@@ -21,12 +20,10 @@ _COMPILING, _LAST = "/jax/core/compile/", "backend_compile_duration"
 class JaxRuntime(Runtime):
     """JAX in this process."""
 
+    name, version = "jax", jax.__version__
+
     def framework(self) -> dict[str, object]:
-        return {
-            "name": "jax",
-            "version": jax.__version__,
-            "backend": "jax",
-            "python": platform.python_version(),
+        return super().framework() | {
             "device": jax.default_backend(),
             "collectives": "nccl" if any(d.platform in ("gpu", "cuda") for d in _gpus()) else None,
             "eager_by": "jax_disable_jit" if getattr(jax.config, "jax_disable_jit", False) else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,14 +22,11 @@ from gpu_util_callback.steps.dispatch import CalledBack
 class TensorFlowRuntime(Runtime):
     """TensorFlow in this process."""
 
+    name, version = "tensorflow", tf.__version__
     _graph: weakref.ref | None = None  # to the graph of a training that is built op by op
 
     def framework(self) -> dict[str, object]:
-        return {
-            "name": "tensorflow",
-            "version": tf.__version__,
-            "backend": "tensorflow",
-            "python": platform.python_version(),
+        return super().framework() | {
             "device": _device(),
             "cuda_build": bool(tf.test.is_built_with_cuda()),
             "cuda": _build("cuda_version"),

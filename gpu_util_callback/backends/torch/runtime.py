@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import platform
 import sys
 import time
 import weakref
@@ -24,16 +23,13 @@ SEARCHES = 3  # of some ten milliseconds each, beside the training
 class TorchRuntime(Runtime):
     """PyTorch in this process."""
 
+    name, version = "torch", torch.__version__
     _parallel: weakref.ref | None = None  # to the module that exchanges gradients
     _searches = 0  # for it, among all objects
     _exposed_ms = 1e9  # of the shortest exchange that was seen: longer ones may have waited for another rank
 
     def framework(self) -> dict[str, object]:
-        return {
-            "name": "torch",
-            "version": torch.__version__,
-            "backend": "torch",
-            "python": platform.python_version(),
+        return super().framework() | {
             "device": _device(),
             "cuda": torch.version.cuda,
             "cuda_build": torch.version.cuda is not None,
