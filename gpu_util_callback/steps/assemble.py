@@ -50,13 +50,6 @@ def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int) -> tuple[n
     return wait, np.minimum(np.maximum.accumulate(ends), end_ns)
 
 
-def seen_delays(requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same where the ends of the steps are known: int64 (n,)."""
-    free = np.append(requested[:1], ended[:-1])
-    wait = np.minimum(np.maximum(delivered - free, 0), delivered - requested)
-    return wait, np.maximum.accumulate(ended)
-
-
 def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return when a call requested and received its batches, and the batches' signatures."""
     received = rows.delivered_ns[part] >= 0
@@ -64,34 +57,6 @@ def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.nda
         np.clip(column[part][received], begin, end) for column in (rows.requested_ns, rows.delivered_ns)
     )
     return requested, delivered, rows.signature[part][received]
-
-
-def _waits_and_ends(
-    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray | None, end_ns: int, function: Function
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the waits for the batches of one call, and when their steps ended.
-
-    Args:
-        ended: when the steps ended, as far as that was seen.
-        end_ns: the end of the call.
-    """
-    if function.serial:  # a fetch begins when the step before it has returned
-        return np.maximum(delivered - requested, 0), np.append(requested[1:], end_ns)
-    if ended is not None:
-        wait, ends = seen_delays(requested, delivered, ended)
-        ends[-1] = end_ns
-        return wait, ends
-    return delays(requested, delivered, end_ns)
-
-
-def share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:
-    """Return the ends of each call's steps, one per delivered batch; None if they do not fit."""
-    if rows.ended_ns is None:
-        return None
-    counts = [int((rows.delivered_ns[part] >= 0).sum()) for part in per_call]
-    if sum(counts) > len(rows.ended_ns):
-        return None
-    return np.split(rows.ended_ns, np.cumsum(counts))[: len(counts)]
 
 
 def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
@@ -137,7 +102,6 @@ class _Block:
         counts: int64 (n,), how many of them each call has.
         rows: what is known of their batches; None = nothing. One a call where calls take one batch.
         per_call: which rows are whose, where calls take several.
-        ended: of calls of several steps, where their ends are seen.
     """
 
     table: np.ndarray
@@ -146,7 +110,6 @@ class _Block:
     counts: np.ndarray
     rows: InputRows | None = None
     per_call: list[slice] = field(default_factory=list)
-    ended: list[np.ndarray] | None = None
 
 
 Item = Call | Function | Phase | SkippedCalls
@@ -367,12 +330,7 @@ class Assembler:
             self._early[function.which] = rows[rows.requested_ns >= int(block.table[-1, CALL["call_end"]])]
             return
         block.rows, block.per_call = rows[:used], per_call
-        unread = rows[used:]
-        block.ended = share_ends(rows, per_call) if function.batches > 1 else None
-        if unread.ended_ns is not None:
-            came = int((block.rows.delivered_ns >= 0).sum())
-            unread.ended_ns = unread.ended_ns[came:]
-        self._early[function.which] = unread
+        self._early[function.which] = rows[used:]
 
     def _skip(self, skipped: SkippedCalls, phases: list[tuple[Phase, int]]) -> None:
         """Count calls without rows; their time has a name, but belongs to no part of a step."""
@@ -423,8 +381,7 @@ class Assembler:
         steps_before = [before]
         for i, call in enumerate(calls):
             batch = None if rows is None else (rows, block.per_call[i])
-            ended = None if block.ended is None else block.ended[i]
-            columns = self._several(call, batch, ended, block.function, phases)
+            columns = self._several(call, batch, block.function, phases)
             if columns is not None:
                 parts.append(columns)
                 self.steps += len(columns["step"])
@@ -494,14 +451,13 @@ class Assembler:
         self,
         call: np.ndarray,
         batch: tuple[InputRows, slice] | None,
-        ended: np.ndarray | None,
         function: Function,
         phases: list[tuple[Phase, int]],
     ) -> Columns | None:
         """Return the rows of a call with several batches; with prefetching the parts are estimates.
 
-        A batch delayed its step by as much as it came after the previous step ended. Where the ends
-        of steps inside a call cannot be seen (a GPU runs asynchronously), the last one still ended
+        A batch delayed its step by as much as it came after the previous step ended. The ends of
+        steps inside a call cannot be seen (a GPU runs asynchronously), but the last one ended
         with the call. With steps of equal length s the call ends at max over k of (delivery of
         batch k + s x batches from k on): that gives s, and s gives the end of every step.
         """
@@ -521,9 +477,10 @@ class Assembler:
             shapes, new = self.compilations.shape_ids(signatures)
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
-            if ended is not None:
-                ended = np.clip(ended, at["call"], end_ns)
-            wait, ends = _waits_and_ends(requested, delivered, ended, end_ns, function)
+            if function.serial:  # a fetch begins when the step before it has returned
+                wait, ends = get, np.append(requested[1:], end_ns)
+            else:
+                wait, ends = delays(requested, delivered, end_ns)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
         parts = _divided(at, np.maximum(wait, 0), ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,32 +27,26 @@ class InputRows:
         signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
         busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
             host does not wait for it; 0 = it was idle or is not queried. None = 0 for all.
-        ended_ns: int64 (delivered batches,), when each batch's step ended; None where calls
-            have one step, or the ends of several cannot be seen.
     """
 
     requested_ns: np.ndarray
     delivered_ns: np.ndarray
     signature: np.ndarray
     busy_until_ns: np.ndarray | None = None
-    ended_ns: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.delivered_ns)
 
     def __getitem__(self, part: slice | np.ndarray) -> InputRows:
-        """Return some of the rows; `ended_ns`, of all delivered batches, stays whole."""
-        columns = {name: of for name, of in vars(self).items() if name != "ended_ns" and of is not None}
-        return replace(self, **{name: of[part] for name, of in columns.items()})
+        """Return some of the rows."""
+        return InputRows(*(None if of is None else of[part] for of in vars(self).values()))  # type: ignore[arg-type]
 
     def followed_by(self, more: InputRows) -> InputRows:
         """Return these rows and later ones of the same function's graph."""
-        ends = [rows.ended_ns for rows in (self, more) if rows.ended_ns is not None]
         return InputRows(
             np.concatenate([self.requested_ns, more.requested_ns]),
             np.concatenate([self.delivered_ns, more.delivered_ns]),
             np.concatenate([self.signature, more.signature]),
-            ended_ns=np.concatenate(ends) if ends else None,
         )
 
 

@@ -133,19 +133,6 @@ def test_several_steps_in_one_call(delay, work, n):
     assert total == pytest.approx((free - 1) * MS, rel=1e-3)
 
 
-def test_steps_whose_ends_are_seen():
-    """Steps of unequal length: nothing has to be assumed about them."""
-    given = rows((2, 12), (12, 15), (15, 40), (50, -1))
-    given.ended_ns = np.array([20 * MS, 22 * MS, 49 * MS])
-    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=50, logs=50, logs_end=50, end=50)
-    table = steps(block([row], given, most=8))
-    assert (table["input_wait_ns"] / MS).tolist() == [10, 0, 18]
-    assert (table["duration_ns"] / MS).tolist() == [20, 2, 28]
-    # Fewer ends than steps: they are estimated after all.
-    given.ended_ns = given.ended_ns[:1]
-    assert len(steps(block([row], given, most=8))["step"]) == 3
-
-
 def test_serial_fetches_are_exact():
     row = done(0, 40)
     given = rows((0, 6), (14, 15), (23, 33))
@@ -275,19 +262,17 @@ def test_calls_after_some_that_lost_their_rows_have_their_own():
     assert table["input_wait_ns"].tolist() == [0.3 * MS]
 
 
-def test_ends_of_a_call_under_way_wait_for_it():
+def test_rows_of_a_call_under_way_wait_for_it():
     one = done(0, 30)
     two = done(30, 30)
-    early, late = rows((0, 5), (10, 12), (30, 33)), rows((40, 50))
-    early.ended_ns = np.array([9, 30, 39]) * MS
-    late.ended_ns = np.array([60]) * MS
+    graph = Graph(rows((0, 5), (10, 12), (30, 33)), rows((40, 50)))
     assembler = Assembler(0)
-    (first,) = assembler.add([Function("train", 2, Graph(early, late)), tuple(one)])["steps"]
+    (first,) = assembler.add([Function("train", 2, graph, serial=True), tuple(one)])["steps"]
     (second,) = assembler.add([tuple(two)])["steps"]
     assert (first["input_wait_ns"] / MS).tolist() == [5, 2]
-    assert (first["duration_ns"] / MS).tolist() == [9, 21]
+    assert (first["duration_ns"] / MS).tolist() == [10, 20]
     assert (second["input_wait_ns"] / MS).tolist() == [3, 10]
-    assert (second["duration_ns"] / MS).tolist() == [9, 21]
+    assert (second["duration_ns"] / MS).tolist() == [10, 20]
 
 
 def test_calls_that_fetch_in_python_bring_their_own_rows():

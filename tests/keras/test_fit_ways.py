@@ -100,28 +100,6 @@ def test_gradient_accumulation_and_mixed_precision_and_own_train_step(tmp_path):
     assert recording.facts["fit"]["gradient_accumulation_steps"] == 3
 
 
-@pytest.mark.skipif(UNROLLED, reason="Keras 3.6 has no loop whose steps end one after the other")
-@pytest.mark.parametrize("jit", [False, True])
-def test_steps_inside_a_call_have_their_own_ends(jit, tmp_path):
-    """On a CPU the end of each step of a loop is seen, compiled by XLA or not."""
-    model = compiled(steps_per_execution=4, jit_compile=jit)
-    seen = []
-
-    class Look(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            adapter = callback._session.recorder.adapter
-            seen.append(adapter._train.batches.rows.take())
-
-    callback = ours(tmp_path)
-    fit(model, callback, Look())
-    assert [len(rows.delivered_ns) for rows in seen] == [4, 4, 4]
-    for rows in seen:
-        assert len(rows.ended_ns) == 4
-        assert (np.diff(rows.ended_ns) > 0).all()
-        assert (rows.ended_ns > rows.delivered_ns).all()
-        assert (rows.ended_ns < rows.delivered_ns + 5e9).all()
-
-
 def test_facts_and_a_validation_in_every_epoch(model, tmp_path):
     recording = recorded_fit(
         model,

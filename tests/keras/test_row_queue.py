@@ -52,7 +52,7 @@ def test_each_fit_gets_its_own_rows_from_another_thread():
     def read():
         while going.is_set():
             for reader in readers:
-                found[reader].append(queue.take(reader)[0])
+                found[reader].append(queue.take(reader))
 
     threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
     for thread in threads:
@@ -68,7 +68,7 @@ def test_each_fit_gets_its_own_rows_from_another_thread():
         thread.join(20)
         assert not thread.is_alive()
     for number, reader in enumerate(readers):
-        rows = np.concatenate([*found[reader], queue.take(reader)[0]])[:, 0]
+        rows = np.concatenate([*found[reader], queue.take(reader)])[:, 0]
         assert sorted(rows.tolist()) == [10 * number + i for i in range(10)]
 
 
@@ -81,8 +81,8 @@ def test_rows_of_a_fit_that_nobody_reads_any_more_are_dropped():
     later = Reader()
     queue.read_by(later)
     write(tf.constant(2.0, tf.float64))
-    rows, ends = queue.take(later)
-    assert rows[:, 0].tolist() == [2.0] and len(ends) == 0
+    rows = queue.take(later)
+    assert rows[:, 0].tolist() == [2.0]
 
 
 def test_a_queue_collected_inside_a_graph_under_construction_blocks_nothing():

@@ -31,17 +31,15 @@ class GraphBatches(Batches):
     """Batches that a compiled function fetches in its graph, or (eager) one by one in Python.
 
     Args:
-        model: whose function it is.
         way: "graph" or "eager", where batches are timed; "hooks" = nowhere.
         tell_seen: called with each iterator the function is given, once.
     """
 
     exhausted = (StopIteration, tf.errors.OutOfRangeError)
 
-    def __init__(self, model: object, way: str, tell_seen: Callable[[Iterator], object]):
+    def __init__(self, way: str, tell_seen: Callable[[Iterator], object]):
         self.queue: RowQueue | None = None  # what the wrapped function writes into
         self.shapes: dict[float, int] = {}
-        self._model = model
         self._way = way
         self._iterator: Callable[[], object] = lambda: None  # the newest dataset iterator
         self._tell_seen = tell_seen
@@ -58,25 +56,13 @@ class GraphBatches(Batches):
         self._traces_seen = self._traces_of_step()
         queue_and_shapes: tuple[RowQueue, dict[float, int]] | None = inner.__dict__.get(_KEPT)
         if queue_and_shapes is None:
-            queue_and_shapes = (RowQueue(), {})
-            if self._ends_are_seen():
-                queue_and_shapes[0].ends = RowQueue()
-            inner.__dict__[_KEPT] = queue_and_shapes
+            queue_and_shapes = inner.__dict__[_KEPT] = (RowQueue(), {})
         self.queue, shapes = queue_and_shapes
         if self.rows is None or self.queue.reader is not self.rows:
             self.rows = GraphRows(self.queue)
         shapes.update(self.shapes)
         self.shapes = shapes
         self._timing = InputTiming(self.queue)
-
-    def _ends_are_seen(self) -> bool:
-        """Return True if a step's end in the graph is the end of its work: not on a GPU."""
-        model = self._model
-        return (
-            int(getattr(model, "steps_per_execution", 1) or 1) > 1
-            and int(getattr(model, "unrolled_steps_per_execution", 1) or 1) == 1
-            and not tf.config.list_physical_devices("GPU")
-        )
 
     def ours(self, args: tuple[object, ...]) -> bool:
         return is_iterator(args[0])  # `train_on_batch` passes a generator
@@ -157,16 +143,12 @@ class GraphRows:
 
     def take(self) -> InputRows:
         """Return the rows since the last call."""
-        rows, ends = self._queue.take(self)
+        rows = self._queue.take(self)
         self._clock.pair()  # the wall clock may have been set since the last one
         stamps = np.round(rows[:, :2] * 1e9).astype(np.int64)
-        requested = self._on_perf(stamps[:, 0])
+        requested = self._clock.from_wall(stamps[:, 0]) - self._clock.offset_ns
         delivered = np.where(rows[:, 1] >= 0, requested + stamps[:, 1] - stamps[:, 0], -1)
-        ended = self._on_perf(np.round(ends[:, 1] * 1e9).astype(np.int64)) if len(ends) else None
-        return InputRows(requested, delivered, rows[:, 2].copy(), ended_ns=ended)
-
-    def _on_perf(self, wall_ns: np.ndarray) -> np.ndarray:
-        return self._clock.from_wall(wall_ns) - self._clock.offset_ns
+        return InputRows(requested, delivered, rows[:, 2].copy())
 
 
 class TensorFlowAdapter(KerasAdapter):
@@ -223,7 +205,7 @@ class TensorFlowAdapter(KerasAdapter):
         """Return a timer for the caller to wrap the model's train or test function with."""
         assert self._timeline is not None
         phase = "train" if name == "train_function" else "validation"
-        batches = GraphBatches(self._model, self._way, lambda iterator: self._pipelines.note_iterator(phase, iterator))
+        batches = GraphBatches(self._way, lambda iterator: self._pipelines.note_iterator(phase, iterator))
         self._batches.append(batches)
         return TimedFunction(
             self._model,

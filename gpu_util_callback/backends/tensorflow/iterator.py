@@ -142,29 +142,8 @@ def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional
             data = _after_row(data, written)
     except Exception as error:
         rows.failure = rows.failure or f"{type(error).__name__}: {error}".splitlines()[0]
-    if optional and rows.ends is not None:
-        try:
-            _write_step_end(rows.ends)
-        except Exception:  # ends are estimated then
-            rows.ends = None
     rows.traces += 1
     return data
-
-
-def _write_step_end(ends: RowQueue) -> None:
-    """In a loop of several steps: write down when the step before this fetch is over.
-
-    Keras fetches in a branch of the loop's body, beside the step, which is the branch before. The
-    stamp goes into the body itself, after the step; nothing waits for it.
-    """
-    body = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
-    if body is None or "WhileBody" not in type(body).__name__:
-        return  # the first fetch, before the loop
-    steps = [op for op in body.get_operations() if op.type in ("If", "StatelessIf")]
-    if not steps:
-        return
-    with body.as_default(), tf.control_dependencies([steps[-1]]), tf.device("CPU:0"):
-        ends.record(tf.constant(0.0, tf.float64), _now(), tf.constant(0, tf.int64))
 
 
 def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -> tf.Operation:

@@ -30,8 +30,6 @@ class RowQueue:
     def __init__(self) -> None:
         self.traces = 0  # traces of functions with this queue: a free retrace counter
         self.failure = ""  # why stamps could not be added to a trace
-        # Written by a loop of several steps with the ends of its steps; None = they cannot be seen.
-        self.ends: RowQueue | None = None
         self._taking = threading.Lock()
         self._reader: weakref.ref | None = None
         # By reader: rows that were still in the queue when the next one came.
@@ -61,9 +59,9 @@ class RowQueue:
         with self._taking:
             before = self.reader
             if before is not None:
-                self._unread_by_reader.setdefault(before, []).append(self._drain_all())
+                self._unread_by_reader.setdefault(before, []).append(self.drain())
             else:
-                self._drain_all()  # rows of a fit that nobody asks for any more
+                self.drain()  # rows of a fit that nobody asks for any more
             self._reader = weakref.ref(reader)
 
     @property
@@ -71,19 +69,13 @@ class RowQueue:
         """Return who reads the queue now; None = nobody."""
         return self._reader() if self._reader is not None else None
 
-    def take(self, reader: object) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and the ends written for `reader` since its last call, oldest first."""
+    def take(self, reader: object) -> np.ndarray:
+        """Return the rows written for `reader` since its last call, oldest first: float64 (rows, WIDTH)."""
         with self._taking:
             parts = self._unread_by_reader.pop(reader, [])
             if self.reader is reader:
-                parts.append(self._drain_all())
-        nothing = np.empty((0, self.WIDTH))
-        rows, ends = zip(*parts, strict=True) if parts else ((), ())
-        return np.concatenate([nothing, *rows]), np.concatenate([nothing, *ends])
-
-    def _drain_all(self) -> tuple[np.ndarray, np.ndarray]:
-        ends = self.ends
-        return self.drain(), ends.drain() if ends is not None else np.empty((0, self.WIDTH))
+                parts.append(self.drain())
+        return np.concatenate([np.empty((0, self.WIDTH)), *parts])
 
     def drain(self) -> np.ndarray:
         """Return the rows since the last call, oldest first: float64 (rows, WIDTH).
