@@ -110,10 +110,10 @@ class TimedFunction:
         call = inner if self.first is None else self.first.around(self.model, inner)
         self.wrapper = self.batches.timed(self, call)
         # It may have been rebuilt in the middle of a fit, with another number of batches.
-        takes = self.timeline.takes if self.name == "train_function" else self.timeline.test_takes
+        which = "train" if self.name == "train_function" else "validation"
         # As the model had it when the function was first seen: a later change takes effect in the next that is built.
         batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
-        takes(getattr(inner, "__dict__", {}).setdefault(_BATCHES, batches), self.batches.rows)
+        self.timeline.takes(which, getattr(inner, "__dict__", {}).setdefault(_BATCHES, batches), self.batches.rows)
         self.wrapper.__dict__[_WRAPPED] = inner
         self.wrapper.__name__ = getattr(inner, "__name__", self.name)
         setattr(self.model, self.name, self.wrapper)

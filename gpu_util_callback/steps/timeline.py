@@ -137,14 +137,11 @@ class Timeline:
         self.open = self.sampled = False
         self.fetch = self.flags = 0
 
-    def takes(self, batches: int, rows: Rows | None = None) -> None:
-        """Announce the train function of the next calls: its batches a call, and their rows."""
-        self.steps_per_execution = batches
-        self._append(Function("train", batches, rows, self.serial))
-
-    def test_takes(self, batches: int, rows: Rows | None = None) -> None:
-        """Announce the test function likewise."""
-        self._append(Function("validation", batches, rows, self.serial))
+    def takes(self, which: str, batches: int, rows: Rows | None) -> None:
+        """Announce the "train" or "validation" function of the next calls: its batches a call, and their rows."""
+        if which == "train":
+            self.steps_per_execution = batches
+        self._append(Function(which, batches, rows, self.serial))
 
     # ---- training steps ------------------------------------------------------------------
 
