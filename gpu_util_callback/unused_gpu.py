@@ -16,12 +16,11 @@ _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """Reason why no GPU is used. `chosen`: the user asked for it; `code`: the line to fix it."""
+    """Reason why no GPU is used. `code`: the line to fix it."""
 
     reason: str
     cure: str
     code: str
-    chosen: bool = False
 
 
 # Of a worker to which Ray gave none of the GPUs.
@@ -54,7 +53,6 @@ def why_unused(
             f"CUDA_VISIBLE_DEVICES={value} hides {'all ' if gpus > 1 else 'the '}{count}",
             "unset CUDA_VISIBLE_DEVICES, or name a GPU in it",
             "unset CUDA_VISIBLE_DEVICES",
-            chosen=True,
         )
     platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
     if framework == "jax" and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
@@ -62,7 +60,6 @@ def why_unused(
             f"{gpus_present}, and JAX_PLATFORMS={platforms} keeps JAX from using {'them' if gpus > 1 else 'it'}",
             "unset JAX_PLATFORMS",
             "unset JAX_PLATFORMS JAX_PLATFORM_NAME",
-            chosen=True,
         )
     if cuda_build is False:
         code = INSTALL.get(framework, "")
