@@ -382,10 +382,10 @@ class Planner:
         if self.refusals:
             return (
                 "another profiler was running whenever a window was due",
-                f"end the other profile, or choose steps after it: GpuUtilCallback(trace=[({steps}, {steps + 5})])",
+                f"end the other profile, or choose steps after it: trace=[({steps}, {steps + 5})]",
             )
         first, stop = _steps_in_middle(max(1, steps))
-        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps regardless of the overhead budget"
+        cure = f"trace=[({first}, {stop})] profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
             return f"the fit ended after {steps} steps, before step {self._pending[0][0]} of trace", cure
         elapsed_s = (now_ns - self._begin_ns) / 1e9

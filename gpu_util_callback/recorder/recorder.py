@@ -532,9 +532,16 @@ class Recorder:
                     other._outputs.release()
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait for the end of the fit; return whether it has come."""
+        """Wait, sampling the training thread's stack; return whether the fit has ended."""
         before = reading()
-        ended = self._wait_or_sample(pause_s)
+        try:
+            if self.dispatch is None:
+                self._wake.wait(pause_s)
+            else:
+                self.dispatch.wait(self._wait_and_look, pause_s)
+        except Exception as error:  # the look uses CPython internals
+            self.dispatch = None
+            self.fail("how steps are run", error)
         after = reading()
         stop = stop_between(before, after, pause_s, self.timeline.queue)
         self._look_for_steps(before, after, pause_s, stop is not None)
@@ -542,7 +549,7 @@ class Recorder:
             start, end = stop
             self.intake.assembler.stops.append(stop)
             self.timeline.phase(STOPPED, "", start, end, "")
-        return ended
+        return self._stop.is_set()
 
     def _look_for_steps(self, before: Reading | None, after: Reading | None, pause_s: float, stopped: bool) -> None:
         """Note where no step has come for long, or comes again, and say so at once."""
@@ -568,19 +575,6 @@ class Recorder:
         if self.settings.report and watch.worth_a_line:
             say(text)
         self._outputs.tell("on_stuck", {"text": text, "over": "end_ns" in change, **change})
-
-    def _wait_or_sample(self, pause_s: float) -> bool:
-        """Wait so long, sampling the training thread's stack; return whether recording ends."""
-        watch = self.dispatch
-        try:
-            if watch is None:
-                self._wake.wait(pause_s)
-            else:
-                watch.wait(self._wait_and_look, pause_s)
-        except Exception as error:  # the look uses CPython internals
-            self.dispatch = None
-            self.fail("how steps are run", error)
-        return self._stop.is_set()
 
     def _open(self) -> None:
         """Begin the recording: facts about job, machine and framework, and the sampling of GPUs."""
@@ -835,7 +829,7 @@ class Recorder:
             if self.windows is not None:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
                 facts["windows"] = self.facts.get("windows", [])
-                unavailable += map(self._in_own_words, self.windows.unavailable)
+                unavailable += self.windows.unavailable
             if "look_refused" in self.facts:
                 facts["look_refused"] = self.facts["look_refused"]
             facts |= self.work.facts(self.facts, self._gpus.gpus)
@@ -861,12 +855,6 @@ class Recorder:
         (times, ns), before = self.intake.assembler.compiled, self._compiled
         self._compiled = times, ns
         _process.compiled(times - before[0], ns - before[1])
-
-    def _in_own_words(self, missing: Unavailable) -> Unavailable:
-        """Return the cures in their wording for a custom loop."""
-        if (self.facts.get("fit") or {}).get("loop") != "custom":
-            return missing
-        return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
 
     def _fit_facts(self) -> dict[str, object]:
         """Return what has shown of the fit since it began."""

@@ -126,7 +126,7 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
 
 
 def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look(tmp_path):
-    cure = "GpuUtilCallback(trace=[(100, 105)]) profiles these steps regardless of the cost"
+    cure = "trace=[(100, 105)] profiles these steps regardless of the cost"
     missing = {"source": "profiler windows", "reason": "a short run", "cure": cure}
     seconds = []
     for share in (0.3, 0.97):
