@@ -1,4 +1,4 @@
-"""The kernel's account of this process: its container's limits and memory, what was killed, waits for a core."""
+"""The kernel's account of this process: its container's limits and memory, and what was killed."""
 
 import os
 from pathlib import Path
@@ -18,19 +18,6 @@ def control_groups(root: Path) -> list[Path]:
         base, group_path = mount / controllers, Path(path.lstrip("/"))
         folders.update(dict.fromkeys(base / part for part in (group_path, *group_path.parents)))
     return list(folders)
-
-
-def queued_ns_of(task: str) -> int | None:
-    """Return how long a thread was ready to run and had no core, ns; None if not known.
-
-    Args:
-        task: "thread-self", or "self" for the main thread, whichever asks.
-    """
-    try:
-        with open(f"/proc/{task}/schedstat", "rb") as file:  # noqa: PTH123 (quicker)
-            return int(file.read().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def cpu_quota(group: Path) -> float | None:
@@ -61,11 +48,6 @@ class MemoryGroup:
             (limit, folder) for folder in control_groups(Path(root)) if (limit := memory_limit(folder)) is not None
         ]
         self._folder = min(limited)[1] if limited else None
-
-    @property
-    def limited(self) -> bool:
-        """Return whether any limit applies."""
-        return self._folder is not None
 
     def held(self) -> float | None:
         """Return the bytes that the kernel cannot take back by dropping its cache of files."""

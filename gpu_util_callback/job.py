@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TypedDict
 
 from gpu_util_callback.redaction import hashed_script
 
@@ -23,18 +22,9 @@ _POD_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 _REPLICA_SET_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}$")
 
 
-class JobFacts(TypedDict):
-    """The process's place in a job: facts of the manifest."""
-
-    job: str | None
-    job_source: str | None
-    rank: int
-    world_size: int
-
-
 def job_facts(
     job: str | None = None, environ: Mapping[str, str] = os.environ, framework: tuple[str, str, int, int] | None = None
-) -> JobFacts:
+) -> dict[str, str | int | None]:
     """Return {"job", "job_source", "rank", "world_size"}; all workers of a job agree on `job`.
 
     Args:

@@ -37,10 +37,11 @@ def runnable_s(pid: int, threads: Iterable[int | None] | None = None) -> float:
     return sum(core_s(pid, threads))
 
 
-def core_s(pid: int, threads: Iterable[int | None] | None = None) -> tuple[float, float]:
+def core_s(pid: int | str, threads: Iterable[int | None] | None = None) -> tuple[float, float]:
     """Return for how long threads of a process have had a core so far, and waited for one, in seconds.
 
     Args:
+        pid: "self" for the calling one.
         threads: native identifiers; None = all.
     """
     tasks = f"/proc/{pid}/task"

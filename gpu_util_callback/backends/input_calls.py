@@ -25,7 +25,7 @@ from types import CodeType, GeneratorType, MethodType
 from typing import Any
 
 from gpu_util_callback.backends.inputs import called, digest
-from gpu_util_callback.cgroup import queued_ns_of
+from gpu_util_callback.processes import core_s
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
 from gpu_util_callback.steps.dispatch import callee, is_library, library_of, package_of, path_of, place_of
 from gpu_util_callback.steps.frames import all_stacks, stacks_in, uncounted
@@ -106,7 +106,7 @@ class CallTimer:
             first: called with the result of the first call.
         """
         count, took, timed_numbers, took_long = self._numbers, self._took, TIMED, self._took_long
-        clock, thread_clock = time.perf_counter_ns, time.thread_time_ns
+        clock, thread_clock, native_id = time.perf_counter_ns, time.thread_time_ns, threading.get_native_id
 
         def timed(*args: object, **kwargs: object) -> object:
             self.calls = number = next(count)
@@ -117,12 +117,11 @@ class CallTimer:
                     took_long.append(_long_call(wall_ns, number, args))
                 return result
             look = number <= FIRST or (number - 1) % QUEUED_EVERY < EVERY
-            queued = queued_ns_of("thread-self") if look else None
+            had_s, waited_s = core_s("self", [native_id()]) if look else (0.0, 0.0)
             began, used = clock(), thread_clock()
             result = function(*args, **kwargs)
             cpu_ns, wall_ns = thread_clock() - used, clock() - began
-            if queued is not None:
-                queued = (queued_ns_of("thread-self") or queued) - queued
+            queued = round(1e9 * (core_s("self", [native_id()])[1] - waited_s)) if had_s else None
             if wall_ns >= self._long_ns:
                 took_long.append(_long_call(wall_ns, number, args))
             took.append((number, cpu_ns, wall_ns, queued))

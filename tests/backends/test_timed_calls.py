@@ -23,7 +23,7 @@ def clock(monkeypatch):
     clock = SimpleNamespace(ns=0)
     times = SimpleNamespace(perf_counter_ns=lambda: clock.ns, thread_time_ns=lambda: clock.ns)
     monkeypatch.setattr(input_calls, "time", times)
-    monkeypatch.setattr(input_calls, "queued_ns_of", lambda task: 0)
+    monkeypatch.setattr(input_calls, "core_s", lambda pid, threads: (1.0, 0.0))
     return clock
 
 
