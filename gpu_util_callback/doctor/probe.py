@@ -30,14 +30,13 @@ def nvml() -> ProbeAnswer:
 
     binding, problem = _gate.open_nvml()
     if problem is not None:
-        return {"problem": problem, "library": loaded_path("libnvidia-ml.so.1")}
+        return {"problem": problem}
     memory = _gate.Memory()
     gate = _gate.Gate(binding, memory)
     all_gpus = _devices.list_gpus(gate)
     visibility = _mapping.visible(os.environ, all_gpus)
     return {
         **_devices.driver_facts(gate),
-        "library": loaded_path("libnvidia-ml.so.1"),
         "visible_problem": visibility.problem,
         "order_certain": visibility.certain,
         "host_pids": _reader.host_pids(),
@@ -54,18 +53,14 @@ def _describe_gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, visible_gpus: list[_d
     def ask(symbol: str, *args: object) -> _gate.Answer:
         return gate.ask(symbol, gpu.board, *args, gpu=key)
 
-    memory = _devices.memory_of(gate, gpu.board, key)
     reasons = [(symbol, gpu.board) for symbol in _reader.REASON_CALLS]
     processes = ask("nvmlDeviceGetComputeRunningProcesses")
     return {
         **_mapping.describe_listed(gpu, visible_gpus),
         "mode": _devices.mode_of(gate, gpu),
         "mig_devices": [mig.uuid for mig in gpu.migs],
-        "memory_used_bytes": None if memory is None else int(memory.used),
         "compute_mode": ask("nvmlDeviceGetComputeMode"),
-        "pcie_generation": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
-        "temperature_c": ask("nvmlDeviceGetTemperature", 0),
         "event_reasons": gate.first_of(*reasons, gpu=key),
         "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
         "lost": key in gate.memory.gone,
@@ -116,7 +111,7 @@ def libraries(names: str) -> ProbeAnswer:
 
 
 def tensorflow() -> ProbeAnswer:
-    """Return TensorFlow's build and the GPUs it sees."""
+    """Return TensorFlow's build and the names of the GPUs it sees."""
     import tensorflow as tf
 
     build = {
@@ -130,12 +125,12 @@ def tensorflow() -> ProbeAnswer:
             growth.append(bool(config.get_memory_growth(gpu)))
         except (RuntimeError, ValueError):
             growth.append(None)
-    details = [{"name": gpu.name, **config.get_device_details(gpu)} for gpu in gpus]
-    return {"version": tf.__version__, "build": build, "gpus": details, "memory_growth": growth}
+    names = [config.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+    return {"version": tf.__version__, "build": build, "gpus": names, "memory_growth": growth}
 
 
 def jax() -> ProbeAnswer:
-    """Return JAX's plugins and the GPUs it sees."""
+    """Return JAX's plugins and the names of the GPUs it sees."""
     import jax as module
 
     plugins = [
@@ -151,13 +146,13 @@ def jax() -> ProbeAnswer:
     return {
         "version": module.__version__,
         "build": {"is_cuda_build": bool(plugins), "plugins": sorted(set(plugins))},
-        "gpus": [{"name": str(device), "device_name": device.device_kind} for device in devices],
+        "gpus": [device.device_kind for device in devices],
         "init_error": error,
     }
 
 
 def torch() -> ProbeAnswer:
-    """Return torch's build and the GPUs it sees."""
+    """Return torch's build and the names of the GPUs it sees."""
     import torch as module
 
     available = module.cuda.is_available()
@@ -169,14 +164,7 @@ def torch() -> ProbeAnswer:
             "cuda_version": module.version.cuda,
             "cuda_compute_capabilities": list(module.cuda.get_arch_list()) if available else [],
         },
-        "gpus": [
-            {
-                "name": f"cuda:{i}",
-                "device_name": module.cuda.get_device_name(i),
-                "compute_capability": list(module.cuda.get_device_capability(i)),
-            }
-            for i in range(count)
-        ],
+        "gpus": [module.cuda.get_device_name(gpu) for gpu in range(count)],
     }
 
 

@@ -206,8 +206,6 @@ JAX_CODE = """
 import types
 class _Device:
     platform, device_kind = {platform!r}, "NVIDIA H100"
-    def __str__(self):
-        return "cuda:0"
 def devices():
     return [_Device()]
 """
@@ -217,7 +215,6 @@ version = types.SimpleNamespace(cuda={cuda!r})
 cuda = types.SimpleNamespace(
     is_available=lambda: {count} > 0, device_count=lambda: {count},
     get_arch_list=lambda: ["sm_80", "sm_90"], get_device_name=lambda i: "NVIDIA H100",
-    get_device_capability=lambda i: (9, 0),
 )
 """
 JAX = {"name": "jax", "code": JAX_CODE.format(platform="cpu"), "beside": "jax-cuda12-plugin"}
