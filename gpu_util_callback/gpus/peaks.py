@@ -7,26 +7,11 @@ twice what a training can reach. Pascal alone sums 16 bits in 16: its fp16 is th
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from gpu_util_callback.recording.manifest_facts import PeakFacts
+
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Peak rate of a GPU in one precision.
-
-    Attributes:
-        tflops: in 10^12 operations per second.
-        source: where the figure is from: an address.
-        derived: how it was computed, where no data sheet is known; "" for one from a data sheet.
-    """
-
-    tflops: float
-    precision: str
-    source: str = ""
-    derived: str = ""
 
 
 _DATA_CENTER = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/"
@@ -111,7 +96,7 @@ _ARCHITECTURES: dict[str, tuple[tuple[int | None, ...], int]] = {
 _NOT_AS_THEIR_ARCHITECTURE = re.compile(r"GTX 16|\bH20\b|\bL20\b|\bL2\b|\bA16\b|6000D|CMP ")
 
 
-def peak_of(gpu: Mapping[str, Any], precision: str) -> tuple[Peak | None, str]:
+def peak_of(gpu: Mapping[str, Any], precision: str) -> tuple[PeakFacts | None, str]:
     """Return a GPU's peak in a precision, or None and why it is not known.
 
     Args:
@@ -129,12 +114,13 @@ def peak_of(gpu: Mapping[str, Any], precision: str) -> tuple[Peak | None, str]:
         if most is None:
             return None, f"{name} has no tensor cores for {precision}"
         if not gpu.get("mig"):
-            return Peak(most, precision, source=table_row[3]), ""
+            return {"tflops": most, "precision": precision, "source": table_row[3]}, ""
         multiprocessors = gpu.get("multiprocessors")
         if not multiprocessors:
             return None, "how much of the GPU this MIG device has is not known"
         share = f"{multiprocessors} of {table_row[2]} multiprocessors of {most:g} TFLOP/s"
-        return Peak(round(most * multiprocessors / table_row[2], 1), precision, table_row[3], share), ""
+        tflops = round(most * multiprocessors / table_row[2], 1)
+        return {"tflops": tflops, "precision": precision, "source": table_row[3], "derived": share}, ""
     return _derived(gpu, name, capability, precision)
 
 
@@ -152,7 +138,7 @@ def _rate_or_lower(rates: Sequence[float | None], precision: str) -> tuple[float
     return rate_of[precision], precision
 
 
-def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str) -> tuple[Peak | None, str]:
+def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str) -> tuple[PeakFacts | None, str]:
     """Return the peak at the highest clock, by what the architecture does per clock."""
     architecture = _ARCHITECTURES.get(capability)
     clock, cores = gpu.get("sm_clock_max_mhz"), gpu.get("cores")
@@ -168,6 +154,6 @@ def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str)
         return None, f"{name} has no tensor cores for {precision}"
     halved = "GeForce" in name and precision in ("fp16", "bf16", "tf32")
     rate = rate // 2 if halved else rate
-    tflops = multiprocessors * rate * clock / 1e6
+    tflops = round(multiprocessors * rate * clock / 1e6, 1)
     how = f"{multiprocessors} multiprocessors × {rate} FLOPs per clock × {clock} MHz at most"
-    return Peak(round(tflops, 1), precision, derived=how), ""
+    return {"tflops": tflops, "precision": precision, "derived": how}, ""

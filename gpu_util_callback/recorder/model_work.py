@@ -198,9 +198,7 @@ class ModelWork:
                 return gpus_shown
             peaks.append(peak)
         for gpu, peak in zip(at_work, peaks, strict=True):
-            shown = {"tflops": peak.tflops, "precision": peak.precision}
-            more = {"source": peak.source, "derived": peak.derived}
-            gpu["peak"] = shown | {name: text for name, text in more.items() if text}
+            gpu["peak"] = peak
         return gpus_shown
 
 
