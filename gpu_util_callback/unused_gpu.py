@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 # How to install a build with CUDA in the training's environment.
 INSTALL = {
@@ -14,17 +13,15 @@ INSTALL = {
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
-@dataclass(frozen=True, slots=True)
-class Unused:
-    """Reason why no GPU is used. `code`: the line to fix it."""
-
-    reason: str
-    cure: str
-    code: str
-
+# reason, cure (in words) and code (the line to fix it) of why a framework uses no GPU
+Unused = Mapping[str, str]
 
 # Of a worker to which Ray gave none of the GPUs.
-NOT_GIVEN = {"reason": "Ray gave this worker no GPU", "cure": "ask Ray for one: num_gpus=1", "code": "num_gpus=1"}
+NOT_GIVEN: Unused = {
+    "reason": "Ray gave this worker no GPU",
+    "cure": "ask Ray for one: num_gpus=1",
+    "code": "num_gpus=1",
+}
 
 
 def called(framework: str) -> str:
@@ -49,32 +46,30 @@ def why_unused(
     gpus_present = f"there {'are' if gpus > 1 else 'is'} {count}"
     if visible == 0:
         value = environ.get("CUDA_VISIBLE_DEVICES", "")
-        return Unused(
-            f"CUDA_VISIBLE_DEVICES={value} hides {'all ' if gpus > 1 else 'the '}{count}",
-            "unset CUDA_VISIBLE_DEVICES, or name a GPU in it",
-            "unset CUDA_VISIBLE_DEVICES",
-        )
+        return {
+            "reason": f"CUDA_VISIBLE_DEVICES={value} hides {'all ' if gpus > 1 else 'the '}{count}",
+            "cure": "unset CUDA_VISIBLE_DEVICES, or name a GPU in it",
+            "code": "unset CUDA_VISIBLE_DEVICES",
+        }
     platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
     if framework == "jax" and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
-        return Unused(
-            f"{gpus_present}, and JAX_PLATFORMS={platforms} keeps JAX from using {'them' if gpus > 1 else 'it'}",
-            "unset JAX_PLATFORMS",
-            "unset JAX_PLATFORMS JAX_PLATFORM_NAME",
-        )
+        them = "them" if gpus > 1 else "it"
+        return {
+            "reason": f"{gpus_present}, and JAX_PLATFORMS={platforms} keeps JAX from using {them}",
+            "cure": "unset JAX_PLATFORMS",
+            "code": "unset JAX_PLATFORMS JAX_PLATFORM_NAME",
+        }
     if cuda_build is False:
         code = INSTALL.get(framework, "")
         if framework == "tensorflow":
             code = f"pip uninstall -y tensorflow tensorflow-cpu; {code}"
-        return Unused(
-            f"{gpus_present}, and {who} was built without CUDA",
-            "install the build that has it" + (f": {code}" if code else ""),
-            code,
-        )
-    return Unused(
-        f"{gpus_present}, and {who} sees none",
-        "run `gpu-util doctor`: it says which library is missing or does not fit",
-        "gpu-util doctor",
-    )
+        cure = "install the build that has it" + (f": {code}" if code else "")
+        return {"reason": f"{gpus_present}, and {who} was built without CUDA", "cure": cure, "code": code}
+    return {
+        "reason": f"{gpus_present}, and {who} sees none",
+        "cure": "run `gpu-util doctor`: it says which library is missing or does not fit",
+        "code": "gpu-util doctor",
+    }
 
 
 def checked(
@@ -83,7 +78,7 @@ def checked(
     driver_gpus: Sequence[Mapping[str, object]],
     cuda_build: bool | None,
     environ: Mapping[str, str],
-) -> list[dict[str, str]]:
+) -> list[Unused]:
     """Return why a training uses none of the GPUs, for the manifest; [] if it uses any, or there is none.
 
     Args:
@@ -93,5 +88,4 @@ def checked(
     if framework_gpus or not driver_gpus:
         return []
     visible = sum(bool(gpu.get("visible", True)) for gpu in driver_gpus)
-    why = why_unused(framework, len(driver_gpus), visible, cuda_build, environ)
-    return [{"reason": why.reason, "cure": why.cure, "code": why.code}]
+    return [why_unused(framework, len(driver_gpus), visible, cuda_build, environ)]

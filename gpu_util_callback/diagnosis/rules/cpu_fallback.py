@@ -56,19 +56,19 @@ class CpuFallback(Rule):
         # The reason recorded during the run knows the environment, too.
         why = why_unused(run.framework, count, count, built)
         if check is not None and check.get("code"):
-            why = Unused(check["reason"], check["cure"], check["code"])
+            why = {"reason": check["reason"], "code": check["code"]}
         evidence: Evidence = {"gpus_visible": count, "gpus_used_by_framework": 0, "gpu": ", ".join(names)}
         if version := run.framework_facts.get("version"):
             evidence["framework"] = f"{run.framework or 'framework'} {version}"
         if built is not None:
             evidence["framework_built_for_cuda"] = bool(built)
-        evidence["seen"] = why.reason
+        evidence["seen"] = why["reason"]
         yield self.finding(
             title=f"{capitalized(who)} does not use the {names[0]}",
             evidence=evidence,
             advice=Advice(
                 _reason_and_cure(why, who),
-                why.code,
+                why["code"],
                 proof="tests/cures/test_advice_gpus.py::test_a_build_without_cuda_is_replaced",
             ),
             gpus=[gpu["index"] for gpu in run.gpus],
@@ -141,9 +141,9 @@ def _no_model_in_memory(run: Run, gpu: int, memory_mib: float) -> tuple[str, flo
 
 def _reason_and_cure(why: Unused, who: str) -> str:
     """Return why the framework does not use the GPU, and what to do, in two sentences."""
-    reason = f"Training runs on the CPU: {why.reason}."
-    if why.code.startswith("pip"):
+    reason = f"Training runs on the CPU: {why['reason']}."
+    if why["code"].startswith("pip"):
         return f"{reason} Install the build of {who} that has it."
-    if why.code.startswith("unset"):
+    if why["code"].startswith("unset"):
         return f"{reason} Remove that setting and start again."
     return f"{reason} gpu-util doctor says which library is missing or does not fit."
