@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import weakref
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, DeviceProbe, Stamp, shape_of, shape_signature
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, DeviceProbe, Stamp, shape_signature
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
@@ -227,9 +228,6 @@ class TimedBatches:
     _idle: bool = field(default=True, init=False)  # whether the device was, when last queried
     _quick: int = field(default=0, init=False)  # short fetches, more than long ones
     _skip: int = field(default=0, init=False)  # fetches before the next query
-    # Of the last batch, None = one was not plain; and the signature of these shapes.
-    _shapes: tuple[object, ...] | None = field(default=(), init=False)
-    _signature: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         nothing = self.requesting is None and self.probe is None and self.finished is None
@@ -256,13 +254,11 @@ class TimedBatches:
         busy = 0 if self._idle else delivered
         if delivered - requested > _QUICK_NS or self.finished is not None:
             busy = self._looked_at(requested, delivered)
-        shapes = self._shapes
-        try:  # usually the same shapes as before
-            if shapes is None or type(data) is not tuple or tuple(map(shape_of, data)) != shapes:
-                self._shapes_differ(data)
-        except Exception:  # a batch can be any object, and so can its shape
-            self._shapes_differ(data)
-        stamp = (requested, delivered, self._signature, busy)
+        if self.first is not None:
+            look, self.first = self.first, None
+            with contextlib.suppress(Exception):  # a batch can be any object
+                look(data)
+        stamp = (requested, delivered, shape_signature(data), busy)
         if self.came is None:
             self.stamps += stamp
             self.own_ns += requested - entered + _clock() - delivered
@@ -270,19 +266,6 @@ class TimedBatches:
             self.came(stamp, data)
             self.own_ns = requested - entered + _clock() - delivered
         return data
-
-    def _shapes_differ(self, data: object) -> None:
-        """Note a batch whose shapes are not those of the batch before, or not known to be."""
-        if self.first is not None:
-            self.first(data)
-            self.first = None
-        self._signature = shape_signature(data)
-        if self._shapes is None:  # nor will the next batches be plain: trying each costs an error
-            return
-        try:
-            self._shapes = tuple(map(shape_of, data)) if type(data) is tuple else None
-        except Exception:
-            self._shapes = None
 
     def _ask(self) -> None:
         """Poll the device and the next batch before a request."""
