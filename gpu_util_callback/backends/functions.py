@@ -25,7 +25,6 @@ _clock = time.perf_counter_ns
 # queries, and the others take its answer; a long one is worth a few of them.
 _QUICK_NS = 50_000
 _QUICK_ONES, _LONG_ONE, _QUERIED_EVERY = 16, 4, 32
-_NEVER = 1 << 62
 
 
 class KerasModel(Protocol):
@@ -230,8 +229,7 @@ class TimedBatches:
     _skip: int = field(default=0, init=False)  # fetches before the next query
 
     def __post_init__(self) -> None:
-        nothing = self.requesting is None and self.probe is None and self.finished is None
-        self._fetches_until_ask = _NEVER if nothing else 0  # fetches before the next that `_ask`s
+        self._asks = not (self.requesting is None and self.probe is None and self.finished is None)
 
     def __iter__(self) -> TimedBatches:
         return self
@@ -239,9 +237,7 @@ class TimedBatches:
     def __next__(self) -> Any:
         # Little code runs every step: what a step's own puts out of the cache is slow.
         entered = requested = _clock()
-        if self._fetches_until_ask:
-            self._fetches_until_ask -= 1
-        else:
+        if self._asks:
             self._ask()
             requested = _clock()
         try:
@@ -281,8 +277,6 @@ class TimedBatches:
         self._idle = self.probe.idle()
         if self._quick < _QUICK_ONES:
             self._quick += 1
-        elif self.requesting is None and self.finished is None:
-            self._fetches_until_ask = _QUERIED_EVERY - 1
         else:
             self._skip = _QUERIED_EVERY - 1
 
@@ -294,7 +288,7 @@ class TimedBatches:
             return 0
         if delivered - requested > _QUICK_NS:
             self._quick = max(self._quick - _LONG_ONE, 0)
-            self._fetches_until_ask = self._skip = 0
+            self._skip = 0
             if not self._idle and self.probe.idle():
                 return ENDED_MEANWHILE
         return 0 if self._idle else delivered
