@@ -54,7 +54,6 @@ class ScalarWriter:
         )
         self._marked = False
         self._known_tags: set[str] = set()
-        self._forms: dict[tuple[str, ...], tuple[bytearray, list[int]]] = {}  # summaries to fill in, by their tags
         self._closed = False
         self._begin()
 
@@ -80,9 +79,9 @@ class ScalarWriter:
         """
         events = []
         for step, values, wall_time in points:
-            finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
-            if finite:
-                events.append(self._event(step, finite, wall_time))
+            finite = ((tag, value) for tag, value in values.items() if value is not None and math.isfinite(value))
+            if summary := b"".join(self._point(tag, value) for tag, value in finite):
+                events.append(_event(wall_time, step, _bytes_field(5, summary)))
         if events:
             self._write(*events)
 
@@ -119,30 +118,15 @@ class ScalarWriter:
                 self._file.begin()
                 self._closed = False
 
-    def _event(self, step: int, values: dict[str, float], wall_time: float) -> bytes:
-        """Return one event with a point of each tag, as bytes; a tag's first point has its metadata."""
-        tags = tuple(values)
-        summary, places = self._forms.get(tags) or self._form(tags)
-        for place, value in zip(places, values.values(), strict=True):
-            try:
-                struct.pack_into("<f", summary, place, value)
-            except OverflowError:  # more than a float32 holds
-                struct.pack_into("<f", summary, place, math.copysign(math.inf, value))
-        return _event(wall_time, step, _bytes_field(5, summary))
-
-    def _form(self, tags: tuple[str, ...]) -> tuple[bytearray, list[int]]:
-        """Return a summary of a point of each tag, and the places of its values: kept once all tags are known."""
-        summary, places = bytearray(), []
-        for tag in tags:
-            # TensorBoard takes the metadata of a tag's first point.
-            metadata = b"" if tag in self._known_tags else _metadata("scalars", b"", data_class=1)  # DATA_CLASS_SCALAR
-            tensor = b"\x08\x01\x12\x00" + _bytes_field(5, bytes(4))  # DT_FLOAT, a scalar's shape
-            summary += _value(tag, tensor, metadata)
-            places.append(len(summary) - 4 - (len(metadata) + 2 if metadata else 0))
-        if self._known_tags.issuperset(tags):
-            self._forms[tags] = summary, places
-        self._known_tags.update(tags)
-        return summary, places
+    def _point(self, tag: str, value: float) -> bytes:
+        """Return a point as a value of a summary; TensorBoard takes the metadata of a tag's first point."""
+        metadata = b"" if tag in self._known_tags else _metadata("scalars", b"", data_class=1)  # DATA_CLASS_SCALAR
+        self._known_tags.add(tag)
+        try:
+            number = struct.pack("<f", value)
+        except OverflowError:  # more than a float32 holds
+            number = struct.pack("<f", math.copysign(math.inf, value))
+        return _value(tag, b"\x08\x01\x12\x00" + _bytes_field(5, number), metadata)  # DT_FLOAT, a scalar's shape
 
     def _write(self, *events: bytes) -> None:
         """Append records; nothing once the file is closed."""
@@ -167,7 +151,7 @@ def _metadata(plugin: str, description: bytes, data_class: int) -> bytes:
     return _bytes_field(1, _bytes_field(1, plugin.encode())) + description + b"\x20" + _varint(data_class)
 
 
-def _bytes_field(number: int, data: bytes | bytearray) -> bytes:
+def _bytes_field(number: int, data: bytes) -> bytes:
     """Return a field of protobuf whose value has a length: its number (below 16), its length, its bytes."""
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
 

@@ -51,6 +51,20 @@ def test_the_marker_and_the_points(tmp_path):
     assert not second.summary.value[0].HasField("metadata")  # a tag's first point suffices
 
 
+def test_a_file_that_was_removed_begins_anew_with_the_metadata_of_its_tags(tmp_path):
+    writer = ScalarWriter(tmp_path)
+    writer.marker()
+    writer.points([(step, {"a": 1.5}, 7.0) for step in range(3)])
+    writer.flush()
+    next(tmp_path.iterdir()).unlink()
+    writer.flush()
+    writer.points([(step, {"a": 1.5}, 7.0) for step in range(3, 5)])
+    writer.close()
+    _, marker, first, _ = events(next(tmp_path.iterdir()))
+    assert [event.summary.value[0].tag for event in (marker, first)] == [MARKER_TAG, "a"]
+    assert first.summary.value[0].metadata.plugin_data.plugin_name == "scalars"
+
+
 def test_events_are_bytes_as_protobuf_writes_them(tmp_path):
     writer = ScalarWriter(tmp_path)
     writer.marker(wall_time=0.1)
