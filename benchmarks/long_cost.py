@@ -20,7 +20,7 @@ import psutil
 from diagnosis_cost import COLUMNS
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.recorder.recorder import Recorder, State
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, framework_module, runtime_of
 from gpu_util_callback.backends.functions import Batches, FirstCall, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
-from gpu_util_callback.backends.input_watch import WatchingAdapter
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.backends.inputs import leaves
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount, is_library, path_of
 from gpu_util_callback.steps.frames import calling_fit, given_adapter, is_tf_keras
@@ -24,7 +24,7 @@ from gpu_util_callback.steps.timeline import Timeline
 _LOOPS = frozenset({"map_fn", "while_loop", "fori_loop", "scan", "foldl", "foldr"})  # each runs a function many times
 
 
-class KerasAdapter(WatchingAdapter):
+class KerasAdapter(Adapter):
     """A Keras model whose `train_function` and `test_function` are timed.
 
     `begin` of a subclass makes `_train` and `_test`.
@@ -164,6 +164,11 @@ class PythonAdapter(KerasAdapter):
             self._calls.replace_attribute(data_adapter, "_dataset", watched)
 
 
+def adapter_for(backend: str) -> Adapter:
+    """Return a fresh adapter for a Keras backend that trains: NumPy's and OpenVINO's have no `fit`."""
+    return framework_module(backend, "backend").ADAPTER()
+
+
 def _keras_of(model: object) -> str:
     """Return the version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
     if is_tf_keras(model):
@@ -215,7 +220,7 @@ _AT_WORK: dict[str, Callable[[], bool]] = {
 }
 
 
-class LoopAdapter(WatchingAdapter):
+class LoopAdapter(Adapter):
     """A loop that `GpuUtilMonitor` times: its batches are fetched in Python.
 
     Args:

@@ -1,4 +1,4 @@
-"""Interface of a framework to the recorder: what it is, how its steps are timed, and their work."""
+"""Interface of a framework to the recorder: what it is, its state, and the work of its steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from importlib import import_module
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from gpu_util_callback.recording.manifest_facts import Exchanges, Retraced, Unavailable
+from gpu_util_callback.recording.manifest_facts import Exchanges, Retraced
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import CalledBack
 
 if TYPE_CHECKING:
-    from gpu_util_callback.backends.functions import KerasModel, TimedFunction
     from gpu_util_callback.profiling.session import ProfilerSession
-    from gpu_util_callback.steps.timeline import Timeline
 
 
 # Called with (source, error) of whatever fails.
@@ -118,85 +116,6 @@ class Runtime:
         return 1
 
 
-@dataclass
-class Adapter:
-    """Timing of one framework's training loop. The base class times nothing but the hooks.
-
-    `begin`, `test_begin`, `test_end` and `end` run on the training thread
-    and must be short; `facts`, `look_at_input`, `input_facts` and `pipeline` run on the recorder's
-    thread. Any of them may raise: the recorder then switches that source off and says why.
-    """
-
-    name: str = "unknown"
-    timing: str = "hooks"  # how batches are timed: "graph", "graph (determinism)", "hooks", ...
-    runtime: Runtime = field(default_factory=Runtime)
-    compile_clock: CompileClock = field(default_factory=CompileClock)
-    shapes_compile: bool = False  # whether a new input shape may make the framework compile
-    every_shape_compiles: bool = False  # whether it always does
-    shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
-    has_stages: bool = True  # whether the input pipeline may have stages that can be read
-    unavailable: list[Unavailable] = field(default_factory=list)  # what cannot be measured here
-
-    def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
-        """A fit begins.
-
-        Args:
-            model: the model being trained.
-            timeline: told of every call of the train and test functions.
-            stale: to be called when the training turns out to have ended unnoticed.
-            failed: to be told (source, error) of whatever fails.
-        """
-
-    @property
-    def train_function(self) -> TimedFunction | None:
-        """The timed train function, whose next call is this fit's once it is armed."""
-        return None
-
-    def before_fetch(self, requested: Callable[[], None]) -> None:
-        """Call `requested` before each request for a training batch, where that is before Keras' hooks."""
-
-    def test_begin(self) -> None:
-        """A validation of this fit begins."""
-
-    def test_batch_begin(self) -> None:
-        """A validation batch begins."""
-
-    def test_end(self) -> None:
-        """A validation of this fit has ended."""
-
-    def end(self) -> None:
-        """Leave the model as it was found. May be called on any thread, and more than once."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of framework, model and fit for the manifest."""
-        return {}
-
-    def problems(self) -> list[Unavailable]:
-        """Return all that turned out not to be measurable so far."""
-        return list(self.unavailable)
-
-    def work(self, batch: int | None) -> CountedWork | None:
-        """The work of a training step, counted; None while it cannot be seen yet.
-
-        Args:
-            batch: the batch's size, where the framework leaves it open.
-
-        Raises: NotCounted where it cannot be counted at all.
-        """
-        raise NotCounted("it cannot be counted for this training")
-
-    def look_at_input(self) -> None:
-        """Inspect what is new in the training's input."""
-
-    def input_facts(self) -> dict[str, object]:
-        """The manifest's `fit` facts of the input that show while it trains."""
-        return {}
-
-    def pipeline(self) -> list[dict[str, object]]:
-        """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""
-        return []
-
-
 # The one registry. Each framework is a package here, with the modules `backend` (`ADAPTER`),
 # `runtime` (`RUNTIME`) and `profiler` (`SESSION`). Ordered by preference where several are imported:
 # TensorFlow is often there for tf.data or TensorBoard alone.
@@ -211,11 +130,6 @@ def framework_module(backend: str, part: str) -> Any:
 def runtime_of(framework: str | None) -> Runtime:
     """Return a framework of this process; for one that is not known, the base class."""
     return framework_module(framework, "runtime").RUNTIME if framework and framework in BACKENDS else Runtime()
-
-
-def adapter_for(backend: str) -> Adapter:
-    """A fresh adapter for a Keras backend that trains: NumPy's and OpenVINO's have no `fit`."""
-    return framework_module(backend, "backend").ADAPTER()
 
 
 def profiler_session_for(backend: str) -> ProfilerSession:

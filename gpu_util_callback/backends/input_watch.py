@@ -1,4 +1,4 @@
-"""The training's input, watched while it trains: its first arrays, tf.data pipelines, ready batches.
+"""Interface of a training to the recorder; its input, watched: first arrays, tf.data pipelines, ready batches.
 
 No framework is imported here: code that iterates over its datasets has imported it.
 """
@@ -17,25 +17,97 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import Adapter, Runtime, framework_module
+from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted, Runtime, framework_module
+from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.inputs import inside, leaves, seen_through
 from gpu_util_callback.recording.manifest_facts import InputArray, Unavailable
+from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import HandedOver
+from gpu_util_callback.steps.timeline import Timeline
 
 
-class WatchingAdapter(Adapter):
-    """Common base of the adapters of fits and of loops. Takes the arguments of `Adapter`."""
+class Adapter:
+    """Timing of one framework's training loop. The base class times nothing but the hooks.
 
-    def __init__(self, name: str, timing: str, runtime: Runtime, **more: Any):
-        super().__init__(name=name, timing=timing, runtime=runtime, **more)
+    `begin`, `test_begin`, `test_end` and `end` run on the training thread
+    and must be short; `facts`, `look_at_input`, `input_facts` and `pipeline` run on the recorder's
+    thread. Any of them may raise: the recorder then switches that source off and says why.
+
+    Attributes:
+        timing: how batches are timed: "graph", "graph (determinism)", "hooks", ...
+        shapes_compile: whether a new input shape may make the framework compile.
+        every_shape_compiles: whether it always does.
+        shapes: signature -> shape id, over all fits.
+        has_stages: whether the input pipeline may have stages that can be read.
+        unavailable: what cannot be measured here.
+    """
+
+    def __init__(self, name: str = "unknown", timing: str = "hooks", runtime: Runtime | None = None):
+        self.name = name
+        self.timing = timing
+        self.runtime = Runtime() if runtime is None else runtime
+        self.compile_clock = CompileClock()
+        self.shapes_compile = self.every_shape_compiles = False
+        self.shapes: dict[float, int] = {}
+        self.has_stages = True
+        self.unavailable: list[Unavailable] = []
         self._pipelines = TfDataPipelines(self.unavailable)
         self.first_batch = FirstArrays()
         self._calls = InputCalls()
         # switch for debugging that was on -> looks at the input; "": all of them
         self._looks_by_switch = Counter[str]()
 
+    def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
+        """A fit begins.
+
+        Args:
+            model: the model being trained.
+            timeline: told of every call of the train and test functions.
+            stale: to be called when the training turns out to have ended unnoticed.
+            failed: to be told (source, error) of whatever fails.
+        """
+
+    @property
+    def train_function(self) -> TimedFunction | None:
+        """The timed train function, whose next call is this fit's once it is armed."""
+        return None
+
+    def before_fetch(self, requested: Callable[[], None]) -> None:
+        """Call `requested` before each request for a training batch, where that is before Keras' hooks."""
+
+    def test_begin(self) -> None:
+        """A validation of this fit begins."""
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+
+    def test_end(self) -> None:
+        """A validation of this fit has ended."""
+
+    def end(self) -> None:
+        """Leave the model as it was found. May be called on any thread, and more than once."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of framework, model and fit for the manifest."""
+        return {}
+
+    def problems(self) -> list[Unavailable]:
+        """Return all that turned out not to be measurable so far."""
+        return list(self.unavailable)
+
+    def work(self, batch: int | None) -> CountedWork | None:
+        """The work of a training step, counted; None while it cannot be seen yet.
+
+        Args:
+            batch: the batch's size, where the framework leaves it open.
+
+        Raises: NotCounted where it cannot be counted at all.
+        """
+        raise NotCounted("it cannot be counted for this training")
+
     def look_at_input(self) -> None:
+        """Inspect what is new in the training's input."""
         self._looks_by_switch.update(["", *self.runtime.debugging()])
         self.first_batch.look()
         self._calls.sample()
@@ -50,6 +122,7 @@ class WatchingAdapter(Adapter):
             self._calls.sample_loader(dataset, loader)
 
     def input_facts(self) -> dict[str, object]:
+        """Return the manifest's `fit` facts of the input that show while it trains."""
         looks = dict(self._looks_by_switch)
         facts = {
             "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
@@ -63,6 +136,7 @@ class WatchingAdapter(Adapter):
         return {name: value for name, value in facts.items() if value or value is False or name == "input_maps"}
 
     def pipeline(self) -> list[dict[str, object]]:
+        """Return the input pipeline's stages: rows of the `pipeline` table, counted since the start."""
         return self._pipelines.read()
 
 

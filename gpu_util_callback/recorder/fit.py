@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpu_util_callback.backends.base import adapter_for
+from gpu_util_callback.backends.adapters import adapter_for
 from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, digest, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule

@@ -112,21 +112,15 @@ class KerasWindows:
                     planner.skip_boundaries()
                 return
         self.away = None
-        if timeline.steps_per_execution != self._per_call:
-            self._rebase()
-            call = 0
+        if timeline.steps_per_execution != self._per_call:  # count anew where calls take another number of batches
+            self._first += call * self._per_call
+            self._calls, self._per_call = timeline.calls, timeline.steps_per_execution
+            self._begun = call = 0
         if call >= self._begun:
             self._step_begins(call)
         else:
             self._begun = call + 1
             timeline.sampled = timeline.sampled and not self._worked
-
-    def _rebase(self) -> None:
-        """Restart the count where calls take another number of batches."""
-        self._first += (self._timeline.calls - self._calls) * self._per_call
-        self._calls = self._timeline.calls
-        self._begun = 0
-        self._per_call = self._timeline.steps_per_execution
 
     def _step_begins(self, call: int) -> None:
         """Tell the profiler windows that a call's first step begins; the call's own account stops while they work."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_util_callback import daemon
-from gpu_util_callback.backends.base import Adapter, Failed, ListedGpu
+from gpu_util_callback.backends.base import Failed, ListedGpu
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.recorder.messages import reason_of, warn
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable

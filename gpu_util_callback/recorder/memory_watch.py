@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.cgroup import KillCount, kill_count
 from gpu_util_callback.recording.manifest_facts import Retraced
 from gpu_util_callback.redaction import shortened

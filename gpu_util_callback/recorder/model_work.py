@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import Adapter, NotCounted
+from gpu_util_callback.backends.base import NotCounted
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.backends.inputs import batch_shape
 from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.recording.segments import AnyTables, SampleBlock

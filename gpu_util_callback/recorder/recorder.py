@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback import daemon
-from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.job import (
     hashed_arguments,
     job_facts,

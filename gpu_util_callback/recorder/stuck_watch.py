@@ -290,7 +290,9 @@ class StuckWatch:
             self._longest_ns = max(self._longest_ns, self._idle_ns)
         self._restart(seen)
         self.doing = ""
-        self._look_at_workers()
+        if self._looked_ns >= self._workers_due_ns:  # now and then: one that has died may have been replaced
+            self._workers = {process.pid: process for process in descendants() or ()}
+            self._workers_due_ns = self._looked_ns + int(1e9 * CHILDREN_S)
         return ended
 
     def _restart(self, since: int) -> None:
@@ -298,12 +300,6 @@ class StuckWatch:
         self._seen_ns = self._progress()
         self._since_ns, self._idle_ns, self._patience, self._work = since, 0, 1, None
         self._stacks.clear()
-
-    def _look_at_workers(self) -> None:
-        """Note the worker processes now and then: one that has died may have been replaced."""
-        if self._looked_ns >= self._workers_due_ns:
-            self._workers = {process.pid: process for process in descendants() or ()}
-            self._workers_due_ns = self._looked_ns + int(1e9 * CHILDREN_S)
 
     def _watch_on(self) -> Standstill | None:
         """Return a standstill that begins to be one, None while the pause is short or has an excuse."""

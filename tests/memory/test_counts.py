@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from gpu_util_callback.backends.base import Adapter, Runtime
+from gpu_util_callback.backends.base import Runtime
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.cgroup import MemoryGroup, kill_count
 from gpu_util_callback.gpus._host import _own_bytes
 from gpu_util_callback.recorder import memory_watch

@@ -7,15 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpu_util_callback.backends.base import (
-    CONV,
-    MATMUL,
-    Adapter,
-    CountedWork,
-    NotCounted,
-    Runtime,
-    einsum_multiply_adds,
-)
+from gpu_util_callback.backends.base import CONV, MATMUL, CountedWork, NotCounted, Runtime, einsum_multiply_adds
+from gpu_util_callback.backends.input_watch import Adapter
 from gpu_util_callback.recorder.model_work import BatchSizes, ModelWork
 from gpu_util_callback.steps.rows import seen_batch_size, shape_signature
 
