@@ -15,10 +15,10 @@ from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, framework
 from gpu_util_callback.backends.functions import Batches, FirstCall, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
 from gpu_util_callback.backends.input_watch import Adapter
-from gpu_util_callback.backends.inputs import leaves
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount, is_library, path_of
 from gpu_util_callback.steps.frames import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.loop import Loop
+from gpu_util_callback.steps.rows import leaves
 from gpu_util_callback.steps.timeline import Timeline
 
 _LOOPS = frozenset({"map_fn", "while_loop", "fori_loop", "scan", "foldl", "foldr"})  # each runs a function many times

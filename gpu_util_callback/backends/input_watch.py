@@ -20,10 +20,10 @@ import numpy as np
 from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted, Runtime, framework_module
 from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import InputCalls
-from gpu_util_callback.backends.inputs import inside, leaves, seen_through
+from gpu_util_callback.backends.inputs import inside, seen_through
 from gpu_util_callback.recording.manifest_facts import InputArray, Unavailable
 from gpu_util_callback.steps.compilations import CompileClock
-from gpu_util_callback.steps.rows import HandedOver
+from gpu_util_callback.steps.rows import HandedOver, leaves
 from gpu_util_callback.steps.timeline import Timeline
 
 

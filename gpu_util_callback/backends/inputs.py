@@ -8,13 +8,14 @@ import gc
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.steps.dispatch import is_library, path_of
+from gpu_util_callback.steps.rows import leaves
 
 # Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
@@ -392,21 +393,6 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
     if any(shape[0] is not None or None in shape[1:] for shape in varying):
         return None, None
     return None, math.prod(varying[0][1:])
-
-
-def leaves(nest: object, in_order: Callable[[Mapping], list] = list) -> Iterator[Any]:
-    """Yield the leaves of a nest, without None.
-
-    Args:
-        in_order: orders the keys of a mapping; TensorFlow's order is `sorted`.
-    """
-    if isinstance(nest, Mapping):
-        nest = [nest[key] for key in in_order(nest)]
-    if isinstance(nest, (tuple, list)):
-        for part in nest:
-            yield from leaves(part, in_order)
-    elif nest is not None:
-        yield nest
 
 
 _NUMBERS = 64  # of an array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +87,8 @@ def shape_signature(data: Any) -> float:
     except Exception:
         plain = False
     try:
-        shapes: list[tuple] = []
-        if plain:
-            shapes += [tuple(part.shape) for part in data]
-        else:
-            _collect(data, shapes)
+        parts = data if plain else (part for part in leaves(data) if getattr(part, "shape", None) is not None)
+        shapes = [tuple(part.shape) for part in parts]
         if not shapes:
             return 0.0
         signature = -float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
@@ -144,11 +141,10 @@ def _size(sizes: list[int]) -> int | list[int]:
 
 
 def _is_plain(data: object) -> bool:
-    parts = data if isinstance(data, _SEQUENCES) else (data,)
+    parts = data if isinstance(data, (tuple, list)) else (data,)
     return all(hasattr(part, "shape") for part in parts)
 
 
-_SEQUENCES = (tuple, list)
 # The shapes, and the batch size, behind the first signatures of this process. Advice for a training with more shapes
 # rests on those that are known.
 _MOST_SEEN = 1000
@@ -157,18 +153,19 @@ _signatures: dict[tuple[object, ...], float] = {}  # the same by the raw shapes,
 shape_of = operator.attrgetter("shape")
 
 
-def _collect(data: object, shapes: list[tuple]) -> None:
-    """Append the shape of each array in nested sequences and dictionaries."""
-    if isinstance(data, _SEQUENCES):
-        for part in data:
-            _collect(part, shapes)
-    elif isinstance(data, dict):
-        for part in data.values():
-            _collect(part, shapes)
-    else:
-        shape = getattr(data, "shape", None)
-        if shape is not None:
-            shapes.append(tuple(shape))
+def leaves(nest: object, in_order: Callable[[Mapping], list] = list) -> Iterator[Any]:
+    """Yield the leaves of a nest, without None.
+
+    Args:
+        in_order: orders the keys of a mapping; TensorFlow's order is `sorted`.
+    """
+    if isinstance(nest, Mapping):
+        nest = [nest[key] for key in in_order(nest)]
+    if isinstance(nest, (tuple, list)):
+        for part in nest:
+            yield from leaves(part, in_order)
+    elif nest is not None:
+        yield nest
 
 
 # ---- ready batches ---------------------------------------------------------------------
