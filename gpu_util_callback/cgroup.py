@@ -13,7 +13,7 @@ def control_groups(root: Path) -> list[Path]:
     """
     mount = root / "sys/fs/cgroup"
     folders = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
-    for line in _text_of(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
         base, group_path = mount / controllers, Path(path.lstrip("/"))
         folders.update(dict.fromkeys(base / part for part in (group_path, *group_path.parents)))
@@ -22,16 +22,16 @@ def control_groups(root: Path) -> list[Path]:
 
 def cpu_quota(group: Path) -> float | None:
     """Return the cores' worth of time that a group may use; None = no limit."""
-    quota = _text_of(group / "cpu.max").split()  # version 2
+    quota = text_of(group / "cpu.max").split()  # version 2
     if len(quota) != 2:
-        quota = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        quota = [text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     has_limit = all(part.isdigit() for part in quota)  # "max" and "-1": no limit
     return int(quota[0]) / int(quota[1]) if has_limit and int(quota[1]) else None
 
 
 def memory_limit(group: Path) -> int | None:
     """Return the bytes that a group may use; None = no limit."""
-    limit = (_text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")).strip()
+    limit = (text_of(group / "memory.max") or text_of(group / "memory.limit_in_bytes")).strip()
     # Version 1 writes the largest number of pages where there is no limit.
     return int(limit) if limit.isdigit() and int(limit) < 1 << 62 else None
 
@@ -117,12 +117,12 @@ def _inode(folder: Path) -> int:
 
 def _counts_in(path: Path) -> dict[str, int]:
     """Return the numbers of a file with a name and a number in each line."""
-    pairs = (line.split() for line in _text_of(path).splitlines())
+    pairs = (line.split() for line in text_of(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-def _text_of(path: Path) -> str:
-    """Return a file's text; "" if it cannot be read."""
+def text_of(path: Path) -> str:
+    """Return a file of the kernel's; "" where there is none, or none that this process may read."""
     try:
         return path.read_text()
     except (OSError, ValueError):

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
+from gpu_util_callback.cgroup import text_of
 from gpu_util_callback.doctor import probe
 from gpu_util_callback.doctor.probe import MARK, ProbeAnswer
 from gpu_util_callback.gpus import _gate
@@ -243,10 +244,7 @@ def check_profiler(nvml: ProbeAnswer, libraries: ProbeAnswer) -> list[Line]:
 
 def _profiling_needs_admin(path: str = "/proc/driver/nvidia/params") -> bool:
     """Return True if the driver lets administrators alone profile; False if unknown."""
-    try:
-        return "RmProfilingAdminOnly: 1" in Path(path).read_text()
-    except OSError:
-        return False
+    return "RmProfilingAdminOnly: 1" in text_of(Path(path))
 
 
 def _is_admin() -> bool:

@@ -46,6 +46,7 @@ def nvml() -> ProbeAnswer:
 
 def _describe_gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, visible_gpus: list[_devices.NvmlGpu]) -> ProbeAnswer:
     """Return a GPU's identity, mode, PCIe link, errors and processes; memory in bytes, None = unknown."""
+    from gpu_util_callback.cgroup import text_of
     from gpu_util_callback.gpus import _devices, _mapping, _reader
 
     key = f"nvml {gpu.nvml_index}"
@@ -65,17 +66,10 @@ def _describe_gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, visible_gpus: list[_d
         "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
         "lost": key in gate.memory.gone,
         "processes": [
-            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": _process_name(p.pid)} for p in processes or ()
+            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": text_of(Path(f"/proc/{p.pid}/comm")).strip()}
+            for p in processes or ()
         ],
     }
-
-
-def _process_name(pid: int) -> str | None:
-    """Return a process's command name; None if it has ended or /proc is missing."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return None
 
 
 def cuda() -> ProbeAnswer:

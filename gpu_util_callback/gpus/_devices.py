@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_util_callback.cgroup import text_of
 from gpu_util_callback.gpus._gate import Answer, Gate
 from gpu_util_callback.recording.manifest_facts import Gpu, valid
 
@@ -96,11 +97,7 @@ def mode_of(gate: Gate, gpu: NvmlGpu) -> str:
     key = f"nvml {gpu.nvml_index}"
     if gate.ask_quietly("nvmlDeviceGetVirtualizationMode", gpu.handle, gpu=key) == 2:
         return "vGPU"
-    try:
-        kernel = Path("/proc/sys/kernel/osrelease").read_text()
-    except OSError:
-        return ""
-    return "WSL" if "microsoft" in kernel.lower() else ""
+    return "WSL" if "microsoft" in text_of(Path("/proc/sys/kernel/osrelease")).lower() else ""
 
 
 def _text(value: bytes | str | None) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit
+from gpu_util_callback.cgroup import MemoryGroup, control_groups, cpu_quota, cpus_allowed, memory_limit, text_of
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.processes import core_s, descendants
@@ -142,26 +142,18 @@ class Host:
         held_bytes = _held_bytes()
         row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes
         row["python_blocks"] = float(sys.getallocatedblocks())
-        workers = self._try("workers", lambda: self._seldom("workers", _WORKERS_S, self._read_workers))
-        row["workers"], row["workers_memory_bytes"] = workers or (NAN, NAN)
+        row["workers"], row["workers_memory_bytes"] = self._seldom("workers", _WORKERS_S, self._read_workers)
         row["children_cpu_pct"], row["threads_queued_pct"] = self._seldom("cores", _CORES_S, self._read_cores)
         container_bytes = self._group.held()
         row["container_memory_bytes"] = NAN if container_bytes is None else container_bytes
 
     def _read_workers(self) -> tuple[float, float]:
-        """Return the number of this process's children and what they hold of their own."""
-        number, total_bytes = 0, 0
-        for child in self._process.children(recursive=True):
-            worker_bytes = _own_bytes(child.pid)
-            try:
-                if worker_bytes is None:
-                    memory = child.memory_info()
-                    worker_bytes = memory.rss - getattr(memory, "shared", 0)
-            except self._psutil.Error:  # it has ended
-                continue
-            number += 1
-            total_bytes += worker_bytes
-        return float(number), float(total_bytes)
+        """Return the number of this process's children and what they hold of their own; NaN where none are listed."""
+        children = descendants()
+        if children is None:
+            return NAN, NAN
+        sizes = [own for child in children if (own := _own_bytes(child.pid)) is not None]  # else it has ended
+        return float(len(sizes)), float(sum(sizes))
 
     def _read_cores(self) -> tuple[float, float]:
         """Return the CPU use of this process' children, and what its threads wait for a core, % of one core."""
@@ -281,11 +273,7 @@ _FLOAT16 = {"avx512_fp16", "asimdhp"}
 def _cpu(root: Path) -> dict[str, str | bool | None]:
     """Return `cpu` and `cpu_float16` of the first CPU; None where the system does not say."""
     facts: dict[str, str | bool | None] = {"cpu": None, "cpu_float16": None}
-    try:
-        text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux
-        return facts
-    for line in text.partition("\n\n")[0].splitlines():
+    for line in text_of(root / "proc/cpuinfo").partition("\n\n")[0].splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             facts["cpu"] = " ".join(value.split()) or None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.cgroup import kill_count
+from gpu_util_callback.cgroup import kill_count, text_of
 from gpu_util_callback.processes import DEAD, stat_of
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR
@@ -51,15 +51,11 @@ def strict_json(value: Any) -> str:
     return text
 
 
-_ALREADY = frozenset((str, int, bool, type(None)))
-
-
 def plain(value: Any) -> Any:
     """Return a value with numpy's numbers as plain ones, and None for what is not finite."""
-    kind = type(value)  # the usual ones first: this runs for every fact at every flush
-    if kind is dict:
+    if isinstance(value, dict):  # the usual ones first: this runs for every fact at every flush
         return {str(key): plain(item) for key, item in value.items()}
-    if kind in _ALREADY or isinstance(value, (str, bool, int)):
+    if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None
@@ -67,8 +63,6 @@ def plain(value: Any) -> Any:
         return bool(value)
     if isinstance(value, np.integer):
         return int(value)
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
         return [plain(item) for item in value]
     return str(value)
@@ -159,10 +153,7 @@ def killed_since(manifest: Mapping[str, Any]) -> dict[str, int]:
 
 def _boot_id() -> str | None:
     """Return what identifies this start of the machine; None where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
+    return text_of(Path("/proc/sys/kernel/random/boot_id")).strip() or None
 
 
 def _pid_namespace() -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.python.profiler import profiler_v2 as _profiler_v2  # its record of the running profile
 
+from gpu_util_callback.cgroup import text_of
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSession, no_file, not_started
 
 # Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters).
@@ -23,11 +24,7 @@ def listening_grpc_server() -> str | None:
     except OSError:
         return None
     for thread in threads:
-        try:
-            name = (thread / "comm").read_text().strip()
-        except OSError:  # it has ended meanwhile
-            continue
-        if name == _THREAD:
+        if text_of(thread / "comm").strip() == _THREAD:
             return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
     return None
 
