@@ -8,14 +8,12 @@ import functools
 import inspect
 import itertools
 import json
-import linecache
 import numbers
 import os
 import random
 import re
 import socket
 import sys
-import textwrap
 import threading
 import time
 from collections import Counter, deque
@@ -27,7 +25,7 @@ from typing import Any
 from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.processes import core_s
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
-from gpu_util_callback.steps.dispatch import callee, is_library, library_of, package_of, path_of, place_of
+from gpu_util_callback.steps.dispatch import callee, is_library, library_of, package_of, path_of, place_of, tree_of
 from gpu_util_callback.steps.frames import all_stacks, stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
@@ -236,15 +234,9 @@ def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     Slow are "lock": it waits for one; "draw": it puts rows in a random order; "rows": it takes elements of an array
     one by one; "grow": it copies an array to make it longer.
     """
-    lines, first = linecache.getlines(code.co_filename), code.co_firstlineno
-    if code.co_name.startswith("<"):  # of a module
-        first = 1
-    try:
-        tree = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[first - 1 :]) if first > 1 else lines)))
-    except Exception:  # the file has changed
-        return "", ""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
-    around = [node for node in nodes if node.lineno <= line - first + 1 <= (node.end_lineno or node.lineno)]
+    body, above = tree_of(code)
+    nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt))
+    around = [node for node in nodes if node.lineno <= line - above <= (node.end_lineno or node.lineno)]
     children = list(ast.iter_child_nodes(around[-1])) if around else []
     parts = [part for child in children if not isinstance(child, ast.stmt) for part in ast.walk(child)]
     calls = {_dotted(part.func): part for part in parts if isinstance(part, ast.Call)}

@@ -26,7 +26,7 @@ from gpu_util_callback.recording.manifest_facts import Facts, Standstill, StuckF
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.steps.dispatch import callee, is_library, name_of, path_of
+from gpu_util_callback.steps.dispatch import TRACING, callee, is_library, name_of, path_of
 from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
 from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
 
@@ -75,7 +75,6 @@ _SAVES = (
     "safetensors/",
 )
 _COLLECTIVES = ("torch/distributed/", "jax/experimental/multihost_utils", "tensorflow/python/distribute/")
-_TRACES = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
 _KERAS = ("keras/src/trainers/", "keras/src/backend/")
 _LEAVES = "keras/src/utils/traceback_utils"
 _OURS = "gpu_util_callback/"
@@ -112,7 +111,7 @@ def _lies_in(code: CodeType, paths: Iterable[str]) -> bool:
 def excused(stack: Stack) -> str:
     """Return what a training thread does in which no step is missed: "" = none of these."""
     for _, code, _ in stack:
-        if code.co_name in _TRACES or _lies_in(code, _COMPILES):
+        if code.co_name in TRACING or _lies_in(code, _COMPILES):
             return "compiling"
         if _lies_in(code, _SAVES):
             return "checkpoint"

@@ -50,15 +50,6 @@ def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int) -> tuple[n
     return wait, np.minimum(np.maximum.accumulate(ends), end_ns)
 
 
-def _fetches(rows: InputRows, part: slice, begin: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return when a call requested and received its batches, and the batches' signatures."""
-    received = rows.delivered_ns[part] >= 0
-    requested, delivered = (
-        np.clip(column[part][received], begin, end) for column in (rows.requested_ns, rows.delivered_ns)
-    )
-    return requested, delivered, rows.signature[part][received]
-
-
 def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
     """Return which rows each call wrote, in order; None if they do not fit together.
 
@@ -470,11 +461,15 @@ class Assembler:
             get = wait = np.full(n, ABSENT, np.int64)
             ends = at["start"] + (np.arange(1, n + 1) * (end_ns - at["start"])) // n
         else:
-            requested, delivered, signatures = _fetches(*batch, at["call"], end_ns)
-            n = len(delivered)
+            rows, part = batch
+            received = rows.delivered_ns[part] >= 0
+            n = int(received.sum())
             if not n:
                 return None
-            shapes, new = self.compilations.shape_ids(signatures)
+            requested, delivered = (
+                np.clip(column[part][received], at["call"], end_ns) for column in (rows.requested_ns, rows.delivered_ns)
+            )
+            shapes, new = self.compilations.shape_ids(rows.signature[part][received])
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
             if function.serial:  # a fetch begins when the step before it has returned

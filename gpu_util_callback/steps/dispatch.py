@@ -73,7 +73,7 @@ _LOGS = (
     ("site-packages/mlflow/", "mlflow"),
 )
 # Functions in which JAX traces what it will compile, whatever they call.
-_TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
+TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
 _SETS_UP = ("keras/src/trainers/", "keras/src/backend/", "tensorflow/python/data/")
 # Files of libraries whose iterators deliver batches.
 _ITERATORS = ("tensorflow/python/data/ops/", "torch/utils/data/dataloader", "/grain/_src/")
@@ -199,23 +199,31 @@ def _nodes_at(path: str, line: int) -> list[ast.AST]:
     return []
 
 
+def tree_of(code: CodeType) -> tuple[list[ast.stmt], int]:
+    """Return the statement that defines a function, and the lines above it; of other code all statements of its file.
+
+    None of them where the file has changed.
+    """
+    lines, above = linecache.getlines(code.co_filename), code.co_firstlineno - 1
+    if code.co_name.startswith("<"):
+        above = 0
+    try:
+        return ast.parse(textwrap.dedent("".join(inspect.getblock(lines[above:]) if above else lines))).body, above
+    except Exception:
+        return [], above
+
+
 @functools.lru_cache(_MOST_KNOWN)
 def goes_to(code: CodeType, line: int) -> str:
     """Return where the value of a line of a function goes: into what a step learns from, out of the function, or "".
 
     From the source: names assigned from it, and from these names, up to a call such as `backward` or a `return`.
     """
-    is_module = code.co_name == "<module>"
-    if code.co_name.startswith("<") and not is_module:
+    if code.co_name.startswith("<") and code.co_name != "<module>":
         return _OUT
-    source = linecache.getlines(code.co_filename)
-    above = 0 if is_module else code.co_firstlineno - 1
-    try:
-        text = "".join(source if is_module else inspect.getblock(source[above:]))
-        body = ast.parse(textwrap.dedent(text)).body
-        body = body if is_module else body[0].body  # type: ignore[attr-defined]  # of the function
-    except Exception:  # the file has changed
-        return ""
+    body, above = tree_of(code)
+    if code.co_name != "<module>":
+        body = [inner for function in body for inner in getattr(function, "body", [])]
     statements, names, known = list(_statements(body)), set[str](), -1
     while known < len(names):
         known = len(names)
@@ -368,7 +376,8 @@ class DispatchWatch:
         stacks = all_stacks(_DEEPEST, instructions=instructions)
         is_working = self._working()
         self._read_core_time(late_s, stacks)
-        stack = self._in_loop(stacks.pop(self._thread, []))
+        stack = stacks.pop(self._thread, [])
+        stack = stack[: next((at for at, (_, code, _) in enumerate(stack, 1) if code is self._loop), None)]
         in_loop = bool(stack) and stack[-1][1] is self._loop
         inside = stack[:-1] if in_loop else stack
         meanings = [self._meaning_of(code) for _, code, _ in inside]
@@ -395,10 +404,6 @@ class DispatchWatch:
             self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
         elif kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
-
-    def _in_loop(self, stack: Stack) -> Stack:
-        """Return a stack up to the loop's frame, where it has one."""
-        return stack[: next((at for at, (_, code, _) in enumerate(stack, 1) if code is self._loop), None)]
 
     def _note_part(self, weight: float, stack: Stack, called: Stack) -> None:
         """Count a sample for the innermost part of a step; a forward that the backward repeats is the backward's.
@@ -524,7 +529,7 @@ class DispatchWatch:
         name = path_of(code)
         is_predict = code.co_name == "predict" and "keras/src/" in name
         kinds = (
-            (code.co_name in _TRACING, COMPILING),
+            (code.co_name in TRACING, COMPILING),
             (is_predict, PREDICT),
             (sets_up(code), SET_UP),
             (logs_to(code), LOGGING),
