@@ -243,23 +243,16 @@ def _varying(structure) -> list:
 def _signature(data) -> tf.Tensor:
     """A number made of the dynamic dimensions, which for other shapes is almost always another; 0 without any.
 
-    A tensor with a single unknown dimension is told apart by its size alone, which is one cheap op.
     The sum is weighted, so that (2, 3) and (3, 2) differ.
     """
-    sizes, shapes = [], []
     tensors = _varying(data)
-    if tensors and all(_only_batch(tensor) for tensor in tensors):
-        # Keras wants one batch size for all: any tensor tells it.
-        return tf.size(tensors[0], out_type=tf.int64)
-    for tensor in tensors:
-        if tensor.shape.rank is not None and sum(d is None for d in tensor.shape) == 1:
-            sizes.append(tf.size(tensor, out_type=tf.int64))
-        else:
-            shapes.append(tf.shape(tensor, out_type=tf.int64))
-    parts = ([tf.stack(sizes)] if sizes else []) + shapes
-    if not parts:
+    if not tensors:
         return tf.constant(0, tf.int64)
-    numbers = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+    if all(_only_batch(tensor) for tensor in tensors):
+        # Keras wants one batch size for all: any tensor tells it, by one cheap op.
+        return tf.size(tensors[0], out_type=tf.int64)
+    shapes = [tf.shape(tensor, out_type=tf.int64) for tensor in tensors]
+    numbers = shapes[0] if len(shapes) == 1 else tf.concat(shapes, 0)
     if numbers.shape.rank == 1 and numbers.shape[0] is not None:
         # Odd, distinct and small: sums are exact as float64, too.
         weights = tf.constant([(i * 15838 + 1) % 104729 for i in range(numbers.shape[0])], tf.int64)
