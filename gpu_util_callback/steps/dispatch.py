@@ -373,11 +373,10 @@ class DispatchWatch:
             return
         # All stacks at once, before anything else: whatever gives up Python's lock lets short calls end meanwhile.
         instructions: dict[int, int] = {}
-        stacks = all_stacks(_DEEPEST, instructions=instructions)
+        stacks = all_stacks(_DEEPEST, until=self._loop, instructions=instructions)
         is_working = self._working()
         self._read_core_time(late_s, stacks)
         stack = stacks.pop(self._thread, [])
-        stack = stack[: next((at for at, (_, code, _) in enumerate(stack, 1) if code is self._loop), None)]
         in_loop = bool(stack) and stack[-1][1] is self._loop
         inside = stack[:-1] if in_loop else stack
         meanings = [self._meaning_of(code) for _, code, _ in inside]

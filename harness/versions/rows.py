@@ -38,7 +38,6 @@ SUITES = {
             for name in (
                 "another_fit_reuses_the_trace_also_after_one_without_us",
                 "the_end_of_data_is_no_step",
-                "steps_inside_a_call_have_their_own_ends",
                 "facts_and_a_validation_in_every_epoch",
                 "a_stale_wrapper_ends_with_the_next_fit",
             )

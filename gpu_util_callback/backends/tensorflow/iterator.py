@@ -25,7 +25,7 @@ _OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
 
 @dataclass(slots=True)
 class InputTiming:
-    """Where the input times of functions traced, or run, on this thread go; active as `current.timing`.
+    """Destination of the input times of functions traced, or run, on this thread; active as `current.timing`.
 
     Attributes:
         rows: None where functions run eagerly.
