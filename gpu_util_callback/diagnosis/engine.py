@@ -48,8 +48,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     Args:
         limits: the thresholds in force; None = the defaults.
     """
-    if limits is None:
-        limits = thresholds_in_force(None)
+    limits = thresholds_in_force(None) if limits is None else limits
     findings_so_far: list[Finding] = []
     silent: list[Silent] = []
     for rule in RULES:
@@ -129,8 +128,7 @@ def diagnose(recording: Recording, thresholds: Mapping | None = None) -> Diagnos
     facts: Mapping = recording.facts
     if lost:
         facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}
-    result = _judged_by_sums(recording, facts, limits)
-    if result is not None:
+    if (result := _judged_by_sums(recording, facts, limits)) is not None:
         return result
     evidence = Evidence(facts.get("started_ns") or 0)
     result = _judged(recording, facts, limits, evidence)
@@ -156,6 +154,8 @@ def _judged(recording: Recording, facts: Mapping, limits: Mapping[str, Limits], 
     """Return the diagnosis by evidence of the segments that it covers, and the rows of the others."""
     for tables, samples in recording.parts(after=evidence.covered):
         evidence.add(tables, samples)
+    if evidence.covered >= 0:  # as in the top, which a report need not read again for them
+        recording.cached("distributions", lambda: evidence.summary)
     ended = recording.status in ("ended", "interrupted")
     # Rows that were dropped, or cannot be read, are in the stored account.
     return judge(Run(facts, evidence, recording.end_ns or None, ended, facts.get("account")), limits)

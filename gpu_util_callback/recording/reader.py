@@ -395,7 +395,7 @@ class Recording(RecordingFiles):
 
         Quantiles are within 1 %. Like `top`, it reads no more than the newest segment.
         """
-        return self.cached("summary", lambda: self.top.summary.result())
+        return self.cached("summary", lambda: self.cached("distributions", lambda: self.top.summary).result())
 
     @property
     def start_ns(self) -> int:
