@@ -154,10 +154,8 @@ def blocking_rows(calls: HostEvents) -> np.ndarray:
     return np.flatnonzero(calls.of(HostKind.LAUNCH, HostKind.CALL) & (calls.duration_ps > DISPATCH_GAP_PS))
 
 
-def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
+def _part(pieces: Intervals, where: np.ndarray | slice = slice(None)) -> Intervals:
     """Return some of the pieces (which may be empty ones) as a set."""
-    if where is None:
-        return union(pieces.start, pieces.end)
     return union(pieces.start[where], pieces.end[where])
 
 

@@ -32,14 +32,10 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         if not len(other):
             return self
-        if not len(self):
-            return other
         return union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
 
     def __and__(self, other: Intervals) -> Intervals:
         mine, theirs = other.overlaps(self.start, self.end)
-        if not len(mine):
-            return EMPTY
         return Intervals(
             np.maximum(self.start[mine], other.start[theirs]), np.minimum(self.end[mine], other.end[theirs])
         )
@@ -60,8 +56,6 @@ class Intervals:
 
     def clip(self, low: int, high: int) -> Intervals:
         """Return the part inside `[low, high)`."""
-        if not len(self) or low >= high:
-            return EMPTY
         start = np.maximum(self.start, low)
         end = np.minimum(self.end, high)
         keep = start < end
@@ -69,8 +63,6 @@ class Intervals:
 
     def complement(self, low: int, high: int) -> Intervals:
         """Return the part of `[low, high)` that is not in the set."""
-        if low >= high:
-            return EMPTY
         inside = self.clip(low, high)
         start = np.concatenate((np.array([low], np.int64), inside.end))
         end = np.concatenate((inside.start, np.array([high], np.int64)))

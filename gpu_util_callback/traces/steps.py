@@ -88,9 +88,7 @@ def _at_work(process: Process) -> tuple[int, int]:
 
 
 def _outermost(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return a mask of the intervals (sorted by start, longest first) inside no earlier one."""
-    if not len(start):
-        return np.empty(0, bool)
+    """Return a mask of the intervals (at least one, sorted by start, longest first) inside no earlier one."""
     reach = np.maximum.accumulate(end)
     return np.concatenate((np.ones(1, bool), start[1:] >= reach[:-1]))
 
@@ -389,14 +387,10 @@ def _tile(process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarra
     pitch = np.diff(start)
     typical = float(np.median(pitch)) if len(pitch) else 0.0
     typical = max(typical, float(np.median(end - start)))
-    if len(start) > 1:
-        pause = start[1:] - end[:-1]
-        joined = pause <= _MAX_PAUSE_STEPS * typical
-        end[:-1] = np.where(joined, start[1:], np.minimum(end[:-1], start[1:]))
-        # Before a pause, and at the end, the GPU may still be at work for the step.
-        loose = np.append(np.flatnonzero(~joined), len(start) - 1)
-    else:
-        loose = np.array([0])
+    joined = start[1:] - end[:-1] <= _MAX_PAUSE_STEPS * typical
+    end[:-1] = np.where(joined, start[1:], np.minimum(end[:-1], start[1:]))
+    # Before a pause, and at the end, the GPU may still be at work for the step.
+    loose = np.append(np.flatnonzero(~joined), len(start) - 1)
     for at in loose.tolist():
         limit = int(start[at + 1]) if at + 1 < len(start) else np.iinfo(np.int64).max
         # A call returns before its work is launched (by other threads), but launches no more than
