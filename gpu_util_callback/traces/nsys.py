@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -311,12 +311,12 @@ def export(path: Path) -> Iterator[Path]:
         yield target
 
 
-def read_nsys(path: Path) -> Trace:
-    """Read one export.
+def read_nsys(path: Path, is_report: bool = False) -> Trace:
+    """Read one export, or a report (`.nsys-rep`) where it can be exported.
 
     Raises: UnusableInput when it is damaged, or holds no GPU work and no CUDA calls.
     """
-    with closing(Export(path)) as file:
+    with export(path) if is_report else nullcontext(path) as sqlite, closing(Export(sqlite)) as file:
         return _TableReader(file, path).read()
 
 

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -219,25 +220,15 @@ def _read_kineto(files: list[Path], progress: Progress | None) -> Trace:
     return read_kineto([(str(s.path), s.open) for s in streams], report, most)
 
 
-def _read_nsys(files: list[Path], progress: Progress | None) -> Trace:
+def _read_nsys(files: list[Path], progress: Progress | None, is_report: bool = False) -> Trace:
     from gpu_util_callback.traces.nsys import read_nsys
 
-    return read_nsys(files[0])
-
-
-def _read_nsys_report(files: list[Path], progress: Progress | None) -> Trace:
-    """Read an Nsight Systems report by exporting it first."""
-    from gpu_util_callback.traces.nsys import export, read_nsys
-
-    with export(files[0]) as exported:
-        trace = read_nsys(exported)
-    trace.paths = [str(files[0])]
-    return trace
+    return read_nsys(files[0], is_report)
 
 
 _READERS: dict[str, Callable[[list[Path], Progress | None], Trace]] = {
     "xplane": _read_xplane,
     "kineto": _read_kineto,
     "nsys": _read_nsys,
-    "nsys-rep": _read_nsys_report,
+    "nsys-rep": partial(_read_nsys, is_report=True),
 }
