@@ -546,11 +546,8 @@ class Window:
             if planned is not None:
                 self._planner.finished(planned.index, stop_s, 0.0, 0)
             return
-        xplane = file.name.endswith(".xplane.pb")
-        profile = self._publish_for_profile_tab(file, planned) if planned.marked and xplane else None
         rows = self._read_rows(file)
-        if planned.marked and not xplane:
-            self._keep_for_perfetto(file)
+        profile = self._keep_file(file, planned.marked[0]) if planned.marked else None
         parse_s = rows.cpu_s if rows else 0.0
         cost_s = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
@@ -570,32 +567,27 @@ class Window:
             facts["look"] = planned.look
         windows.keep(WindowResult(facts, self._marked_rows(rows, planned) if rows else {}))
 
-    def _publish_for_profile_tab(self, file: Path, planned: PlannedWindow) -> str | None:
-        """Put the file where TensorBoard's Profile tab looks; return the profile's name, None if that failed."""
-        windows = self._windows
-        try:
-            return publish(file, windows.log_dir, planned.marked[0], windows.redact)
-        except OSError as error:
-            self._note_not_kept(error, "plugins/profile", "Profile tab")
-            return None
+    def _keep_file(self, file: Path, step: int) -> str | None:
+        """Put the trace of a window where the Profile tab looks, or one that it cannot read beside the events.
 
-    def _keep_for_perfetto(self, file: Path) -> None:
-        """Keep a trace that the Profile tab cannot read, for Perfetto. It holds process names."""
+        Returns: its name in the Profile tab, if it is there.
+        """
+        log_dir, redact = self._windows.log_dir, self._windows.redact
         packed = file.with_name(f"{file.name}.gz")
-        if self._windows.redact is None and packed.is_file():
-            try:
-                keep(packed, self._windows.log_dir)
-            except OSError as error:
-                self._note_not_kept(error, "", "profiler's file")
-
-    def _note_not_kept(self, error: OSError, place: str, source: str) -> None:
-        """Note that a window's file could not be written, and what to do."""
-        log_dir = self._windows.log_dir
-        self._windows.note(
-            f"a window's file cannot be put into {log_dir}/{place}: {error.strerror or error}",
-            "make that folder writable, or give another log_dir",
-            source=source,
-        )
+        place, source = "", "profiler's file"
+        try:
+            if file.name.endswith(".xplane.pb"):
+                place, source = "plugins/profile", "Profile tab"
+                return publish(file, log_dir, step, redact)
+            if redact is None and packed.is_file():  # it holds process names
+                keep(packed, log_dir)
+        except OSError as error:
+            self._windows.note(
+                f"a window's file cannot be put into {log_dir}/{place}: {error.strerror or error}",
+                "make that folder writable, or give another log_dir",
+                source=source,
+            )
+        return None
 
     def _read_rows(self, file: Path) -> WindowRows | None:
         """Read the window's file after that of the window before; None if it cannot be read."""
