@@ -191,8 +191,8 @@ class DeviceRows(_Rows):
             self._launched[key] = index
         return index
 
-    def finish(self, ops: tuple[np.ndarray, np.ndarray]) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
-        """Return events by device, the launch shapes, and the number of events without correlation.
+    def finish(self, ops: tuple[np.ndarray, np.ndarray]) -> tuple[dict[int, DeviceEvents], list[KernelShape]]:
+        """Return events by device, and the launch shapes.
 
         Args:
             ops: external ids of the framework's ops, and their names, as of `HostRows.finish`.
@@ -207,7 +207,7 @@ class DeviceRows(_Rows):
         events = DeviceEvents.build(**columns, op=op, correlation=np.where(correlation > 0, correlation, -1))
         devices, left_out = by_device(events, device)
         self.without_device += left_out
-        return devices, self._shapes.all(), int((correlation <= 0).sum())
+        return devices, self._shapes.all()
 
 
 def device_facts(properties: object) -> dict[int, tuple[str, dict]]:
@@ -518,7 +518,7 @@ class _TextReader:
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
         host_events, ops = self.host.finish(None if self.window_end is None else self.window_end - zero)
-        events_by_device, shapes, unlinked = self.device.finish(ops)
+        events_by_device, shapes = self.device.finish(ops)
         gpus = device_facts(members.get("deviceProperties"))
         # If all GPUs are alike, their name and facts hold for one that is not listed, too.
         names = {name for name, _ in gpus.values() if name}
@@ -533,22 +533,19 @@ class _TextReader:
             self.problems.append(f"{self.unusable} events with impossible times were left out")
         if wild := self.device.without_device:
             self.problems.append(f"{wild} events with impossible device numbers were left out")
-        kernels = sum(len(d.events) for d in devices)
-        if kernels and unlinked == kernels and len(host_events):
-            self.problems.append("no GPU event could be linked to the call that launched it")
-        threads = [self.thread_names.get(key, key[1]) for key in self.threads]
-        process = Process(
+        return Process(
             host=self._host_name(rank),
             devices=devices,
-            threads=threads,
+            threads=[self.thread_names.get(key, key[1]) for key in self.threads],
             events=host_events,
             shapes=shapes,
             rank=rank if 0 <= rank <= limits.MAX_FACT else None,
             epoch_ns=_epoch(members, zero),
+            facts={
+                "tpu": any(_TPU in name for name in self.process_names.values()),
+                "group_sizes": self.device.group_sizes,
+            },
         )
-        process.facts["tpu"] = any(_TPU in name for name in self.process_names.values())
-        process.facts["group_sizes"] = self.device.group_sizes
-        return process
 
     def _host_name(self, rank: int) -> str:
         """Return the name of a process in the trace: its rank if it has one (-1 = none), else its own name."""

@@ -180,9 +180,8 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
     devices.sort(key=lambda d: d.index)
-    process = Process(host or "host", devices, threads, events, shapes.all(), epoch_ns=epoch_ns)
-    process.facts["tpu"] = any(plane.name.startswith("/device:TPU:") for plane in planes)
-    return process, problems
+    facts = {"tpu": any(plane.name.startswith("/device:TPU:") for plane in planes)}
+    return Process(host or "host", devices, threads, events, shapes.all(), epoch_ns=epoch_ns, facts=facts), problems
 
 
 def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
