@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin import gpu_time
 from tensorboard_plugin.lanes import LANE, STACK, stage_ranges
 from tensorboard_plugin.tiles.recording_tiles import Answer, Jobs, Recent, RecordingTiles, View
@@ -150,8 +149,6 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     if lane in _STEP_LANES:
         return [(name, "steps", column, 1e-6) for name, column in _STEP_LANES[lane]]
     group, _, column = lane.rpartition(":")
-    if group == "steps" and column in STEP_SERIES:
-        return [(column, "steps", column, 1e-6)]
     if not group:
         return []
     # `allocator/used`: of the group's part of that name.
