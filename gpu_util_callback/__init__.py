@@ -44,10 +44,10 @@ clear_logs()
 
 def __getattr__(name: str):
     try:
-        home = _MODULES[name]
+        module = _MODULES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__():

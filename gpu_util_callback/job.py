@@ -215,8 +215,8 @@ def hashed_arguments(argv: Sequence[str] | None = None) -> str:
     Args:
         argv: of the process, the script first; None = this one's.
     """
-    said = list(sys.argv if argv is None else argv)[1:]
-    return hashlib.sha256(json.dumps(said).encode(errors="surrogateescape")).hexdigest()[:12]
+    arguments = list(sys.argv if argv is None else argv)[1:]
+    return hashlib.sha256(json.dumps(arguments).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 # ---- Ray -------------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ class _Batches(StandIn, Generic[Batch]):
         tell, timeline = monitor._tell, loop.timeline
         tell(monitor._describe, dataset, loop.validating)
         tell(loop.batches_begin)
-        mine = loop.current
+        own_iterator = loop.current
         local: Callable[[], int] | None = None
 
         def came(stamp: Stamp, batch: Batch) -> None:
@@ -343,7 +343,7 @@ class _Batches(StandIn, Generic[Batch]):
             tell(loop.input_taken_down, began, time.perf_counter_ns())
         finally:
             # Left by `break`, this runs when the generator is collected: perhaps much later.
-            if loop.current == mine:
+            if loop.current == own_iterator:
                 tell(loop.batches_end)
 
 

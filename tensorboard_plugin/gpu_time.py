@@ -238,12 +238,12 @@ def split(
         measured = np.stack([share(known_ns) for _, known_ns in gpus])
         is_measured = measured > 0.5
         each = np.stack([share(busy_ns) for busy_ns, _ in gpus]) / np.maximum(measured, 1e-9)
-        some = is_measured.sum(axis=0)
-        busy = np.clip(np.where(is_measured, each, 0).sum(axis=0) / np.maximum(some, 1), 0, 1)
-        known = np.where(some > 0, running, 0)
+        measured_count = is_measured.sum(axis=0)
+        busy = np.clip(np.where(is_measured, each, 0).sum(axis=0) / np.maximum(measured_count, 1), 0, 1)
+        known = np.where(measured_count > 0, running, 0)
     hole = 1 - busy
-    taken = shares.sum(axis=0)
-    shares = shares * np.minimum(1, hole / np.maximum(taken, 1e-12))
+    taken_share = shares.sum(axis=0)
+    shares = shares * np.minimum(1, hole / np.maximum(taken_share, 1e-12))
     left = np.maximum(hole - shares.sum(axis=0), 0)
     launch = np.minimum(left, in_steps * launch_share) if gpus else np.zeros(len(width))
     parts = dict.fromkeys(PARTS, np.zeros(len(width))) | dict(zip(EXACT, shares, strict=True))
@@ -270,13 +270,13 @@ def traced_split(rows: Mapping[str, np.ndarray], gpu: int, origin_ns: int, end_n
     begin = np.maximum(start, np.append(0.0, np.maximum.accumulate(start + length)[:-1]))
     edges = np.stack([begin, np.maximum(begin, start + length)], axis=1).ravel()
     edges = np.concatenate([[0.0], edges, [max(end_ns, float(edges[-1]) if len(edges) else 0.0)]])
-    ns, known = np.zeros((len(PARTS), len(edges) - 1)), np.zeros(len(edges) - 1)
+    ns, known_ns = np.zeros((len(PARTS), len(edges) - 1)), np.zeros(len(edges) - 1)
     inside = slice(1, -1, 2)
     for row, name in enumerate(PARTS):
         columns = [np.maximum(rows[f"{category}_ns"][own][order], 0) for category in TRACED.get(name, ())]
         ns[row, inside] = np.sum(columns, axis=0) if columns else 0
-    known[inside] = ns[:, inside].sum(axis=0)
-    return Split(edges, ns, known)
+    known_ns[inside] = ns[:, inside].sum(axis=0)
+    return Split(edges, ns, known_ns)
 
 
 def used_gpus(recording: Recording) -> list[int]:

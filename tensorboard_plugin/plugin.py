@@ -187,10 +187,10 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         alone = self._totalling.acquire(timeout=2 * DIAGNOSE_S)
         try:
             if self._total is None or self._total[0] != made_of:
-                survey, left = self._survey(entries)
+                survey, undiagnosed = self._survey(entries)
                 reply = total_reply(total(survey))
-                reply["left"] = left
-                self._total = (None if left else made_of, _dumped(reply))
+                reply["left"] = undiagnosed
+                self._total = (None if undiagnosed else made_of, _dumped(reply))
             text = self._total[1]
         finally:
             if alone:

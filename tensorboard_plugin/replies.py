@@ -75,10 +75,10 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
     summed = report["headline"]["ids"] if report["headline"] else []
     savers, sums_of_time = savers_of(recording), budgets(recording)
     numbered = enumerate((group.first for group in grouped(all_findings(report))), 1)
-    commands = {same_fix(one): _tried(report, f"--fix {n}", change_for(one["advice"])) for n, one in numbered}
+    commands = {same_fix(item): _tried(report, f"--fix {n}", change_for(item["advice"])) for n, item in numbered}
     rows = rows_of(all_findings(report), summed, commands)
-    spans, findings = ([worded(one, savers) for one in kind] for kind in (report["spans"], report["findings"]))
-    parts = {one["part"] for one in (*spans, *findings)}
+    spans, findings = ([worded(item, savers) for item in kind] for kind in (report["spans"], report["findings"]))
+    parts = {item["part"] for item in (*spans, *findings)}
     return {
         "id": recording.id,
         "revision": revision,
@@ -182,7 +182,7 @@ def rows_of(
         who = str(finding.get("gpus")), str(finding.get("ranks"))
         kind = (finding["cause"], re.sub(r"[0-9][0-9.,]*", "#", finding["title"]), *who)
         kinds.setdefault("lead" if finding["id"] in lead_ids else kind, []).append(finding)
-    rows = sorted(((_costliest(all_), all_) for all_ in kinds.values()), key=lambda row: order_of_all(*row))
+    rows = sorted(((_costliest(members), members) for members in kinds.values()), key=lambda row: order_of_all(*row))
     rows[1:] = sorted(rows[1:], key=lambda row: -saves_range(row[1])[0])
     return [_row(*row, commands or {}) for row in rows]
 
@@ -198,11 +198,11 @@ def _row(first: Mapping, members: list[Mapping], commands: Mapping[str, str]) ->
         "lost_s": sums(members)["lost_s"],
         "remedies": {
             fix: {
-                "id": _costliest([one for one in some if one.get("saves_s")] or some)["id"],
-                "saves_range_s": sums(some)["saves_range_s"],
+                "id": _costliest([one for one in group if one.get("saves_s")] or group)["id"],
+                "saves_range_s": sums(group)["saves_range_s"],
                 "command": commands.get(fix, ""),
             }
-            for fix, some in mended.items()
+            for fix, group in mended.items()
         },
     }
 
@@ -213,11 +213,11 @@ def _costliest(findings: list[Mapping]) -> Mapping:
 
 def _lead(report: RunReport, rows: list[FindingRow], summed: Collection[str]) -> str | None:
     """Return the first finding of the row that the verdict names, or else sums up."""
-    said, titles = report["verdict"], {one["id"]: one["title"] for one in (*report["spans"], *report["findings"])}
-    named = [row["first"] for row in rows if said.startswith(titles[row["first"]])]
+    sentence, titles = report["verdict"], {one["id"]: one["title"] for one in (*report["spans"], *report["findings"])}
+    named = [row["first"] for row in rows if sentence.startswith(titles[row["first"]])]
     about = [row["first"] for row in rows if not set(summed).isdisjoint(row["ids"])]
     # A larger loss without a fix stands in front of what the verdict sums up.
-    return next(iter([one for one in about if titles[one] in said] + named + about), None)
+    return next(iter([one for one in about if titles[one] in sentence] + named + about), None)
 
 
 def vocabulary() -> Words:
@@ -437,8 +437,8 @@ def _by_number(recording: Recording) -> dict[int, WindowInfo]:
         profile = window.get("profile")
         if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
             profile = None
-        known = ("window", "first_step", "stop_step", "start_ns", "end_ns", "events", "cost_s")
-        about: dict[str, Any] = {name: cast(dict, window).get(name) for name in known}
+        fields = ("window", "first_step", "stop_step", "start_ns", "end_ns", "events", "cost_s")
+        about: dict[str, Any] = {name: cast(dict, window).get(name) for name in fields}
         run = profile if recording.run == "." or not profile else f"{recording.run}/{profile}"
         windows[window["window"]] = cast(WindowInfo, {**about, "profile": profile, "profile_run": run})
     return windows
@@ -448,9 +448,9 @@ def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.nd
     """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
     parts = [complete(table, {})]
     for rows in recording.rows_of(table):
-        mine = rows["window"] == window
-        if mine.any():
-            parts.append({name: values[mine] for name, values in rows.items()})
+        in_window = rows["window"] == window
+        if in_window.any():
+            parts.append({name: values[in_window] for name, values in rows.items()})
     return concatenate(table, parts)
 
 

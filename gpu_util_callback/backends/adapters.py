@@ -178,9 +178,9 @@ def _keras_of(model: object) -> str:
 
 def _thresholds(model: object) -> dict[str, int]:
     """Return compiled metric -> thresholds with which it compares each value one by one: not evenly from 0 to 1."""
-    given = leaves(getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None))
+    metrics = leaves(getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None))
     return {
-        type(of).__name__: len(of.thresholds) for of in given if not getattr(of, "_thresholds_distributed_evenly", 1)
+        type(of).__name__: len(of.thresholds) for of in metrics if not getattr(of, "_thresholds_distributed_evenly", 1)
     }
 
 

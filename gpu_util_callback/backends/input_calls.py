@@ -270,8 +270,8 @@ def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast
     targets = [loop.target for loop in loops if collects]
     targets += [part.target for part in parts if isinstance(part, ast.comprehension)]
     variables = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    given = {id(value) for name, call in functions.items() if name not in _COLLECTS for value in call.args}
-    elements = [part for part in parts if isinstance(part, ast.Subscript) and id(part) not in given]
+    argument_ids = {id(value) for name, call in functions.items() if name not in _COLLECTS for value in call.args}
+    elements = [part for part in parts if isinstance(part, ast.Subscript) and id(part) not in argument_ids]
     if any(isinstance(part.slice, ast.Name) and part.slice.id in variables for part in elements):
         return "rows"
     joins = [node for name in _JOINS & functions.keys() for arg in functions[name].args for node in ast.walk(arg)]
@@ -436,19 +436,19 @@ def _stack_socket(process: int) -> socket.socket:
 
 def _sent_stacks(functions: Iterable[CodeType]) -> Iterator[list[tuple[CodeType, int]]]:
     """Yield the stacks that worker processes have sent, up to the innermost of these functions."""
-    known = {(path_of(code), code.co_qualname, code.co_firstlineno): code for code in functions}
+    code_of_key = {(path_of(code), code.co_qualname, code.co_firstlineno): code for code in functions}
     with contextlib.suppress(BlockingIOError):
         while frames := json.loads(_stack_socket(os.getpid()).recv(1 << 16)):
-            depth = next((at for at, frame in enumerate(frames, 1) if tuple(frame[:3]) in known), 0)
+            depth = next((at for at, frame in enumerate(frames, 1) if tuple(frame[:3]) in code_of_key), 0)
             if depth:
-                yield [(known.get(tuple(place)) or _code(*place), line) for *place, line in frames[:depth]]
+                yield [(code_of_key.get(tuple(place)) or _code(*place), line) for *place, line in frames[:depth]]
 
 
 @functools.lru_cache(1024)
 def _code(path: str, name: str, line: int) -> CodeType:
     """Return code of this file, qualified name and first line; what it does is not that of the function."""
-    here, last = sys._getframe().f_code, name.rpartition(".")[2]
-    return here.replace(co_filename=path, co_name=last, co_qualname=name, co_firstlineno=line)
+    own_code, last = sys._getframe().f_code, name.rpartition(".")[2]
+    return own_code.replace(co_filename=path, co_name=last, co_qualname=name, co_firstlineno=line)
 
 
 # ---- what stands in for the user's objects, where only the framework sees it ---------------------

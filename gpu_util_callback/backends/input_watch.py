@@ -335,8 +335,8 @@ def _parts(iterator: object) -> list[object]:
     device, which only fetches from the user's.
     """
     workers = getattr(iterator, "_iterators", None)
-    known = workers if isinstance(workers, (list, tuple)) else ()
-    return [getattr(worker, "_iterator", None) for worker in known]
+    iterators = workers if isinstance(workers, (list, tuple)) else ()
+    return [getattr(worker, "_iterator", None) for worker in iterators]
 
 
 # ---- whether a DataLoader's next batch is ready when the loop requests it ------------------------

@@ -277,8 +277,8 @@ def _sharing(source: object, worker_init: object) -> str | None:
             names.update(code.co_names)
             divides = _REMAINDER in zip(code.co_code[::2], code.co_code[1::2], strict=True)
             strides |= bool(_OF_WORKERS & {*code.co_names}) and (divides or "islice" in code.co_names)
-        known = {**function.__globals__, **vars(type(source))}
-        reached = [known.get(name) for code in codes for name in code.co_names]
+        value_of_name = {**function.__globals__, **vars(type(source))}
+        reached = [value_of_name.get(name) for code in codes for name in code.co_names]
         reached += [cell.cell_contents for cell in function.__closure__ or ()]
         more = [value for value in reached if isinstance(value, FunctionType) and value not in functions]
         functions += more[: max(0, _MOST_FUNCTIONS - len(functions))]

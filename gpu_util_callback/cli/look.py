@@ -91,12 +91,12 @@ def _explain(storage: Storage, folder: str) -> int:
     """Print what the trace in a folder shows; one in a store is copied to this machine meanwhile."""
     parser = argparse.ArgumentParser()
     trace.add_arguments(parser)
-    with tempfile.TemporaryDirectory() as here:
+    with tempfile.TemporaryDirectory() as folder_here:
         if storage.remote:
             for name in storage.names(folder):
                 data = storage.read(storage.join(folder, name), limits.MAX_UNPACKED)
-                (Path(here) / Path(name).name).write_bytes(data)
-            folder = here
+                (Path(folder_here) / Path(name).name).write_bytes(data)
+            folder = folder_here
         return trace.run(parser.parse_args([folder]))
 
 

@@ -196,7 +196,7 @@ def _check(args: argparse.Namespace) -> Check | None:
     unknown = [cause for cause in forbid if cause.casefold() not in cause_of]
     if unknown:
         raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0].casefold(), cause_of)}")
-    limits = {one.name: getattr(args, one.name) for one in fields(Check) if one.name != "forbid"}
+    limits = {limit.name: getattr(args, limit.name) for limit in fields(Check) if limit.name != "forbid"}
     check = Check(**limits, forbid=[cause_of[cause.casefold()] for cause in forbid])
     checked = args.check or check.limited
     if args.junit and not checked:

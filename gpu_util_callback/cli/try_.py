@@ -142,17 +142,17 @@ def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | 
         return Change("environment", line="", of=Path(args.patch).name), None
     if args.change is not None:
         return parse(args.change), None
-    found = recorded(args.log_dir, program)
-    if found is not None:
-        return _chosen(args, *found)
+    recording = recorded(args.log_dir, program)
+    if recording is not None:
+        return _chosen(args, *recording)
     ask(args, f"no recording of it in {args.log_dir}: will record {RECORDED_S:.0f} s of it first")
     started = Children(args.steps, args.seconds, copy=args.copy)
     with tempfile.TemporaryDirectory(prefix="gpu-util-recorded-") as folder, started as children:
         children.record(program, Path(folder), RECORDED_S)
-        found = recorded(folder, None)
-        if found is None:
+        recording = recorded(folder, None)
+        if recording is None:
             raise UnusableInput("the recording of it cannot be read")
-        return _chosen(args, *found)[0], None
+        return _chosen(args, *recording)[0], None
 
 
 def recorded(log_dir: str, program: Sequence[str] | None) -> tuple[str, dict[str, Any]] | None:

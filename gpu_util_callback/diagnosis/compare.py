@@ -89,8 +89,8 @@ def _same_program(previous: Mapping, run: Mapping) -> bool:
     """
     if previous["run"] == run["run"]:
         return True
-    known = all(one.get(name) for one in (previous, run) for name in ("script", "arguments"))
-    return known and all(previous.get(name) == run.get(name) for name in ("arguments", "fit_index"))
+    are_known = all(one.get(name) for one in (previous, run) for name in ("script", "arguments"))
+    return are_known and all(previous.get(name) == run.get(name) for name in ("arguments", "fit_index"))
 
 
 def _may_follow(previous: Mapping, run: Mapping) -> bool:

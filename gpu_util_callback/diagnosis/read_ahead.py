@@ -117,11 +117,11 @@ def waits_ms(fetch_ms: np.ndarray, step_ms: float, *, workers: int, ahead: int) 
         workers: batch i is made by worker i modulo `workers`.
         ahead: batches made or under way that the loop has not taken, at least 1.
     """
-    made, taken, waits = [0.0] * workers, [0.0] * ahead, []  # when: by worker, and by batch modulo `ahead`
+    worker_free_ms, taken_ms, waits = [0.0] * workers, [0.0] * ahead, []  # when: by worker, and by batch modulo `ahead`
     now = 0.0  # the loop asks for batch i
     for i, took in enumerate(fetch_ms.tolist()):
-        ready = made[i % workers] = max(made[i % workers], taken[i % ahead]) + took
+        ready = worker_free_ms[i % workers] = max(worker_free_ms[i % workers], taken_ms[i % ahead]) + took
         waits.append(max(0.0, ready - now))
-        taken[i % ahead] = now = max(now, ready)
+        taken_ms[i % ahead] = now = max(now, ready)
         now += step_ms
     return np.array(waits)

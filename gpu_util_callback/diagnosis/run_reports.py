@@ -242,8 +242,8 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
 def _with_trial(finding: AnyClaim, tried: Mapping[str, TriedFacts]) -> AnyClaim:
     """Return a finding with the outcome of trying its advice, as long as the advice is the same."""
     outcome = tried.get(finding["id"])
-    same = outcome is not None and outcome["code"] == finding["advice"]["code"]
-    return cast(AnyClaim, {**finding, "tried": outcome}) if same else finding
+    is_same_code = outcome is not None and outcome["code"] == finding["advice"]["code"]
+    return cast(AnyClaim, {**finding, "tried": outcome}) if is_same_code else finding
 
 
 def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:

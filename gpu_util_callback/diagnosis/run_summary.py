@@ -76,13 +76,13 @@ def written(summary: RunSummary) -> bytes | None:
 
     Each cause's advice is kept as far as there is room, that which saves most first.
     """
-    known = {name: value for name, value in summary.items() if value is not None}
+    known_fields = {name: value for name, value in summary.items() if value is not None}
     by_gain = sorted(summary["advice"], key=lambda cause: -(summary["lost"][cause]["saves_s"] or 0))
-    for kept in range(len(by_gain), -1, -1):
-        advice = {cause: summary["advice"][cause] for cause in by_gain[:kept]}
-        data = json.dumps({**known, "advice": advice}, separators=(",", ":"), allow_nan=False).encode()
+    for count in range(len(by_gain), -1, -1):
+        advice = {cause: summary["advice"][cause] for cause in by_gain[:count]}
+        data = json.dumps({**known_fields, "advice": advice}, separators=(",", ":"), allow_nan=False).encode()
         if len(data) <= MAX_BYTES:
-            return data if kept or not by_gain else None
+            return data if count or not by_gain else None
     return None
 
 

@@ -251,12 +251,12 @@ _shown = lru_cache(16)(without_secrets)  # the address of a log directory, of th
 
 def _row(place: Found, summary: RunSummary, *, diagnosed: bool) -> Row:
     """Return the row of a run: where it is, and its summary."""
-    home, _, folder = place.path.rstrip("/").rpartition("/")
+    parent, _, folder = place.path.rstrip("/").rpartition("/")
     return {
         "logdir": _shown(place.logdir),
         "run": place.run,
         "id": recording_id(place.run, folder),
-        "home": home,
+        "home": parent,
         **summary,
         "diagnosed": diagnosed,
     }

@@ -116,5 +116,5 @@ def shared_constants() -> dict[str, dict[str, Constant | Count]]:
 def meant(name: str, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the nearest known name, or all known names."""
     names = sorted(names)
-    near = get_close_matches(name, names, 1)
-    return f": did you mean {near[0]}?" if near else f"; available: {', '.join(names) or 'none'}"
+    close_names = get_close_matches(name, names, 1)
+    return f": did you mean {close_names[0]}?" if close_names else f"; available: {', '.join(names) or 'none'}"

@@ -251,8 +251,8 @@ class _Fleet:
                 heads.append(head)
                 joined[head] = [(of, start.because) for of, start in zip(starts, training.starts, strict=True)]
         in_order = sorted(heads, key=self._start_ns.__getitem__)
-        for _, same in groupby(in_order, key=self._start_ns.__getitem__):
-            begun = [self._training(joined.get(head) or [([head], "")]) for head in same]
+        for _, same_start in groupby(in_order, key=self._start_ns.__getitem__):
+            begun = [self._training(joined.get(head) or [([head], "")]) for head in same_start]
             yield from sorted(begun, key=lambda training: training.starts[0].first["id"])
 
     def _row(self, place: int) -> Row:

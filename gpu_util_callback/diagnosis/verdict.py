@@ -485,8 +485,8 @@ def _idle_parts_of_run(run: Run, idle: Idle) -> str:
         for gpu in traced_gpus(run)
         if gpu in idle.gpus
     ]
-    known = [seconds for seconds in parts if seconds]
-    shares = {name: sum(seconds[name] for seconds in known) / max(1, len(known)) / wall_s for name in _NOT_KERNELS}
+    known_s = [seconds for seconds in parts if seconds]
+    shares = {name: sum(seconds[name] for seconds in known_s) / max(1, len(known_s)) / wall_s for name in _NOT_KERNELS}
     return _listed(shares)
 
 
@@ -503,15 +503,15 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     seconds = times["step"] if times else (run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")) / 1e9
     wall = run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
-    went = f"{share} of {duration(wall)} in steps"
+    share_text = f"{share} of {duration(wall)} in steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
     later = wall - times.get("compile", 0.0)  # every run begins by compiling
     mostly = seconds >= FOUR_FIFTHS * later
     small_parts = {**times, "unkept": unkept, "other": times.get("other", 0.0) - unkept}
     small_parts = small_parts if seconds < FOUR_FIFTHS * wall else {}
-    unclear = went + _largest(small_parts, wall)
+    unclear = share_text + _largest(small_parts, wall)
     # Compiling alone does not contradict "nothing held it up" about all the rest.
-    clear = went + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
+    clear = share_text + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     took, others = _took(times, seconds, wall), _cores_of_others(run)
     slower = "" if others else _slower(run)
@@ -528,8 +528,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         if times.get("compile", 0.0) > A_TENTH * wall:
             otherwise_pct = _active_but_for_compiling(run, idle)
             if otherwise_pct >= BUSY_PCT.default:
-                went += _largest({"compile": times["compile"]}, wall)
-                return f"{nothing} {COMPILING}: {went}, {gpu} active {active}."
+                share_text += _largest({"compile": times["compile"]}, wall)
+                return f"{nothing} {COMPILING}: {share_text}, {gpu} active {active}."
             otherwise = f", {percent(otherwise_pct)} without compiling"
         if took:
             return f"{took}, training steps {share}; {gpu} active {active}{otherwise}."
@@ -614,8 +614,8 @@ def _thresholds(run: Run) -> str:
     """Return a sentence on metrics that compare each value with many thresholds, one by one; "" without any."""
     many = {name: count for name, count in (run.model.get("thresholds") or {}).items() if count >= MANY_THRESHOLDS}
     with_each = f"{max(many.values(), default=0)} thresholds, one by one: try equal steps from 0 to 1"
-    said = f" {listed([*many] or ['-'])} compare{'s' * (len(many) == 1)} each value of a batch with {with_each}"
-    return f"{said} (np.linspace(0, 1, 201)), which take one pass, or fewer." if many else ""
+    sentence = f" {listed([*many] or ['-'])} compare{'s' * (len(many) == 1)} each value of a batch with {with_each}"
+    return f"{sentence} (np.linspace(0, 1, 201)), which take one pass, or fewer." if many else ""
 
 
 def _looped(run: Run) -> str:
@@ -646,8 +646,8 @@ def _slower(run: Run) -> str:
     longer_ns, grown_ns = np.diff(usual_ns), usual_ns[-1] - usual_ns[0]
     is_even = longer_ns.min() > 0 and longer_ns.max() <= ONE_STEP * grown_ns
     grown = f"{times(usual_ns[-1] / usual_ns[0])} as long in the last eighth of the run as in the first, in even growth"
-    said = f" Steps took {grown}: does something grow with each (hooks, a list, a graph)?"
-    return said if is_even and grown_ns >= MOSTLY * usual_ns[0] else ""
+    sentence = f" Steps took {grown}: does something grow with each (hooks, a list, a graph)?"
+    return sentence if is_even and grown_ns >= MOSTLY * usual_ns[0] else ""
 
 
 def _unrolled(run: Run) -> str:
@@ -667,8 +667,8 @@ def _largest(times: Mapping[str, float | None], wall: float) -> str:
     """Return the largest part of the rest if it exceeds a tenth; "" otherwise."""
     seconds = {part: float(times.get(part) or 0) for part in _WENT_INTO}
     part = max(seconds, key=lambda name: seconds[name])
-    said = f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
-    return said if seconds[part] > A_TENTH * wall else ""
+    clause = f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
+    return clause if seconds[part] > A_TENTH * wall else ""
 
 
 def together(findings: Sequence[Mapping]) -> list[Mapping]:

@@ -91,9 +91,9 @@ class Refreshes:
         self._apart.append(apart_ns)
         # A refresh may bring the same value again, and polls see one early or late by a poll.
         lower = sorted(self._apart)[(len(self._apart) - 1) // 3]
-        near = [apart for apart in self._apart if lower <= 2 * apart < 4 * lower]
-        if len(near) >= FEWEST_REFRESHES:
-            self.period_ns = round(statistics.fmean(near))
+        refreshes = [apart for apart in self._apart if lower <= 2 * apart < 4 * lower]
+        if len(refreshes) >= FEWEST_REFRESHES:
+            self.period_ns = round(statistics.fmean(refreshes))
 
 
 class UtilizationBuffer(_Source):
@@ -755,9 +755,9 @@ class Processes(_Source):
                 self._gate.memory.note(_FOREIGN, self._key, *_gate.NOT_LISTED)
             return [NAN] * 3
         self._gate.memory.forget(_FOREIGN, self._key)
-        ours = self._descent(memory_by_pid)
-        our_bytes = [used for pid, used in memory_by_pid.items() if ours[pid]]
-        other_bytes = [used for pid, used in memory_by_pid.items() if not ours[pid]]
+        is_ours = self._descent(memory_by_pid)
+        our_bytes = [used for pid, used in memory_by_pid.items() if is_ours[pid]]
+        other_bytes = [used for pid, used in memory_by_pid.items() if not is_ours[pid]]
         return [sum(our_bytes), sum(other_bytes), float(len(other_bytes))]
 
     def _descent(self, pids: Iterable[int]) -> dict[int, bool]:

@@ -350,12 +350,12 @@ class Sampler:
 
         gate = worker.gate = Gate(binding, self._memory)
         self._driver = driver_facts(gate)
-        every = list_gpus(gate)
-        allowed = _mapping.visible(self._environ, every)
+        all_gpus = list_gpus(gate)
+        allowed = _mapping.visible(self._environ, all_gpus)
         if allowed.problem:
             self._memory.note("CUDA_VISIBLE_DEVICES", "", allowed.problem, "correct the variable")
-        self._nvml_gpus = [_mapping.describe_listed(gpu, allowed.gpus) for gpu in every]
-        matches = _mapping.match(self._framework_gpus, allowed, every, _mapping.cuda_gpus())
+        self._nvml_gpus = [_mapping.describe_listed(gpu, allowed.gpus) for gpu in all_gpus]
+        matches = _mapping.match(self._framework_gpus, allowed, all_gpus, _mapping.cuda_gpus())
         self._gpus = [(match.index, _mapping.describe(match)) for match in matches]
         readers: list[GpuReader] = []
         used: dict[str, NvmlGpu] = {}

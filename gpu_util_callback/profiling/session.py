@@ -169,13 +169,13 @@ class ProfilerSession:
     def _watch(self) -> None:
         """Wrap the functions with which other code starts a profile, so that ours ends first."""
         wrappers: dict[int, object] = {}
-        for home, name in self._entry_points():
-            original = getattr(home, name, None)
+        for module, name in self._entry_points():
+            original = getattr(module, name, None)
             if original is None:
                 continue
             wrapper = wrappers.setdefault(id(original), self._wrapper(original))
-            setattr(home, name, wrapper)
-            self._wrapped.append((home, name, original, wrapper))
+            setattr(module, name, wrapper)
+            self._wrapped.append((module, name, original, wrapper))
 
     @uncounted
     def _wrapper(self, original: Callable) -> Callable:
@@ -191,9 +191,9 @@ class ProfilerSession:
     def _unwatch(self) -> None:
         """Remove our wrappers from the framework's functions after a window."""
         waits.mark = None
-        for home, name, original, wrapper in self._wrapped:
-            if getattr(home, name, None) is wrapper:  # else other code has wrapped it in turn
-                setattr(home, name, original)
+        for module, name, original, wrapper in self._wrapped:
+            if getattr(module, name, None) is wrapper:  # else other code has wrapped it in turn
+                setattr(module, name, original)
         self._wrapped.clear()
 
     # -- per framework -------------------------------------------------------------------------

@@ -80,8 +80,8 @@ class WindowReader:
                 process.communicate()
                 raise ReadFailed(f"reading it took more than {self._timeout_s:g} s") from None
         if process.returncode:
-            said = message.decode(errors="replace").strip().rpartition("\n")[2]
-            raise ReadFailed(shortened(said) or f"the process that reads it ended with {process.returncode}")
+            last_line = message.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ReadFailed(shortened(last_line) or f"the process that reads it ended with {process.returncode}")
         return pickle.loads(out.read_bytes())  # of our own process, in a folder of this user alone
 
     def give_up(self) -> None:

@@ -275,11 +275,11 @@ _COUNTED = frozenset(2 * 4**times for times in range(20))  # numbers of fits at 
 def _is_said(run: RunReport, lead: Headline) -> bool:
     """Count a fit's verdict, and return whether an earlier fit ended with it."""
     first = next(finding for finding in [*run["findings"], *run["spans"]] if finding["id"] == lead["ids"][0])
-    same = lead["title"], re.sub(r"[\d.,]+", "", first["advice"]["code"])
-    _same[same] += 1
-    if _same[same] in _COUNTED:
-        _say_count(same[0], _same[same] - 1)
-    return _same[same] > 1
+    fix_key = lead["title"], re.sub(r"[\d.,]+", "", first["advice"]["code"])
+    _same[fix_key] += 1
+    if _same[fix_key] in _COUNTED:
+        _say_count(fix_key[0], _same[fix_key] - 1)
+    return _same[fix_key] > 1
 
 
 def _say_count(title: str, more: int) -> None:

@@ -115,8 +115,8 @@ class Recorder:
     def __post_init__(self) -> None:
         self._ray = ray_context()  # Ray answers on the training thread
         if self._ray is not None:
-            home = self._ray.home(self.settings.log_dir)
-            self.settings = replace(self.settings, log_dir=home)
+            ray_home = self._ray.home(self.settings.log_dir)
+            self.settings = replace(self.settings, log_dir=ray_home)
         self.watch = FitWatch(None)
         self._enter(State.RECORDING)
         self.unavailable: list[Unavailable] = []

@@ -262,17 +262,17 @@ class StuckWatch:
             pause_s: how long it meant to wait.
             stopped: whether the process was stopped meanwhile.
         """
-        now, seen = time.perf_counter_ns(), self._progress()
+        now, progress = time.perf_counter_ns(), self._progress()
         passed_ns, self._looked_ns = now - self._looked_ns, now
         if not stopped:
             locked = self._lock_held(before, after, pause_s) if self._now is None else None
             if locked is not None:
-                self._seen_ns = self._since_ns = seen
+                self._seen_ns = self._since_ns = progress
                 self._idle_ns = 0
                 return locked
             self._idle_ns += min(passed_ns, TICK_NS)
-        if seen != self._seen_ns:
-            return self._went_on(seen)
+        if progress != self._seen_ns:
+            return self._went_on(progress)
         return self._watch_on() if self._now is None else None
 
     def _progress(self) -> int:
@@ -324,21 +324,21 @@ class StuckWatch:
             self._patience += 1
             self.doing = "computing" if moves or busy else ""
             return None
-        found = self._begin(stack, limit_ns)
+        standstill = self._begin(stack, limit_ns)
         first = first_to_stop(self.steps(), others)
         if first is not None:
-            found["first_rank"] = first
-        return found
+            standstill["first_rank"] = first
+        return standstill
 
     def _excuse(self, stack: Stack) -> str:
         """Return what explains a pause, such as "validation" or "compiling"; "" = nothing."""
-        found = self.timeline.inside or excused(stack)
-        if not found and stack and _LEAVES in path_of(stack[0][1]):  # frees what a call has made, perhaps a pipeline
+        excuse = self.timeline.inside or excused(stack)
+        if not excuse and stack and _LEAVES in path_of(stack[0][1]):  # frees what a call has made, perhaps a pipeline
             return self.doing
         if self.timeline.in_test:  # its steps are watched as well, once it is known how long they take
-            known = len(self._durations["validation_steps"]) >= FEWEST_TESTS
-            return "validation" if not known else "" if found == "validation" else found
-        return found
+            is_known = len(self._durations["validation_steps"]) >= FEWEST_TESTS
+            return "validation" if not is_known else "" if excuse == "validation" else excuse
+        return excuse
 
     def _computes(self, before: _Work, now: _Work) -> tuple[bool, bool]:
         """Return whether the training thread's Python moves, and whether anything else is at work."""
@@ -361,18 +361,18 @@ class StuckWatch:
     def _begin(self, stack: Stack, limit_ns: int) -> Standstill:
         """Return the facts of a standstill, after keeping the stacks of all threads."""
         stacks = all_stacks(MOST_FRAMES)
-        found = self._first_facts(self._since_ns, limit_ns)
-        self._place_in(found, stack, stacks)
-        found["workers"] = self._states_of_workers()
+        standstill = self._first_facts(self._since_ns, limit_ns)
+        self._place_in(standstill, stack, stacks)
+        standstill["workers"] = self._states_of_workers()
         use = self._gpu_pct()
         if use is not None:
-            found["gpu_active_pct"] = round(use, 1)
+            standstill["gpu_active_pct"] = round(use, 1)
         if self._times < MOST_KEPT:
-            found["stacks"] = f"stuck-{self._times + 1}.txt"
-            self.keep_file(found["stacks"], self._written(stacks).encode(errors="replace"))
-        self._now = found
-        self._append(found)
-        return found
+            standstill["stacks"] = f"stuck-{self._times + 1}.txt"
+            self.keep_file(standstill["stacks"], self._written(stacks).encode(errors="replace"))
+        self._now = standstill
+        self._append(standstill)
+        return standstill
 
     def _first_facts(self, since: int, limit_ns: int) -> Standstill:
         """Return when a standstill began (ns), how long it is, and how long a step usually takes."""
@@ -452,15 +452,15 @@ class StuckWatch:
         stacks = all_stacks(MOST_FRAMES)
         stack = stack_of(self.thread().ident or 0, self.fit(), MOST_FRAMES)
         start = after.perf_ns - late_ns
-        found = self._first_facts(start, self.limit_ns)
+        standstill = self._first_facts(start, self.limit_ns)
         if self._progress() < start + late_ns // 2:
-            self._place_in(found, stack, stacks)
+            self._place_in(standstill, stack, stacks)
         else:  # the thread has gone on since, to who knows where
-            found["place"], found["calls"] = "", self._long_phase(start, after.perf_ns)
-        found["thread"], found["end_ns"] = "lock", after.perf_ns + self.offset_ns
-        self._append(found)
-        self._count(found)
-        return found
+            standstill["place"], standstill["calls"] = "", self._long_phase(start, after.perf_ns)
+        standstill["thread"], standstill["end_ns"] = "lock", after.perf_ns + self.offset_ns
+        self._append(standstill)
+        self._count(standstill)
+        return standstill
 
     def _ran_between(self, start: int, end: int) -> bool:
         """Return whether the training thread has written anything in the middle of this time."""
@@ -486,12 +486,12 @@ class StuckWatch:
 
     def close(self, ended_ns: int, interrupted: bool) -> Standstill | None:
         """End with the training, at a time on the recording's clock; return a standstill that was over before."""
-        found = self._now
-        if found is None:
+        standstill = self._now
+        if standstill is None:
             return None
         if not interrupted:  # by itself: steps went on, or none was to come
             return self._went_on(max(self._since_ns, min(self._progress(), ended_ns - self.offset_ns)))
-        found["seconds"] = round(min(self._idle_ns, max(0, ended_ns - found["start_ns"])) / 1e9, 3)
+        standstill["seconds"] = round(min(self._idle_ns, max(0, ended_ns - standstill["start_ns"])) / 1e9, 3)
         return None
 
     def pause(self) -> None:
@@ -516,7 +516,7 @@ class StuckWatch:
         return {
             "seconds": round(self._seconds + (now["seconds"] if now is not None else 0.0), 3),
             "times": self._times,
-            "standstills": [{**found} for found in self._standstills],
+            "standstills": [{**standstill} for standstill in self._standstills],
             "still": now is not None,
             "steps": self.steps(),
             "doing": self.doing or ("validation" if self.timeline.in_test else self.timeline.inside),

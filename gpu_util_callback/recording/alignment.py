@@ -205,8 +205,8 @@ def _walk(number: np.ndarray, residual_ns: np.ndarray) -> float:
     q = max(4, int(np.sqrt(len(number))))
 
     def variance(lag: int) -> float:
-        near = number[lag:] - number[:-lag] == lag
-        return _spread((residual_ns[lag:] - residual_ns[:-lag])[near]) ** 2 if near.sum() >= 8 else np.inf
+        is_adjacent = number[lag:] - number[:-lag] == lag
+        return _spread((residual_ns[lag:] - residual_ns[:-lag])[is_adjacent]) ** 2 if is_adjacent.sum() >= 8 else np.inf
 
     single = variance(1)
     return variance(q) / (q * single) if single > 0 else 0.0
@@ -224,8 +224,8 @@ def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
         low, high = max(0, -lag), max(0, lag)
         count = len(number) - low - high
         first, second = slice(low, low + count), slice(high, high + count)
-        near = number[second] - number[first] == lag
-        a, b = mine[first][near], theirs[second][near]
+        is_pair = number[second] - number[first] == lag
+        a, b = mine[first][is_pair], theirs[second][is_pair]
         if len(a) < MIN_STEPS // 2 or a.std() == 0 or b.std() == 0:
             return -1.0
         return float(np.corrcoef(a, b)[0, 1])

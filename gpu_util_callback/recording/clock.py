@@ -53,10 +53,10 @@ class Clock:
     def pair(self) -> tuple[int, int]:
         """Read both clocks together, keep the pair and return it as (ours, wall)."""
         perf, wall = self._read_both()
-        ours = perf + self.offset_ns
+        own_ns = perf + self.offset_ns
         with self._lock:
-            self._keep(ours, wall)
-        return ours, wall
+            self._keep(own_ns, wall)
+        return own_ns, wall
 
     def _read_both(self) -> tuple[int, int]:
         """Return the closest (perf, wall) pair of three attempts: a preemption costs one."""

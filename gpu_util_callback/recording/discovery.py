@@ -206,10 +206,10 @@ def _run_of(root: str, folder: str) -> str | None:
     """Return the name of the run that a recording's folder belongs to; None if the folder is no recording's."""
     if folder == root:
         return "."
-    home = posixpath.dirname(folder)
-    if home == root and posixpath.basename(root) == PLUGIN_NAME:
+    parent = posixpath.dirname(folder)
+    if parent == root and posixpath.basename(root) == PLUGIN_NAME:
         return "."
-    inside = home.removeprefix(f"{root}/") if home.startswith(f"{root}/") else ""
+    inside = parent.removeprefix(f"{root}/") if parent.startswith(f"{root}/") else ""
     if inside == f"plugins/{PLUGIN_NAME}":
         return "."
     run, marker, beyond = inside.rpartition(f"/plugins/{PLUGIN_NAME}")

@@ -326,8 +326,8 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
 
 def _from_event_files(storage: Storage, root: str) -> int:
     """Return one more than the highest step in our newest event file; 0 without one."""
-    ours = [name for name in storage.names(root) if "tfevents" in name and name.endswith(SUFFIX)]
-    for name in reversed(ours):
+    names = [name for name in storage.names(root) if "tfevents" in name and name.endswith(SUFFIX)]
+    for name in reversed(names):
         last = _last_step(storage.read(storage.join(root, name), 1 << 30))
         if last is not None:
             return last + 1

@@ -948,10 +948,10 @@ def as_declared(kind: Any, value: Any) -> Any:
     """Return an object that is a TypedDict as declared in every part; None for any other value."""
     problems: list[str] = []
     try:
-        found = _value(_kinds(kind), value, "", problems)
+        checked = _value(_kinds(kind), value, "", problems)
     except _Invalid:
         return None
-    return None if problems else found
+    return None if problems else checked
 
 
 def encodable(text: str) -> str:
@@ -1024,7 +1024,7 @@ def _kinds(declared: Any) -> _Kinds:
     base = dict if is_typeddict(kind) else str if words else origin or kind
     json_types, name = _JSON_TYPES[base]
     within = next((mark for mark in marks if isinstance(mark, Within)), _ANY_NUMBER)
-    made = _Kind(
+    entry = _Kind(
         name=f"one of {', '.join(words)}" if words else f"{name}{within if base in (int, float) else ''}",
         within=within,
         words=words,
@@ -1032,7 +1032,7 @@ def _kinds(declared: Any) -> _Kinds:
         fields=kind if is_typeddict(kind) else None,
         whole=Whole in marks,
     )
-    return dict.fromkeys(json_types, made)
+    return dict.fromkeys(json_types, entry)
 
 
 @cache

@@ -182,11 +182,11 @@ def _restored(kind: Any, stored: Any, take: Take) -> Any:
 
 def _texts(codes: np.ndarray, words: list[str]) -> np.ndarray:
     """Return the words of an array of texts."""
-    known = np.empty(len(words), object)
-    known[:] = [_restored(str, word, None) for word in words]  # type: ignore[arg-type]
+    words_array = np.empty(len(words), object)
+    words_array[:] = [_restored(str, word, None) for word in words]  # type: ignore[arg-type]
     if len(codes) and not 0 <= codes.min() <= codes.max() < len(words):
         raise Damaged("sums: a word is missing")
-    return known[codes]
+    return words_array[codes]
 
 
 def _fold(stored: list[Any], take: Take) -> Fold:

@@ -204,8 +204,8 @@ class Segment:
         """Return the columns of one of the schema's tables; those not stored are filled as absent."""
         stored, rows = self._decode(f"tables/{table}", None), self.rows(table)
         try:
-            given = _given(table, stored) if rows else {}
-            stored |= {name: stored[name] + values for name, values in given.items()}
+            derived = _given(table, stored) if rows else {}
+            stored |= {name: stored[name] + values for name, values in derived.items()}
         except KeyError as error:
             raise Damaged(f"{table[:40]}: no column {error}") from error
         columns = TABLES[table].items()

@@ -404,15 +404,15 @@ class RecordingWriter:
         kind, name = key
         table = name if kind == "tables" else None
         rows = concatenate(table, parts)
-        home = self._waiting[0 if table is not None else 1]
-        every = concatenate(table, [home[name], rows]) if name in home else rows
-        waiting = _length(every)
+        waiting_rows = self._waiting[0 if table is not None else 1]
+        all_rows = concatenate(table, [waiting_rows[name], rows]) if name in waiting_rows else rows
+        waiting = _length(all_rows)
         if waiting > MAX_WAITING_ROWS and self._failed_writes:
             self._dropped_rows += waiting - MAX_WAITING_ROWS
-            every = {column: part[-MAX_WAITING_ROWS:] for column, part in every.items()}
+            all_rows = {column: part[-MAX_WAITING_ROWS:] for column, part in all_rows.items()}
         with self._lock:
             self._count(key, rows)
-        home[name] = every
+        waiting_rows[name] = all_rows
 
     def _seal_is_due(self) -> bool:
         """Return whether rows are old or many enough to be sealed, or wait for it since a flush that failed."""

@@ -169,8 +169,8 @@ def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator
 
 
 def _span(span: Span) -> Slice:
-    known = {"lost_s": span["lost_s"], "confidence": span["confidence"], "advice": span["advice"]["text"]}
-    return span["start_ns"], span["end_ns"], span["title"], {**known, **span["evidence"]}
+    arguments = {"lost_s": span["lost_s"], "confidence": span["confidence"], "advice": span["advice"]["text"]}
+    return span["start_ns"], span["end_ns"], span["title"], {**arguments, **span["evidence"]}
 
 
 def _traced_slices(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Slice]:

@@ -137,10 +137,10 @@ def fix_of(run: Mapping) -> str:
 
 def name_of(run: Mapping, several: bool) -> str:
     """Return a run's name, with its log directory's where there are several."""
-    home = run["logdir"].rstrip("/").replace("\\", "/").rpartition("/")[2] or run["logdir"]
+    folder = run["logdir"].rstrip("/").replace("\\", "/").rpartition("/")[2] or run["logdir"]
     if run["run"] == ".":
-        return home
-    return f"{home}/{run['run']}" if several else run["run"]
+        return folder
+    return f"{folder}/{run['run']}" if several else run["run"]
 
 
 def cost_of(report: TotalSums, per_gpu_hour: float) -> TotalCost:

@@ -41,10 +41,10 @@ def delays(requested: np.ndarray, delivered: np.ndarray, end_ns: int) -> tuple[n
     wait, ends = np.empty(n, np.int64), np.empty(n, np.int64)
     free = int(requested[0])
     for k in range(n):
-        came = int(delivered[k])
+        delivered_ns = int(delivered[k])
         # A wait is never longer than the time spent fetching.
-        wait[k] = min(max(came - free, 0), came - int(requested[k]))
-        free = int(max(came, free) + step_ns)
+        wait[k] = min(max(delivered_ns - free, 0), delivered_ns - int(requested[k]))
+        free = int(max(delivered_ns, free) + step_ns)
         ends[k] = free
     ends[-1] = end_ns
     return wait, np.minimum(np.maximum.accumulate(ends), end_ns)
@@ -58,16 +58,16 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
     calls under way.
     """
     n = len(rows.delivered_ns)
-    came = rows.delivered_ns >= 0
+    is_delivered = rows.delivered_ns >= 0
     slices = []
     first = 0
     for _ in range(calls):
-        while first < n and not came[first]:  # a call that found the input exhausted is no step
+        while first < n and not is_delivered[first]:  # a call that found the input exhausted is no step
             first += 1
         last = first
-        while last < n and last - first < most and came[last]:
+        while last < n and last - first < most and is_delivered[last]:
             last += 1
-        while last < n and not came[last]:
+        while last < n and not is_delivered[last]:
             last += 1
         if last == first:
             return None

@@ -497,20 +497,20 @@ class DispatchWatch:
 
     def _look_between(self) -> None:
         """Sample the stack between two steps: in `model.predict`, its set-up, an iterator, or another function."""
-        seen: set[str] = {""}
+        parts: set[str] = {""}
         sets_up_call = False
         function: CodeType | None = None  # the outermost one that no step is in
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
             own = code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user"
             if own or path_of(code).endswith(tuple(EXCHANGES)):
                 function = code if code.co_name != "<module>" else function
-            seen |= {"_input"} if delivers(code) else {"_joining"} if code.co_qualname in _JOINS else set()
+            parts |= {"_input"} if delivers(code) else {"_joining"} if code.co_qualname in _JOINS else set()
             if code.co_name == "predict" and "keras/src/" in path_of(code):
-                seen |= {"_predict", "_predict_set_up"} if sets_up_call else {"_predict"}
+                parts |= {"_predict", "_predict_set_up"} if sets_up_call else {"_predict"}
             sets_up_call |= sets_up(code)
         if self._working():
             return  # it went on meanwhile
-        self._between.update(seen - {"_input"} if "_predict" in seen else seen)
+        self._between.update(parts - {"_input"} if "_predict" in parts else parts)
         if function is not None:
             self._between_functions[function] += 1
 
@@ -671,9 +671,9 @@ def called_in(stack: Stack, instruction: int) -> str:
     code = stack[-2 if len(stack) > 1 else -1][1]
     if len(stack) == 1:
         return OWN_PYTHON if dis.opname[code.co_code[instruction]].startswith(_INTERPRETS) else ""
-    ours = "gpu_util_callback/" in path_of(code) or package_of(code) in _FRAMEWORKS
+    is_own = "gpu_util_callback/" in path_of(code) or package_of(code) in _FRAMEWORKS
     return exchange_in(stack) or (
-        "" if ours else f"{package_of(code)}.{callee(inner for _, inner, _ in stack[-2::-1])}"
+        "" if is_own else f"{package_of(code)}.{callee(inner for _, inner, _ in stack[-2::-1])}"
     )
 
 

@@ -224,8 +224,8 @@ def _read_statements(code: str) -> Change | None:
     if options:
         return Change("options", {"options": options}, line=code)
     of_dataset = {name.rpartition(".")[2]: value for name, value in attributes.items()}
-    known = set(of_dataset) & set(TARGETS["PyDataset"].arguments)
-    return Change("PyDataset", of_dataset, _fit_data_of(code), code) if known else None
+    arguments = set(of_dataset) & set(TARGETS["PyDataset"].arguments)
+    return Change("PyDataset", of_dataset, _fit_data_of(code), code) if arguments else None
 
 
 def _fit_data_of(code: str) -> str:

@@ -206,12 +206,12 @@ class Children:
 
     def _start(self, side: Side, more: Mapping[str, Any] | None = None) -> Path:
         """Start a side; return the file that holds what it prints."""
-        folder, here = self._folder, Path.cwd()
+        folder, cwd = self._folder, Path.cwd()
         assert folder is not None
-        where = here
+        where = cwd
         if self._copy:
             where = folder / "copy"
-            shutil.copytree(here, where, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+            shutil.copytree(cwd, where, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
         site, output = folder / "site", folder / "output"
         site.mkdir()
         plan = {

@@ -80,13 +80,13 @@ class Copies:
             setattr(after, name, value)
         make = x if callable(x) else functools.partial(copied_input, x)
         with _calls_changed(hooks):
-            given = make()
-        given = hooks.fit_args(SimpleNamespace(arguments={"x": given})).get("x", given)  # type: ignore[arg-type]
-        if hasattr(given, "batch_sampler") and not hooks.change.applied:  # it was not made here
-            vars(given).update({"prefetch_factor": 2} | hooks.change.args_for("DataLoader"))
+            dataset = make()
+        dataset = hooks.fit_args(SimpleNamespace(arguments={"x": dataset})).get("x", dataset)  # type: ignore[arg-type]
+        if hasattr(dataset, "batch_sampler") and not hooks.change.applied:  # it was not made here
+            vars(dataset).update({"prefetch_factor": 2} | hooks.change.args_for("DataLoader"))
         if not hooks.change.applied:
             raise UnusableInput("this input never makes the call that the change is about")
-        self._sides = (before, make()), (after, given)
+        self._sides = (before, make()), (after, dataset)
 
     def run(self, side: Side) -> Timed:
         """Train a side's copy on until it is timed. Raises: UnusableInput, and what `fit` raises."""

@@ -224,16 +224,16 @@ class Hooks:
                     setattr(changed, name, value)
                 else:  # Keras 2 takes them in fit
                     bound.arguments[name] = value
-        given = dict(self.change.args_for("fit"))
+        new_args = dict(self.change.args_for("fit"))
         as_last = self.change.target == "cache" and self.change.of in ("", "validation_data")
         if as_last and hasattr(changed, "with_options"):
             self.change.applied = True
-            given[argument] = changed.cache()
-        if "validation_freq" in given and bound.arguments.get("validation_data") is None:
+            new_args[argument] = changed.cache()
+        if "validation_freq" in new_args and bound.arguments.get("validation_data") is None:
             self.change.applied = bool(bound.arguments.get("validation_split"))
         if hasattr(data, "with_options"):
-            given |= self._dataset_args(data)
-        return given
+            new_args |= self._dataset_args(data)
+        return new_args
 
     def _dataset_args(self, data: Any) -> dict[str, Any]:
         """Return the dataset of `fit` with a last step or options."""

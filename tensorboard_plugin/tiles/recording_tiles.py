@@ -316,9 +316,9 @@ class RecordingTiles:
         infos = self._segments(source.top, view)
         about = {group: tuple(columns) for group, columns in requested.items()}
         key = self, kind, view, tuple(about.items()), tuple(info.name for info in infos)
-        made = self._cached.get(key)
-        if made is not None:
-            return made
+        buckets = self._cached.get(key)
+        if buckets is not None:
+            return buckets
 
         def make() -> M:
             fine = make_of(source.top, about, view, infos)

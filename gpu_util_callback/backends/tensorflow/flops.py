@@ -43,7 +43,7 @@ def traces_of_step(train_function: object) -> Callable[[], int]:
 def _step_function(train_function: object) -> Any:
     """Return the `tf.function` that Keras gives a batch; None if there is none (eager)."""
     functions = _functions_in(train_function, set())
-    return next((one for one in functions if getattr(one, "__name__", "") == "one_step_on_data"), None)
+    return next((function for function in functions if getattr(function, "__name__", "") == "one_step_on_data"), None)
 
 
 def _functions_in(function: Any, visited: set[int]) -> Iterator[Any]:

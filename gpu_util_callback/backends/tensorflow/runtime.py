@@ -107,8 +107,8 @@ class TensorFlowRuntime(Runtime):
             except tf.errors.NotFoundError:  # the program let go of it just now
                 continue
             if not any(_of_pipeline(trace) for trace in traces):
-                same = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
-                return {"function": function, "traces": len(numbers), "same_tensors": same}
+                same_tensors = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
+                return {"function": function, "traces": len(numbers), "same_tensors": same_tensors}
         return None
 
     def called_back(self, code: CodeType) -> CalledBack | None:

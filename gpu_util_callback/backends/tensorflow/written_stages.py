@@ -511,7 +511,7 @@ def python_call(code: CodeType, traces: Iterable[Any]) -> CalledBack | None:
             nodes = {node.name: node for node in trace.node_def}
             reached = _reached(call.name, nodes)
             resources = {
-                given.name for given in trace.signature.input_arg if given.type == tf.resource.as_datatype_enum
+                argument.name for argument in trace.signature.input_arg if argument.type == tf.resource.as_datatype_enum
             }
             of_batch = not reached & resources and not _draws([nodes[name] for name in reached & nodes.keys()])
             return CalledBack("tf.py_function" if call.op == "EagerPyFunc" else "tf.numpy_function", of_batch)
@@ -546,8 +546,8 @@ def _users_own(function: object) -> Callable | None:
         inner = _closure_variable(inner, "func")
     if getattr(inner, "__name__", "") == _NEXT:
         inner = getattr(_closure_variable(inner, "generator_state"), "_generator", None)
-    home = getattr(inner, "__module__", None) or ""
-    return None if not callable(inner) or home.startswith(_LIBRARIES) else inner
+    module = getattr(inner, "__module__", None) or ""
+    return None if not callable(inner) or module.startswith(_LIBRARIES) else inner
 
 
 def _closure_variable(function: Any, name: str) -> object:

@@ -113,17 +113,17 @@ class TorchRuntime(Runtime):
         if parallel is None:
             self._searches += 1
             kind = torch.nn.parallel.DistributedDataParallel
-            modules = [found for found in gc.get_objects() if type(found) is kind]
+            modules = [item for item in gc.get_objects() if type(item) is kind]
             if len(modules) != 1:  # of several, one may be called without any exchange
                 return None
             [parallel] = modules
             self._parallel, self._exposed_ms = weakref.ref(parallel), TorchRuntime._exposed_ms
-        seen = parallel._get_ddp_logging_data()
+        logged = parallel._get_ddp_logging_data()
         # An update changes each parameter in place, once or a few times: a tensor counts that.
         updates = max(parameter._version for parameter in parallel.parameters())
-        alone_ns = seen.get("backward_comm_time", 0) - seen.get("backward_compute_comm_overlap_time", 0)
+        alone_ns = logged.get("backward_comm_time", 0) - logged.get("backward_compute_comm_overlap_time", 0)
         self._exposed_ms = min(self._exposed_ms, max(0, alone_ns) / 1e6)
-        return {"count": seen.get("iteration", 0), "updates": updates, "exposed_ms": self._exposed_ms}
+        return {"count": logged.get("iteration", 0), "updates": updates, "exposed_ms": self._exposed_ms}
 
     def tf32(self) -> dict[str, bool]:
         matmul = torch.get_float32_matmul_precision() != "highest"

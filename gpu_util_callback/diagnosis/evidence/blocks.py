@@ -172,10 +172,10 @@ class StepBlocks(StepCells):
         wait_event = (wait > 0) & (wait >= event_ns)
         self._keep_longest(np.stack([wait, step, start])[:, wait_event])
         parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
-        rest = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
+        rest_ns = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
         before = start[0] if self._last_end is None else self._last_end
         ends = np.concatenate([[before], start + duration])
-        between = np.maximum(start - ends[:-1], 0) + rest
+        between = np.maximum(start - ends[:-1], 0) + rest_ns
         self._last_end = int(ends[-1])
         sums = {
             "rows": np.ones(count, np.int64),
@@ -183,9 +183,9 @@ class StepBlocks(StepCells):
             "wait_ns": wait,
             "wait_events": wait_event.astype(np.int64),
             "event_wait_ns": wait_event * wait,
-            "rest_ns": rest,
+            "rest_ns": rest_ns,
             "between_ns": between,
-            "between_events": (between > (duration - rest) * A_TENTH).astype(np.int64),
+            "between_events": (between > (duration - rest_ns) * A_TENTH).astype(np.int64),
             "callback_events": ((callbacks > 0) & (callbacks >= event_ns)).astype(np.int64),
             "compile_events": (compile_ns > 0).astype(np.int64),
             "clean_rows": clean,

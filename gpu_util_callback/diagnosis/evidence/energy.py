@@ -122,18 +122,18 @@ def _from_counter(bins: SampleBins) -> _Pieces:
     if _COUNTER_COLUMN not in bins:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
     reads, means = bins.means(_COUNTER_COLUMN)
-    some = np.flatnonzero(bins.fold.of("first", "time") < FAR)
-    some = some[some <= reads[-1]]
-    last = bins.times("last", some)
-    begin = np.append(bins.times("first", some[:1]), last[:-1])
+    sampled_cells = np.flatnonzero(bins.fold.of("first", "time") < FAR)
+    sampled_cells = sampled_cells[sampled_cells <= reads[-1]]
+    last = bins.times("last", sampled_cells)
+    begin = np.append(bins.times("first", sampled_cells[:1]), last[:-1])
     gauge = np.full(bins.fold.used, np.nan)
     if _POWER_COLUMN in bins:
         cells, power = bins.means(_POWER_COLUMN)
         gauge[cells] = power
-    interval = np.searchsorted(reads, some)
+    interval = np.searchsorted(reads, sampled_cells)
     length = (last - begin).astype(np.float64)
     is_short = (np.bincount(interval, length, len(reads)) <= GAP_NS)[interval]
-    power = _spread_by_gauge(means, interval, gauge[some], length)
+    power = _spread_by_gauge(means, interval, gauge[sampled_cells], length)
     return begin[is_short], last[is_short], power[is_short]
 
 

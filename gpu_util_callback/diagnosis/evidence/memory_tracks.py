@@ -183,8 +183,8 @@ def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         x, y = x[chosen], y[chosen]
     a, b = np.triu_indices(len(x), max(1, len(x) // 4))
     across = x[b] - x[a]
-    some = across > 0
-    slopes = (y[b] - y[a])[some] / across[some]
+    has_length = across > 0
+    slopes = (y[b] - y[a])[has_length] / across[has_length]
     if not len(slopes):
         return 0.0, 0.0
     middle, highest = np.percentile(slopes, [50, 90])

@@ -163,13 +163,13 @@ class Pipeline:
         node = np.array([self._nodes.setdefault(nodes[row], str(len(self._nodes))) for row in rows.tolist()])
         columns = list(self._nodes.values())
         own = node == np.array(columns)[:, np.newaxis]
-        work_ns, made = (np.maximum(table[name][rows], 0) for name in ("processing_ns", "elements"))
+        work_ns, elements_made = (np.maximum(table[name][rows], 0) for name in ("processing_ns", "elements"))
         parallelism = table["parallelism"][rows]
         worked, gave = (shares[rows] for shares in _shares_passed_on(table))
         work_ns = np.rint(work_ns * worked).astype(np.int64)
         elements = np.rint(_input_elements(table)[rows] * gave).astype(np.int64)
         buffered = np.nan_to_num(table["buffered"][rows]).astype(np.int64)
-        sums = own * work_ns, own * elements, made * (table["parent"][rows] == -1)
+        sums = own * work_ns, own * elements, elements_made * (table["parent"][rows] == -1)
         place = np.empty_like(at)  # numbers of nodes rise from the end on; their rows come in any order
         place[np.lexsort((table["node"][rows], number))] = at - np.maximum.accumulate(np.where(begins, at, 0))
         self._fold.add(
@@ -239,7 +239,7 @@ class Pipeline:
         chosen = inside[1:] if len(inside) > 2 else inside
         later = np.flatnonzero(ends > end_ns)[:1]
         batches = self._fold.of("sum", "batches")
-        return next((some for some in (chosen, later) if batches[some].any()), np.arange(len(ends)))
+        return next((readings for readings in (chosen, later) if batches[readings].any()), np.arange(len(ends)))
 
     def reads_elsewhere(self, batches: int, start_ns: int, end_ns: int) -> bool:
         """Return whether much of what `stages` returns was read of other batches than these.

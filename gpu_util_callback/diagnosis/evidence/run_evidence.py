@@ -111,8 +111,8 @@ def _with_all_columns(name: str, table: Mapping[str, np.ndarray]) -> Mapping[str
 
 def _nearest_place(places: np.ndarray, row: float, within: float) -> float:
     """Return the place nearest to a row, if it is that near; else the row."""
-    near = places[np.abs(places - row) <= within]
-    return float(near[np.abs(near - row).argmin()]) if len(near) else row
+    near_places = places[np.abs(places - row) <= within]
+    return float(near_places[np.abs(near_places - row).argmin()]) if len(near_places) else row
 
 
 @dataclass(frozen=True, slots=True)

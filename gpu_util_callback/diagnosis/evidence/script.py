@@ -36,8 +36,8 @@ class Script:
         """Build from a manifest's `process`; None if under 5 % went between the fits, or into compiling in each."""
         if not process:
             return None
-        known = {field.name: process.get(field.name) for field in fields(cls)}
-        script = cls(**{name: value for name, value in known.items() if value is not None})
+        facts = {field.name: process.get(field.name) for field in fields(cls)}
+        script = cls(**{name: value for name, value in facts.items() if value is not None})
         lost_s = max(script.between, script.compiles_again_s)
         return script if lost_s >= A_TWENTIETH * script.wall_s else None
 

@@ -147,8 +147,8 @@ def _spans_at(
     merged: list[tuple[int, int]] = []
     for first, end in _runs(positive):
         start, before = merged[-1] if merged else (0, 0)
-        near = merged and first - before <= 2 * window
-        if near and score[end] > score[start] and is_open[before:first].all():
+        is_near = merged and first - before <= 2 * window
+        if is_near and score[end] > score[start] and is_open[before:first].all():
             merged[-1] = start, end
         else:
             merged.append((first, end))

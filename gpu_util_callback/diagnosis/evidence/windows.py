@@ -283,8 +283,8 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
     if active is None or sm is None:
         return None
     copying = copying_pct(run, gpu)
-    known = 0.0 if copying is None else active.value - copying
-    kernels = max(sm.value, known)  # SMs work only while kernels run
+    kernels_at_least = 0.0 if copying is None else active.value - copying
+    kernels = max(sm.value, kernels_at_least)  # SMs work only while kernels run
     # GPM averages over all the time; occupancy refers to the time in which kernels run.
     return Fill(active.value, kernels, min(100.0, 100 * sm.value / max(1.0, kernels)))
 

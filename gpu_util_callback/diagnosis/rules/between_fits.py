@@ -89,7 +89,7 @@ def _saved_share(script: Script, advice: Advice) -> float:
 def _one_fit_advice(run: Run, script: Script) -> Advice | None:
     """Return the advice to make one fit of several on the same data, each with an evaluation behind it; None if not."""
     outside = script.between_s.get(OUTSIDE, 0.0)
-    seen = run.fit.get("epochs") == 1 and script.longest == "evaluate" and script.inputs in (None, 1)
+    is_same_data = run.fit.get("epochs") == 1 and script.longest == "evaluate" and script.inputs in (None, 1)
     advice = Advice(
         "Do the fits continue one training, with an evaluation after each? If so, make it one call of fit, which "
         "evaluates after each epoch and sets nothing up again.",
@@ -99,7 +99,7 @@ def _one_fit_advice(run: Run, script: Script) -> Advice | None:
         question=True,
         proof="fits_and_evaluates",
     )
-    return advice if seen and _saved_share(script, advice) >= LEAST_GAIN else None
+    return advice if is_same_data and _saved_share(script, advice) >= LEAST_GAIN else None
 
 
 def _evaluate_less_advice(script: Script) -> Advice:

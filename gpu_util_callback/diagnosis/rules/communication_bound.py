@@ -64,7 +64,7 @@ class CommunicationBound(Rule):
     def _untraced(self, run: Run, limits: Limits) -> Findings:
         """Yield the findings about gradients exchanged after each of an update's batches, and about buffers."""
         steps, exchanges, calls = run.steps.total_rows, run.fit.get("exchanges"), run.fit.get("python_in_steps") or {}
-        seen: list[tuple[str, float, Evidence, Advice]] = []
+        causes: list[tuple[str, float, Evidence, Advice]] = []
         often = min(exchanges["count"], steps) // max(1, exchanges["updates"]) if exchanges else 0
         if exchanges and often >= limits["exchanges_per_update"]:
             advice = Advice(
@@ -76,11 +76,11 @@ class CommunicationBound(Rule):
                 proof="blind/fourth/ddp_accumulates",
             )
             title, each_ms = "Gradients are exchanged several times for one update", exchanges["exposed_ms"]
-            seen.append((title, each_ms, {"exchanges_per_update": often}, advice))
+            causes.append((title, each_ms, {"exchanges_per_update": often}, advice))
         if (calls.get("samples") or 0) >= MIN_SAMPLES.default:
             each_ms = (calls.get("parts") or {}).get(BUFFERS, 0.0) * run.steps.total("body_ns") / max(1, steps) / 1e6
-            seen.append(("The model's buffers are sent to all ranks in each step", each_ms, {}, _BUFFERS_ADVICE))
-        for title, each_ms, evidence, advice in seen:
+            causes.append(("The model's buffers are sent to all ranks in each step", each_ms, {}, _BUFFERS_ADVICE))
+        for title, each_ms, evidence, advice in causes:
             lost_ns = round(1e6 * each_ms * steps)
             pct = min(100.0, 100 * lost_ns / max(1, run.steps.total("duration_ns")))
             if pct >= limits["exposed_collective_pct"]:

@@ -144,10 +144,10 @@ def _first_batches(run: Run, filling: Filling) -> str:
 def _remade_functions(wait: InputWait) -> list[str]:
     """Return the functions that make what a shuffle takes in, where none was read at work and none is random."""
     maps = wait.run.fit.get("input_maps") or []
-    made = [function for function in maps if function.get("shuffled") and function["which"] == "train"]
-    names = list(dict.fromkeys(function["name"] for function in made))
+    functions = [function for function in maps if function.get("shuffled") and function["which"] == "train"]
+    names = list(dict.fromkeys(function["name"] for function in functions))
     was_read = any(stage.name in names and stage.work_ms_per_batch > 0 for stage in wait.stages)
-    return [] if was_read or wait.passes.later <= 0 or any(function["random"] for function in made) else names
+    return [] if was_read or wait.passes.later <= 0 or any(function["random"] for function in functions) else names
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------

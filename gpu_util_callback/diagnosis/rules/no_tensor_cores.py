@@ -67,7 +67,7 @@ class NoTensorCores(Rule):
         ]
         used, unknown = ([kernel for kernel in kernels if kernel.tensor_core == use] for use in ("yes", "unknown"))
         total_ns = _total_ns(kernels)
-        plain_pct, used_pct, unknown_pct = (100 * _total_ns(some) / total_ns for some in (plain, used, unknown))
+        plain_pct, used_pct, unknown_pct = (100 * _total_ns(group) / total_ns for group in (plain, used, unknown))
         if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
             return None
         if plain_pct < limits["plain_matrix_pct"] or max(unknown_pct, round(used_pct)) >= plain_pct:

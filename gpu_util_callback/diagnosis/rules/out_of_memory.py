@@ -176,8 +176,8 @@ def _killed(run: Run, limits: Limits) -> Findings:
     title = f"The process was killed at step {run.end_step:,}"
     limit = run.container_limit
     fuller = used.get("container", 100.0) >= used.get("machine", 0.0)  # than the machine
-    near = share is not None and share >= (100 * THREE_QUARTERS if counted else limits["host_used_pct"])
-    if limit is not None and fuller and (near or "container" in counted):
+    is_near = share is not None and share >= (100 * THREE_QUARTERS if counted else limits["host_used_pct"])
+    if limit is not None and fuller and (is_near or "container" in counted):
         title += "" if "container" in counted else ", most likely"
         title += f" by its container's limit of {size(limit)}"
     else:

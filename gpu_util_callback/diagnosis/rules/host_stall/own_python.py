@@ -48,11 +48,11 @@ def _function_beside_training(run: Run) -> tuple[str, float, str] | None:
     With its share (0-1), and its line where that is known. What belongs to a part of the training as well is none.
     JAX's thread may wait in it for the compiled step: it must start a good part of the operations there.
     """
-    seen: Dispatch = run.fit.get("dispatch") or {}
-    samples, called, line = seen.get("samples") or 0, seen.get("called") or "", seen.get("own_at") or ""
-    share = (seen.get("in_called") or 0) / max(1, samples)
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
+    samples, called, line = dispatch.get("samples") or 0, dispatch.get("called") or "", dispatch.get("own_at") or ""
+    share = (dispatch.get("in_called") or 0) / max(1, samples)
     others = sum(((run.fit.get("python_in_steps") or {}).get("parts") or {}).values())
-    is_apart = others > 0 or (seen.get("function") == called and (seen.get("eager") or 0) >= A_TENTH * samples)
+    is_apart = others > 0 or (dispatch.get("function") == called and (dispatch.get("eager") or 0) >= A_TENTH * samples)
     alone = int(run.manifest.get("world_size", 1)) < 2  # other ranks may be waited for in it
     if run.used_gpus or not alone or not is_apart or not MOSTLY <= share <= 1 + A_TENTH - others:
         return None
