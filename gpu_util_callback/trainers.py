@@ -310,8 +310,8 @@ class _Lightning(TrainerHooks):
             part = (hook, "") if hook in (_FETCH, _BATCH, _EPOCH) else ("", "")
             if owner.startswith("[Callback]") and hook in _BETWEEN_STEPS:
                 name = owner.removeprefix("[Callback]").partition("{")[0].rpartition(".")[2]
-                timed = name * (name != type(self).__name__)
-                part = ("checkpoint", "checkpoint") if "Checkpoint" in name else ("callback", timed)
+                is_own = name == type(self).__name__
+                part = ("checkpoint", "checkpoint") if "Checkpoint" in name else ("callback", "" if is_own else name)
             self._parts[action] = part
         return part
 

@@ -218,7 +218,7 @@ class RunIndex:
         return [entry.recording for entry in self.entries()]
 
     def entries(self) -> list[OpenedRecording]:
-        """Return the same, with when each was looked at."""
+        """Return all recordings, oldest first, with when each was looked at."""
         self._look()
         return self._ordered
 

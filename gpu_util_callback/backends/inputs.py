@@ -135,7 +135,7 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
 
 
 def describe_validation(dataset: object) -> dict[str, object]:
-    """Return the same of a validation's input, named `validation_…`; empty for None."""
+    """Return `validation_kind` of a validation's input and, if known, `validation_workers`; {} for None."""
     if dataset is None:
         return {}
     source = seen_through(dataset)

@@ -235,7 +235,11 @@ class Planner:
         self._plan_wake()
 
     def boundary(self, step: int, now_ns: int) -> Action:
-        """Return what to do as a call of the train function begins, with batch number `step`."""
+        """Return what to do before batch `step`, as its call begins; the time since the call before is counted.
+
+        Args:
+            now_ns: `time.perf_counter_ns`.
+        """
         last = self._last_ns
         self._last_ns = now_ns
         self._last_step = step

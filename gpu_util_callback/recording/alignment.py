@@ -244,7 +244,7 @@ def _tamed(values: np.ndarray) -> np.ndarray:
 
 
 def _against(clock: ClockOffset, reference: ClockOffset) -> ClockOffset:
-    """Return the same offset against another worker than the one it was compared with."""
+    """Return a clock's offset against another worker's than the one it was compared with."""
     if clock is reference:
         return replace(clock, offset_ns=0, drift=0.0, scatter_ns=0, steps=max(clock.steps, reference.steps))
     moved = reference.offset_ns + round(reference.drift * (clock.at_ns - reference.at_ns))

@@ -99,10 +99,12 @@ class Loop:
         self._in_epoch = True
 
     def step_begin(self, requested: int, delivered: int, signature: float = 0.0, busy: int = 0) -> None:
-        """Begin a step; its batch was requested and delivered (`UNSEEN`, now: request not seen).
+        """Begin a step, whose batch was requested and delivered at these times (perf ns).
 
         Args:
-            busy: until when the device was busy with the step before; 0 = unknown.
+            requested: `UNSEEN` if the request was not seen.
+            signature: of the batch's shapes; 0 = unknown.
+            busy: until when the device was busy with the step before, perf ns; 0 = unknown.
         """
         timeline = self.timeline
         begin = delivered

@@ -336,7 +336,7 @@ class Wording:
 
 
 def wording(trace: Trace) -> Wording:
-    """Return the framework seen in the names of a trace."""
+    """Return what the names of a trace tell: its framework or server, whether it trains, and what loads its batches."""
     names = trace.names.strings
 
     def is_seen(sign: Callable[[str], object]) -> bool:

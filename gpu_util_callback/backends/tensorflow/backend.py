@@ -164,6 +164,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._test_stays = False  # wrapped from the fit's begin to its end
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
+        """Time a fit: its train and test function, by what this TensorFlow allows (`_timing_of`)."""
         self._model, self._timeline, self._failed = model, timeline, failed
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         self.every_shape_compiles = bool(getattr(model, "jit_compile", False))

@@ -88,7 +88,7 @@ class TimedIteratorSpec(tf.data.IteratorSpec):
 
 
 class DeterministicIteratorSpec(TimedIteratorSpec):
-    """The same for a trace with the clock that op determinism permits."""
+    """The type spec of a timed iterator, for a trace with the clock that op determinism permits."""
 
 
 def timed(iterator) -> TimedIterator:
