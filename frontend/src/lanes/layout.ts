@@ -91,7 +91,7 @@ function groupOf(lane: LaneInfo, split: ReadonlySet<string>): string {
 /** From this many GPUs on, those that a finding names stand first. */
 export const MANY_GPUS = 9;
 
-/** Of many GPUs, the groups of those that stand first: a finding names them. */
+/** Groups of the GPUs that stand first where there are many: those that a finding names. */
 function firstGpus({ lanes, named = new Set() }: Pick<LaneSource, 'lanes' | 'named'>): ReadonlySet<string> {
   const gpus = new Set(lanes.map(({ group }) => group).filter((group) => /^gpu\d+$/.test(group)));
   return gpus.size < MANY_GPUS ? new Set() : named;

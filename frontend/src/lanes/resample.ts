@@ -101,7 +101,7 @@ function bucketsOf({ index }: Tile, mean: Float32Array, range: Range, size: numb
   return [from, to];
 }
 
-/** The same for one series, as nearly all lanes have it. */
+/** `resample` for a lane of one series, as nearly all are; `scale`: pixels a unit of the axis, `size`: units a bucket. */
 function resampleOne(tiles: Tile[], key: string, range: Range, scale: number, size: number, out: Points): Points {
   const { x0, x1, time } = out;
   const [min, max, mean] = [out.min[0] as Float32Array, out.max[0] as Float32Array, out.mean[0] as Float32Array];

@@ -11,6 +11,8 @@ const CLICK_PIXELS = 4;
 const STEP_PIXELS = 6;
 /** A finger that rests this long measures instead of panning. */
 const HOLD_MS = 450;
+/** Two fingers nearer than this zoom as if they were so far apart, in pixels. */
+const NEAREST_FINGERS = 24;
 
 type Mode = 'measure' | 'pan' | 'zoom' | 'brush' | 'brush-move' | 'brush-start' | 'brush-end' | 'pinch';
 
@@ -197,10 +199,10 @@ const ordered = (range: Range): Range => ({
   end: Math.max(range.start, range.end),
 });
 
-/** Two fingers keep the values under them. */
+/** The view after two fingers have moved, so that the values under them stay; all places in pixels. */
 function pinchView(pinch: { view: Range; first: number; second: number }, first: number, second: number, width: number): Range {
-  const before = Math.max(24, Math.abs(pinch.second - pinch.first));
-  const after = Math.max(24, Math.abs(second - first));
+  const before = Math.max(NEAREST_FINGERS, Math.abs(pinch.second - pinch.first));
+  const after = Math.max(NEAREST_FINGERS, Math.abs(second - first));
   const middle = toValue(pinch.view, width, (pinch.first + pinch.second) / 2);
   const zoomed = zoomAt(pinch.view, middle, before / after);
   const drift = (((first + second) / 2 - (pinch.first + pinch.second) / 2) / width) * span(zoomed);

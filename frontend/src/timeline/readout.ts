@@ -12,7 +12,7 @@ export interface Value {
   mean: number;
 }
 
-/** Of the newest bucket at or before `at` that has data, looking back at most `reach` axis units. */
+/** The values of the newest bucket at or before `at` that has data, looking back at most `reach` axis units; null without one. */
 export function valueAt(
   tiles: TileStore,
   axis: Axis,

@@ -20,7 +20,7 @@ export function whyLaneDiffers({ recording, state }: App, part: string | undefin
   return `The lane shows ${duration(own?.seconds ?? 0)} of it: ${why}.`;
 }
 
-/** Of a finding by its id; null where its part of the time, or what its fix saves, is not known. */
+/** The run without the loss of a finding; null where its part of the time, or what its fix saves, is not known. */
 export function shortenedBy(app: App, id: string | null): Without | null {
   const { recording, rows } = app;
   const row = rows.find(({ list }) => list.some((finding) => finding.id === id));
