@@ -219,24 +219,25 @@ _SEARCHES = (HostKind.PYTHON, HostKind.FRAMEWORK, HostKind.INPUT_WAIT)
 
 
 def _without_ends(process: Process, names: Names, steps: Steps) -> Steps:
-    """Return the steps without those that only found the end of the data."""
+    """Return the steps without those that only found the end of the data, or that of the profile."""
     events = process.events
     fetches = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
-    if len(steps) < 2 or not len(fetches):
+    if len(steps) < 2:
         return steps
     works = np.isin(events.kind, _DOES_WORK)
     works &= ~process.of_pipeline(np.arange(len(events)))
     works &= ~union(events.start_ps[fetches], events.end_ps[fetches]).contains(events.start_ps)
     work = events.start_ps[works]
-    is_end = _finds_end(process, names, fetches, work)
+    is_end = _finds_end(process, names, fetches, work) if len(fetches) else np.zeros(0, bool)
     step = np.searchsorted(steps.start_ps, events.start_ps[fetches], "right") - 1
-    count = len(steps)
-    empty = np.bincount(step[step >= 0], ~is_end[step >= 0], count) == 0
-    empty &= np.bincount(step[step >= 0], minlength=count) > 0
+    fetched = np.bincount(step[step >= 0], minlength=len(steps)) > 0
+    empty = fetched & (np.bincount(step[step >= 0], ~is_end[step >= 0], len(steps)) == 0)
+    amount = _between_times(work, steps.start_ps, steps.end_ps)
     if steps.basis != "iteration":  # another thread may find the end during the last steps
         # TensorFlow runs what needs no batch beside the fetch, about a third of a small model's operations.
-        amount = _between_times(work, steps.start_ps, steps.end_ps)
         empty &= 2 * amount <= np.median(amount)
+    # As PyTorch's profiler stops, it has marked the beginning of a step behind the last one.
+    empty[-1] |= steps.basis == "marker" and not fetched[-1] and amount[-1] == 0 < np.median(amount)
     if not empty.any() or empty.all():
         return steps
     keep = ~empty

@@ -61,6 +61,19 @@ def test_the_case_in_which_the_old_plugin_summed_to_200_percent(tmp_path):
     assert result["steps"][0]["duration_ms"] == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("last", [[], [event("user_annotation", "enumerate(DataLoader)#__next__", 3000, 900)]])
+def test_the_step_that_the_profiler_begins_behind_the_last_one_is_none(tmp_path, last):
+    """Its schedule would go on: `step()` after the last batch begins a step, which ends with the profile."""
+    events = [event("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000) for step in range(3)]
+    for step in range(3):
+        events += [event("cpu_op", "aten::mm", 1000 * step + 10, 900), launch(1000 * step + 20, 5, step + 1)]
+        events.append(kernel("gemm", 1000 * step + 30, 900, step + 1))
+    events.append(event("user_annotation", "ProfilerStep#3", 3000, 950 if last else 40))
+    steps = explain(write(tmp_path, events + last))["steps"]
+    # A wait for a batch that has not come when the profile ends is one of that step.
+    assert [step["step"] for step in steps] == ([0, 1, 2, 3] if last else [0, 1, 2])
+
+
 def test_times_keep_every_digit():
     assert to_ps(1623142623460111) == 1623142623460111_000000
     assert to_ps("1623142623460111.123") == 1623142623460111_123000
