@@ -123,7 +123,7 @@ def test_every_so_many_steps_within_the_budget_are_held_back():
     [
         ([(100, 105)], {}, 40, "40 steps, before step 100", "trace=[(20, 25)]"),
         ([(3, 6)], {"busy": ((0, 10_000),)}, 500, "another profiler", "trace="),
-        ("auto", {}, 300, "the run ended after 3.0 s, before the first window", "trace=[(100, 105)])"),
+        ("auto", {}, 300, "the run ended after 3.0 s, before the first window", "trace=[(100, 105)] profiles"),
         ("auto", {}, 1, "due at 100 s", "trace=[(0, 1)]"),
         ("auto", {"share": 0.0}, 2000, "", ""),
     ],
