@@ -281,7 +281,7 @@ WORK = (
     ({"called": "scipy.correlate2d"}, "it convolves directly", False),
     ({"called": "sklearn.StandardScaler.transform"}, "give it a whole batch", False),
     ({"called": "datasets.Dataset.__getitem__"}, "dataset[rows]", False),
-    ({"called": "np.random.choice"}, "add these up once: sums = np.cumsum", False),
+    ({"called": "np.random.choice"}, "add them up once: sums = np.cumsum", False),
     ({"called": "scipy.rotate"}, "it computes with SciPy", False),
     ({"called": "sorted os.listdir"}, "lists or unpacks files: do that once", False),
     ({"called": "pickle.load"}, "parse all of it once, before training", False),

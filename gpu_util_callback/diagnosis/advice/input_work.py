@@ -121,8 +121,8 @@ Copy the data to a local disk once, or fetch ahead in several threads
 it takes rows out of a sparse matrix
 Store it by rows once (matrix.tocsr()), and take all rows of a batch at a time
 \b(choices?|multinomial)\b
-it draws rows, and adds up the weights of all (p=), if they have any, each time
-Add these up once: sums = np.cumsum(p), then rows = np.searchsorted(sums, rng.random(n)); a tree, if they change
+it draws rows, for which all weights (p=), if there are any, are added up each time
+Add them up once: sums = np.cumsum(p), then rows = np.searchsorted(sums, rng.random(n)); where they change, in a tree
 ^(scipy|sklearn|statsmodels|pywt)\.
 it computes with SciPy, or a library on it
 Give it a whole batch (along an axis), or all samples {ONCE}; what is random in images can be layers of the model
