@@ -394,6 +394,15 @@ ITEMS = met("Faces.__getitem__", 4, calls=4000, timed=265, wall_ms=0.1, cpu_ms=0
 REST = met("DataLoader.__next__", 40, part="loader")
 
 
+@pytest.mark.parametrize(
+    ("kind", "says"), [("grain", "ReadOptions(num_threads=0)"), ("PyDataset", "a list of files, threads.")]
+)
+def test_the_first_batch_of_each_pass_is_not_to_be_looked_for(kind, says):
+    """Seen: Grain starts 16 threads in each pass; "look for what is special about them"."""
+    text = slow_begins(input_kind=kind, input_class="Faces")
+    assert "Check what happens only as a pass begins" in text and says in text and "special" not in text
+
+
 @pytest.mark.parametrize("calls", [[], [ITEMS | {"samples": 2}], [ITEMS, REST]])
 def test_no_worker_is_offered_where_each_pass_begins_slowly(calls):
     """Seen: a sampler draws 4 million numbers before the first batch of a pass, in the training process."""

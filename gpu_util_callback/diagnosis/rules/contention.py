@@ -43,9 +43,8 @@ class Contention(Rule):
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
         """Yield a finding for each stretch in which other processes took a GPU's time."""
-        losses_by_gpu = {
-            gpu: time_taken for gpu in run.working_gpus if (time_taken := _time_of_others(run, gpu, limits))
-        }
+        losses = ((gpu, _time_of_others(run, gpu, limits)) for gpu in run.working_gpus)
+        losses_by_gpu = {gpu: of_gpu for gpu, of_gpu in losses if of_gpu}
         enter = limits["others_active_pct"] / 100
         for stretch in shared_spans(losses_by_gpu, enter=enter, min_s=limits["min_s"]):
             gpu, mask = stretch.gpus[0], stretch.inside

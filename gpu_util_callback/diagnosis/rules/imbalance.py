@@ -121,9 +121,8 @@ class Imbalance(Rule):
         ranks: list[int] | None = None,
     ) -> Findings:
         """Yield the finding, if any; `busy_ns` of each by its name, `total_ns` of steps."""
-        (least_busy, least), (busiest, most) = (
-            choose(busy_ns.items(), key=lambda item: item[1]) for choose in (min, max)
-        )
+        ends = (choose(busy_ns.items(), key=lambda item: item[1]) for choose in (min, max))
+        (least_busy, least), (busiest, most) = ends
         if not most:
             return
         gap, of_step = 100 * (most - least) / most, 100 * (most - least) / max(total_ns, 1)

@@ -667,8 +667,10 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     """Return the advice on a span's wait, by what the trace or the recording shows of the input."""
     if run.source is not None:
         return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
-    if waiting.filling and (wait.mostly_in or ("dataloader" in wait.kind and not wait.workers)):
-        does = wait.mostly_in or "Check what happens only as a pass begins: a sampler's order, a list of files"
+    if waiting.filling and (wait.mostly_in or not (wait.workers or wait.kind == "tf.data")):
+        threads = " (of Grain: ReadOptions(num_threads=0) for data in memory)" * (wait.kind == "grain")
+        begins = f"Check what happens only as a pass begins: an order, a list of files, threads{threads}"
+        does = wait.mostly_in or begins
         return Advice(f"{_first_batches(run, waiting.filling)}. {does}.", name="first batches")
     return input_advice.advise(wait) if wait.rare is None else long_fetch_advice.advise_long(wait, wait.rare)
 
