@@ -90,7 +90,6 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "longest_part": ("mostly in", ""),
     "longest_part_pct": ("of it", "%"),
     "predict_set_up_s": ("set-up of calls of predict", "s"),
-    "own_op_us": ("step time per operation", "µs"),
     "own_python_at": ("most of it at", ""),
     "own_python_at_pct": ("of it", "%"),
     "own_python_pct": ("in Python of the program's own, or waiting for it", "%"),
@@ -160,6 +159,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "once_pct": ("waiting for input, share of the run", "%"),
     "operations_per_step": ("eager operations per step, about", ""),
     "other_cpus": ("cores that the rest of the machine keeps busy", ""),
+    "share_of_step_pct": ("in it, share of a step", "%"),
     "others_active_at_least_pct": ("other workers' GPUs active, at least", "%"),
     "others_active_pct": ("GPU active for other processes", "%"),
     "others_collective_ms_per_step": ("other workers: waiting in collectives, per step", "ms"),
@@ -194,7 +194,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "short_kernels_pct": ("short kernels, share of all", "%"),
     "short_epochs": ("epochs with hardly any data", ""),
     "slowest_stage_self_ms": ("its own time", "ms"),
-    "slowdown": ("times slower than before", ""),
+    "slowdown": ("times as slow as before", ""),
     "sm_active_pct": ("SM active", "%"),
     "no_step_s": ("without a step", "s"),
     "standstill_at": ("where", ""),
@@ -237,7 +237,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "world_size": ("processes in the job", ""),
 }
 _AS_NAMED = (
-    "at_step batch_size callback compilations compute_capability counted error fits framework "
+    "at_step batch_size callback compared_thresholds compilations compute_capability counted error fits framework "
     "grows_with held_up_by host kernels_per_step limited_by long_fetches memory planned_steps precision reason "
     "since_step slowest_stage steps steps_per_execution traced_steps where worker worker_processes workers"
 )

@@ -15,7 +15,7 @@ from gpu_util_callback.backends.base import BACKENDS, Failed, Runtime, framework
 from gpu_util_callback.backends.functions import Batches, FirstCall, KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import WatchedIterable, time_fit, timed_iterator
 from gpu_util_callback.backends.input_watch import Adapter
-from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount, is_library, path_of
+from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount, is_library, path_of, place_of
 from gpu_util_callback.steps.frames import calling_fit, given_adapter, is_tf_keras
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.rows import leaves
@@ -70,9 +70,9 @@ class KerasAdapter(Adapter):
     def facts(self) -> dict[str, Any]:
         model = self._model
         optimizer = getattr(model, "optimizer", None)
-        layers: list[object] = list(getattr(model, "_flatten_layers", list)())
-        codes = {type(of).__name__: getattr(getattr(of, "call", None), "__code__", None) for of in layers}
-        own = {of: _LOOPS & {*code.co_names} for of, code in codes.items() if code and not is_library(path_of(code))}
+        layers = [*getattr(model, "_flatten_layers", list)(), *leaves(getattr(model, "loss", None))]  # or losses
+        codes = dict.fromkeys(getattr(getattr(of, "call", of), "__code__", None) for of in layers)
+        loops = [code for code in codes if code and not is_library(path_of(code)) and _LOOPS & {*code.co_names}]
         return {
             "framework": {**self.runtime.framework(), "keras": _keras_of(model)},
             "model": {
@@ -80,13 +80,12 @@ class KerasAdapter(Adapter):
                 "parameters": int(model.count_params()) if getattr(model, "built", False) else None,
                 "thresholds": _thresholds(model),
                 "unrolled": sorted({type(layer).__name__ for layer in layers if getattr(layer, "unroll", False)}),
-                "looped": {name: min(loops) for name, loops in own.items() if loops},
+                "looped": {place_of(code, code.co_firstlineno): min(_LOOPS & {*code.co_names}) for code in loops},
             },
             "fit": {
                 "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),
                 "jit_compile": bool(getattr(model, "jit_compile", False)),
                 "run_eagerly": bool(getattr(model, "run_eagerly", False)),
-                "timing": self.timing,
                 "mixed_precision": getattr(getattr(model, "dtype_policy", None), "name", None),
                 "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
                 "optimizer": type(optimizer).__name__ if optimizer is not None else None,
@@ -256,9 +255,9 @@ class LoopAdapter(Adapter):
 
     def facts(self) -> dict[str, Any]:
         framework: dict[str, object] = self.runtime.framework() | ({"guessed": True} if self._guessed else {})
-        if "keras" in sys.modules:
-            framework["keras"] = getattr(sys.modules["keras"], "__version__", None)
-        return {"framework": framework, "fit": {"step_threads": self.runtime.step_threads()}}
+        framework["keras"] = getattr(sys.modules.get("keras"), "__version__", None)
+        fit = {"step_threads": self.runtime.step_threads(), **self.runtime.precision()}
+        return {"framework": framework, "fit": fit}
 
     def iterates(self, iterator: Iterator, validating: bool) -> None:
         """Note that the loop starts another pass over a dataset."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections import Counter
@@ -60,6 +61,10 @@ class Runtime:
     def debugging(self) -> list[str]:
         """Return the switches for debugging that are on in all threads and slow each step; on any thread."""
         return [] if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") in ("", "0") else ["CUDA_LAUNCH_BLOCKING=1"]
+
+    def precision(self) -> dict[str, object]:
+        """Return the fact that all weights are float64; {} if not, or unknown. On any thread, in some ten ms."""
+        return {}
 
     def devices(self) -> list[ListedGpu] | None:
         """Return the GPUs of this process in the framework's order; None: it has none."""
@@ -202,12 +207,10 @@ class CountedWork:
 
 def product(sizes: Iterable[int | None]) -> int:
     """Return the product of sizes. Raises: NotCounted where one is unknown."""
-    total = 1
-    for size in sizes:
-        if size is None:
-            raise NotCounted("a size is unknown")
-        total *= int(size)
-    return total
+    sizes = list(sizes)
+    if None in sizes:
+        raise NotCounted("a size is unknown")
+    return math.prod(int(size) for size in sizes if size is not None)
 
 
 def einsum_multiply_adds(equation: str, shapes: Sequence[Sequence[int | None]]) -> int:

@@ -4,15 +4,20 @@
 `advice` holds the remedies; `run_reports` builds the report. Needs numpy and the standard library only.
 """
 
-from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, diagnose, judge, judge_together
+from gpu_util_callback.diagnosis.engine import (
+    RULES,
+    diagnose,
+    judge,
+    judge_together,
+    thresholds_in_force,
+    thresholds_set,
+)
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
-from gpu_util_callback.diagnosis.rules import thresholds_in_force, thresholds_set
 from gpu_util_callback.diagnosis.run_reports import logdir_report, run_report
 from gpu_util_callback.diagnosis.verdict import Announcer
 
 __all__ = [
     "RULES",
-    "RULES_VERSION",
     "Announcer",
     "Evidence",
     "Run",

@@ -5,10 +5,13 @@ No second is counted for two findings: lost time is attributed once.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,9 +23,10 @@ from gpu_util_callback.diagnosis.evidence.spans import MAX_SPANS, Range
 from gpu_util_callback.diagnosis.memory_report import memory_use
 from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, Findings, one_interruption
-from gpu_util_callback.diagnosis.rules import RULE_OF, RULES, still_known, thresholds_in_force, thresholds_set
-from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Count, Limits
+from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
+from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Count, Limits, meant
 from gpu_util_callback.diagnosis.verdict import order, sentence, trace_sentence
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Piece, Silent, Span, Value
 
@@ -512,3 +516,74 @@ def _serve(claimed: int, pieces: np.ndarray, edges: np.ndarray, room: np.ndarray
         taken_ns += room_left * min(1.0, missing / room_left.sum())
     room[inside] = free - taken_ns
     return float(taken_ns.sum())
+
+
+# -- thresholds in force ------------------------------------------------------------------------
+
+DECLARED = {rule.cause: rule.thresholds for rule in RULES}
+
+
+def thresholds_in_force(given: Mapping | None, before: Mapping | None = None) -> dict[str, dict[str, float]]:
+    """Return the thresholds in force: the defaults, overridden by the user's.
+
+    Args:
+        given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+        before: thresholds that `given` overrides, in the same form.
+
+    Raises:
+        UnusableInput: an unknown cause or name (the nearest one is named), or not a number ≥ 0.
+    """
+    limits = {
+        cause: {name: float(threshold.default) for name, threshold in names.items()}
+        for cause, names in DECLARED.items()
+    }
+    for cause, key, value in chain(_flatten(before or {}), _flatten(given or {})):
+        if cause not in limits:
+            raise UnusableInput(f"no cause {cause!r} to set{meant(cause, limits)}")
+        if key not in limits[cause]:
+            raise UnusableInput(f"{cause} has no threshold {key!r}{meant(key, limits[cause])}")
+        limits[cause][key] = _number(f"{cause}.{key}", value)
+    return limits
+
+
+def thresholds_set(limits: Mapping[str, Limits]) -> dict[str, float]:
+    """Return the thresholds that are not the default: `{"input_bound.wait_pct": 10}`."""
+    return {
+        f"{cause}.{name}": value
+        for cause, names in limits.items()
+        for name, value in names.items()
+        if value != DECLARED[cause][name].default
+    }
+
+
+def still_known(given: object) -> dict[str, float]:
+    """Return the thresholds of a recording that still exist, in the form of `thresholds_set`."""
+    existing: dict[str, float] = {}
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        with suppress(UnusableInput):  # of other rules, or damaged
+            thresholds_in_force({name: value})
+            existing[str(name)] = float(value)
+    return existing
+
+
+def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
+    """Yield (cause, name, value) of {cause: {name: value}} and {"cause.name": value}. Raises: UnusableInput."""
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from ((str(name), str(key), inner) for key, inner in value.items())
+        else:
+            cause, dot, key = str(name).partition(".")
+            if not dot:
+                raise UnusableInput(f"threshold {name!r}: name it CAUSE.NAME")
+            yield cause, key, value
+
+
+def _number(name: str, value: object) -> float:
+    """Return a threshold as a number from 0 on. Raises: UnusableInput."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise UnusableInput(f"threshold {name} must be a non-negative number, got {value!r}")
+    return number

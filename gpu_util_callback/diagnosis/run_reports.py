@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from gpu_util_callback.diagnosis.engine import diagnose
+from gpu_util_callback.diagnosis.engine import diagnose, still_known, thresholds_in_force
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.report_types import (
@@ -25,7 +25,6 @@ from gpu_util_callback.diagnosis.report_types import (
     Version,
 )
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
-from gpu_util_callback.diagnosis.rules import still_known, thresholds_in_force
 from gpu_util_callback.diagnosis.verdict import CLEAR, NOTHING, NOTHING_LARGE, gain_of, headline, is_unknown, of_script
 from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput

@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.cores import WHO_ELSE, measure_cores
-from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
 from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
-from gpu_util_callback.diagnosis.evidence.script import Script, stack_samples_of
+from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
-from gpu_util_callback.diagnosis.evidence.stalls import usual_bodies_ns, usual_body_ns
 from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
 from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
@@ -18,21 +16,15 @@ from gpu_util_callback.diagnosis.thresholds import (
     A_FEW,
     A_FIFTH,
     A_TENTH,
-    A_TREND,
     A_TWENTIETH,
     BUSY_PCT,
     FOUR_FIFTHS,
     MIN_SAMPLES,
     MOSTLY,
-    SMALL_US,
-    Count,
 )
 from gpu_util_callback.recording.manifest_facts import SourceFacts
-from gpu_util_callback.words import capitalized, duration, gpu_names, listed, percent, times, times_between, what_to_do
+from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, times_between, what_to_do
 
-FEW_SAMPLES = Count(8, "on a CPU the layers of a small model take eight samples in about the time of one")
-MANY_THRESHOLDS = Count(20, "of 65,536 values each take 1.1 ms, 199 took 16, one 0.2, a small convolution 1.6")
-SHORT_STEP_NS = Count(2_000_000, "starting a step takes a framework 0.2-1 ms of a CPU, whatever its batch")
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)
 # Causes whose titles say all of a finding without a known cost.
@@ -505,8 +497,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
     share_text = f"{share} of {duration(wall)} in steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
-    later = wall - times.get("compile", 0.0)  # every run begins by compiling
-    mostly = seconds >= FOUR_FIFTHS * later
+    mostly = seconds >= FOUR_FIFTHS * (wall - times.get("compile", 0.0))  # every run begins by compiling
     small_parts = {**times, "unkept": unkept, "other": times.get("other", 0.0) - unkept}
     small_parts = small_parts if seconds < FOUR_FIFTHS * wall else {}
     unclear = share_text + _largest(small_parts, wall)
@@ -514,11 +505,10 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     clear = share_text + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     took, others = _took(times, seconds, wall), _cores_of_others(run)
-    slower = "" if others else _slower(run)
     if idle is None:
         if took and not others:
-            return f"{took}, training steps {share}.{_unrolled(run)}"
-        return f"{others or (nothing if mostly and not slower else UNKNOWN)}: {clear}. {_unchecked(run)}{slower}"
+            return f"{took}, training steps {share}."
+        return f"{others or (nothing if mostly else UNKNOWN)}: {clear}. {_unchecked(run)}"
     is_plural = len(idle.gpus) > 1
     gpu = "the GPUs were" if is_plural else "the GPU was"
     basis = " on average" * is_plural + " (not counting other processes)" * (_others_pct(run, idle) >= 1)
@@ -533,9 +523,9 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
             otherwise = f", {percent(otherwise_pct)} without compiling"
         if took:
             return f"{took}, training steps {share}; {gpu} active {active}{otherwise}."
-        cores = f" {others}." if others else ""
         gpus_active = f"{'GPUs' if is_plural else 'GPU'} active {percent(idle.active_pct)}{basis}{otherwise}"
-        return f"{gpus_active}, {UNEXPLAINED}{_idle_parts_of_run(run, idle)}.{cores} {capitalized(unclear)}."
+        parts = _idle_parts_of_run(run, idle) + f". {others}" * bool(others)
+        return f"{gpus_active}, {UNEXPLAINED}{parts}. {capitalized(unclear)}."
     kernels = _kernels_at_least(run, idle)
     if kernels is not None and kernels < BUSY_PCT.default:
         ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"
@@ -578,83 +568,18 @@ def _cores_of_others(run: Run) -> str:
     return used if cores.full and cores.others_compute else ""
 
 
-_ALL_WEIGHTS = (
-    " The optimizer goes through all weights in each step. Does a batch use few of them, such as rows of a large "
-    "embedding? If so, try sparse gradients (sparse=True, SparseAdam); if not, larger batches."
-)
-
-
 def _unchecked(run: Run) -> str:
-    """Return the sentences on what an all-clear does not cover."""
+    """Return the sentence on what an all-clear does not cover."""
     why = "GPU utilization was not measured" if run.used_gpus else "No GPU"
     waits = "" if run.steps.total("wait_known") else "waits for input and "
-    unchecked = f"{why}, so {waits}{UNCHECKED} {'were' if waits else 'was'} not checked."
     calls = run.fit.get("python_in_steps") or {}
     parts = sorted((calls.get("parts") or {}).items(), key=lambda item: -item[1])
     # On a CPU the thread computes or waits for what does; where most of a step is in no known part, they say little.
     is_known = (calls.get("samples") or 0) >= MIN_SAMPLES.default and sum(share for _, share in parts) >= MOSTLY
     if is_known and not waits and not run.used_gpus and run.framework_facts.get("device") == "cpu":
         shares = ", ".join(f"{part} {percent(100 * share)}" for part, share in parts)
-        unchecked = f"{why}, so only stack samples show {UNCHECKED}: {shares}."
-        if sum(share for part, share in parts if part.startswith(("optimizer", "zero_grad"))) >= MOSTLY:
-            unchecked += _ALL_WEIGHTS
-    return unchecked + "".join(asks(run) for asks in (_operations, _short_steps, _unrolled, _thresholds, _looped))
-
-
-def _operations(run: Run) -> str:
-    """Return a sentence on steps of PyTorch that are mostly the start of operations; "" for others."""
-    samples, small_us = stack_samples_of(run), SMALL_US.default
-    if run.framework != "torch" or samples is None or (samples.op_us or small_us) >= small_us:
-        return ""
-    starts = f" Python starts some {samples.operations:,} operations in each, one every {samples.op_us:.0f} µs"
-    return f"{starts}: try whether torch.compile or a larger batch is faster."
-
-
-def _thresholds(run: Run) -> str:
-    """Return a sentence on metrics that compare each value with many thresholds, one by one; "" without any."""
-    many = {name: count for name, count in (run.model.get("thresholds") or {}).items() if count >= MANY_THRESHOLDS}
-    with_each = f"{max(many.values(), default=0)} thresholds, one by one: try equal steps from 0 to 1"
-    sentence = f" {listed([*many] or ['-'])} compare{'s' * (len(many) == 1)} each value of a batch with {with_each}"
-    return f"{sentence} (np.linspace(0, 1, 201)), which take one pass, or fewer." if many else ""
-
-
-def _looped(run: Run) -> str:
-    """Return a question about layers that call a loop of small operations; "" without any."""
-    calls = " and ".join(f"{layer} calls {loop}" for layer, loop in (run.model.get("looped") or {}).items())
-    return calls and f" {calls}, a loop of small operations: try whether it can compute a whole batch at once."
-
-
-def _short_steps(run: Run) -> str:
-    """Return a sentence on steps of few samples on a CPU, which are mostly their start; "" for others."""
-    size, each_ns = run.fit.get("batch_size") or FEW_SAMPLES + 1, usual_body_ns(run)
-    is_short = not run.used_gpus and size <= FEW_SAMPLES and each_ns <= SHORT_STEP_NS
-    trains = f" A step trains {size} sample{'s' * (size > 1)} in {duration(each_ns / 1e9)}, much of it its start"
-    return f"{trains}: try whether a larger batch is faster." if is_short else ""
-
-
-def _slower(run: Run) -> str:
-    """Return a question about steps on a CPU that took longer and longer, with batches of one shape; "" without any.
-
-    The median of each eighth of the run is longer than that of the eighth before, with no jump between two.
-    """
-    bodies_ns = usual_bodies_ns(run)
-    sizes = [size for dims in run.fit.get("input_dims") or [None] for size in dims or [None]]
-    if run.used_gpus or None in sizes or len(bodies_ns) < A_FEW * A_TREND:
-        return ""
-    parts = np.array_split(bodies_ns[int(A_TWENTIETH * len(bodies_ns)) :], A_TREND)
-    usual_ns = np.array([np.median(part) for part in parts])
-    longer_ns, grown_ns = np.diff(usual_ns), usual_ns[-1] - usual_ns[0]
-    is_even = longer_ns.min() > 0 and longer_ns.max() <= ONE_STEP * grown_ns
-    grown = f"{times(usual_ns[-1] / usual_ns[0])} as long in the last eighth of the run as in the first, in even growth"
-    sentence = f" Steps took {grown}: does something grow with each (hooks, a list, a graph)?"
-    return sentence if is_even and grown_ns >= MOSTLY * usual_ns[0] else ""
-
-
-def _unrolled(run: Run) -> str:
-    """Return a sentence on recurrent layers whose unrolled graph took most of the run to compile; "" without any."""
-    layers = run.model.get("unrolled")
-    said = f" {listed(layers or ['-'])} with unroll=True has each time step in its graph: unroll=False compiles sooner."
-    return said if layers and run.steps.total("compile_ns") >= MOSTLY * run.present_ns else ""
+        return f"{why}, so only stack samples show {UNCHECKED}: {shares}."
+    return f"{why}, so {waits}{UNCHECKED} {'were' if waits else 'was'} not checked."
 
 
 def _others_pct(run: Run, idle: Idle) -> float:

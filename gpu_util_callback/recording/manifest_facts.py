@@ -97,7 +97,6 @@ class Framework(TypedDict, total=False):
     eager_by: str
     cuda_build: bool
     cuda: str
-    cudnn: str | int
     collectives: str
 
 
@@ -108,7 +107,7 @@ class Model(TypedDict, total=False):
     parameters: Count
     thresholds: dict[str, Count]  # class of a compiled metric -> those it compares each value with, one by one
     unrolled: list[str]  # classes of recurrent layers whose time steps are unrolled into the graph
-    looped: dict[str, str]  # class of a layer of the program's -> the loop of operations that it calls, as "map_fn"
+    looped: dict[str, str]  # function of the program that the model calls -> the loop of operations in it, as "map_fn"
 
 
 class Replica(TypedDict, total=False):
@@ -163,6 +162,7 @@ class PythonInSteps(TypedDict, total=False):
     """Calls of the training thread within the steps that do not train, from samples of its stack."""
 
     samples: Count
+    on_core: Share  # of the thread's time, without that in which it waited for a core
     aside: Share  # of the time in calls that are neither the framework's nor the input's
     at: str  # the line of the program in which most of that passes, ...
     calls: str  # ... what it calls there, ...

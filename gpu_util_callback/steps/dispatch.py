@@ -375,12 +375,12 @@ class DispatchWatch:
         instructions: dict[int, int] = {}
         stacks = all_stacks(_DEEPEST, until=self._loop, instructions=instructions)
         is_working = self._working()
-        self._read_core_time(late_s, stacks)
         stack = stacks.pop(self._thread, [])
         in_loop = bool(stack) and stack[-1][1] is self._loop
         inside = stack[:-1] if in_loop else stack
         meanings = [self._meaning_of(code) for _, code, _ in inside]
         kind = self._kind_of(meanings)
+        self._read_core_time(late_s, stacks, kind != COMPILING)
         own = [frame for frame, meaning in zip(inside, meanings, strict=True) if meaning == "user"]
         self._looks += 1
         if not is_working or any(fetches(code) for _, code, _ in inside):
@@ -426,15 +426,15 @@ class DispatchWatch:
                 return True
         return False
 
-    def _read_core_time(self, late_s: float, stacks: Mapping[int, Stack]) -> None:
-        """Add the time since the last look, and how much of it the training thread had a core.
+    def _read_core_time(self, late_s: float, stacks: Mapping[int, Stack], counts: bool) -> None:
+        """Add the time since the last look, if it `counts`, and how much of it the training thread had a core.
 
         While Python's lock was kept, count the sample for the program's threads that computed, if they hand nothing on.
         """
         pid, main = os.getpid(), threading.main_thread()  # whose native_id is the parent's in a forked child
         native = {thread.ident: thread.native_id for thread in threading.enumerate()} | {main.ident: pid}
         ran_s, ready_s = self._core_time(self._thread, pid, native)
-        self._ran_s, self._ready_s = self._ran_s + ran_s, self._ready_s + ready_s
+        self._ran_s, self._ready_s = self._ran_s + counts * ran_s, self._ready_s + counts * ready_s
         waited_s, self._waited_s = self._waited_s, core_s(pid, [threading.get_native_id()])[1]
         locked = self._reads and late_s - (self._waited_s - waited_s) > _HALF * sys.getswitchinterval()
         for thread, stack in stacks.items() if locked else ():
@@ -526,10 +526,9 @@ class DispatchWatch:
     def _of(self, code: CodeType) -> str:
         """Return what it means that a stack holds this code: "user" for the program's own, "" for a library's."""
         name = path_of(code)
-        is_predict = code.co_name == "predict" and "keras/src/" in name
         kinds = (
             (code.co_name in TRACING, COMPILING),
-            (is_predict, PREDICT),
+            (code.co_name == "predict" and "keras/src/" in name, PREDICT),
             (sets_up(code), SET_UP),
             (logs_to(code), LOGGING),
         )
@@ -589,6 +588,7 @@ class DispatchWatch:
         return next((called._asdict() for called in how if called is not None), {}) | {
             **({"beside": beside[0]} if beside else {}),
             "samples": samples,
+            "on_core": round(min(1.0, self._ran_s / self._ready_s), 4) if self._ran_s else None,
             "aside": round(aside / self._weight, 4),
             "at": place,
             "calls": call,

@@ -61,7 +61,7 @@ def test_the_cause_on_one_of_many_gpus(open_tab, scene):
     assert tab.find(".details").count() == 0, "closed until it is asked for"
     hand.click("the findings", tab.find(".all-findings"))
     hand.click("the finding", tab.find(".finding").first)
-    assert f"gpu{HOT_GPU} is too hot" in tab.text(".details .advice")
+    assert f"Heat slows gpu{HOT_GPU} down" in tab.text(".details .advice")
     assert groups.first.get_attribute("aria-expanded") == "true", "its lanes open with it"
     assert len(hand.did) <= MOST_ACTIONS
     tab.find(".about summary:has-text('64 GPUs')").click()

@@ -47,5 +47,5 @@ def test_a_cause_of_unknown_cost_is_said_when_it_stays():
         seen, sampled = run.step, sampled + len(samples["gpu0"]["time_ns"])
         said += [(flush, news(one)) for one in announcer.new(judge(Run(run.facts, evidence, run.now)))]
     [(flush, line)] = said
-    assert line.startswith("1 of 2 GPUs does nothing. ") and "Train on both GPUs" in line
+    assert line.startswith("1 of 2 GPUs does nothing. ") and "Train on all of the 2 GPUs" in line
     assert flush == announcer.UNKNOWN_IN_A_ROW - 1

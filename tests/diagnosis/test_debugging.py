@@ -35,7 +35,7 @@ def run_of(*switches: str, gpus=(), count=300) -> dict:
 def test_a_switch_is_named_with_the_line_that_turns_it_off(switch, gpus):
     """Seen: "Nothing held up training" of a step that took 1.7 times as long with anomaly detection."""
     report = run_of(switch, gpus=gpus)
-    named = findings_of(report, cause="launch_bound")
+    named = findings_of(report, cause="slow_steps")
     if switch.startswith("CUDA") and not gpus:
         assert named == [] and report["verdict"].startswith("Nothing held up training")
         return
@@ -46,7 +46,7 @@ def test_a_switch_is_named_with_the_line_that_turns_it_off(switch, gpus):
 
 
 def test_each_of_two_is_named_and_nothing_else():
-    assert len(findings_of(run_of("jax_debug_nans", "jax_debug_infs"), cause="launch_bound")) == 2
+    assert len(findings_of(run_of("jax_debug_nans", "jax_debug_infs"), cause="slow_steps")) == 2
     assert run_of()["findings"] == []
     assert run_of(ANOMALY, count=20)["findings"] == [], "too few steps"
 
@@ -77,11 +77,11 @@ def recorded(framework: str, log_dir: str) -> dict:
 )
 def test_the_line_switches_it_off(switched, tmp_path):
     framework, module, switch = switched
-    (finding,) = findings(recorded(framework, str(tmp_path / "before")), "launch_bound")
+    (finding,) = findings(recorded(framework, str(tmp_path / "before")), "slow_steps")
     assert switch in finding["title"]
     exec(finding["advice"]["code"], {framework: module})
     after = recorded(framework, str(tmp_path / "after"))
-    assert findings(after, "launch_bound") == []
+    assert findings(after, "slow_steps") == []
 
 
 def test_checks_of_numbers_are_seen_in_what_tensorflow_has_traced():

@@ -143,11 +143,18 @@ def test_a_switch_that_makes_all_functions_eager_is_named(framework, by, line):
 
 
 def test_pytorch_runs_eagerly_as_usual_and_what_that_costs_is_left_open():
-    found = run_of("torch", fit={"dispatch": {**SEEN, "operations": 400}}, step_ms=8)
-    assert eager(found) == []
-    assert "try whether torch.compile" in found["verdict"] and "400 operations" in found["verdict"]
-    large = run_of("torch", fit={"dispatch": {**SEEN, "operations": 20}}, step_ms=8)
-    assert "try whether torch.compile" not in large["verdict"]
+    for device, operations, gpus, is_named in (
+        ("cpu", 400, [], True),
+        ("cpu", 20, [], False),
+        (None, 400, [], False),  # another device may compute meanwhile
+        (None, 400, [GPU], False),
+    ):
+        fit = {"dispatch": {**SEEN, "operations": operations}}
+        found = run_of("torch", fit=fit, told={"device": device}, gpus=gpus)
+        assert eager(found) == []
+        title = f"Each step starts some {operations} small operations"
+        assert [finding["title"] for finding in findings_of(found, cause="slow_steps")] == [title] * is_named
+        assert all(finding["advice"]["question"] and finding["lost_s"] is None for finding in findings_of(found))
 
 
 def test_a_small_loss_does_not_hide_an_eager_step():

@@ -53,7 +53,7 @@ def test_the_hotter_of_two_sets_the_pace_and_each_is_named():
     finding = only(run, "throttled")
     assert finding["gpus"] == [1, 2] and finding["evidence"]["gpu"] == 2
     assert finding["severity"] == pytest.approx(0.97 * (1 - 990 / 1980), abs=0.02)
-    assert finding["advice"]["text"].startswith("gpu1 and gpu2 are too hot")
+    assert finding["advice"]["text"].startswith("Heat slows gpu1 and gpu2 down")
 
 
 def test_two_reasons_of_one_slow_clock_are_one_loss():
@@ -92,7 +92,7 @@ def test_many_free_gpus_are_counted():
     shared, free = {"utilization_other_pct": 40}, {"utilization_pct": 0, "utilization_other_pct": 0}
     part(run, {gpu: shared if gpu < 5 else free for gpu in range(10)})
     [finding] = run.findings("contention")
-    assert "5 GPUs are idle" in finding["advice"]["text"]
+    assert "Nobody uses 5 GPUs" in finding["advice"]["text"]
 
 
 @pytest.mark.parametrize(

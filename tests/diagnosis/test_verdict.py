@@ -70,6 +70,9 @@ JAX_PROCESSES = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JA
 NOT_HELD_UP = "Nothing held up training: "
 
 
+OPTIMIZER = "Most of each step passes in the optimizer; cost unknown."
+
+
 def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: float) -> Generated:
     """A run whose steps passed in these parts of PyTorch's, by so many stack samples."""
     run = run_of(gpus)
@@ -90,16 +93,8 @@ def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: fl
         (run_of(), NOT_HELD_UP, ". No GPU, so the inside of steps was not checked."),
         (unsampled(), NOT_HELD_UP, ". GPU utilization was not measured, so the inside of steps was not checked."),
         (blind(), "", "No GPU, so waits for input and the inside of steps were not checked."),
-        (
-            in_parts(**{"forward": 0.034, "backward": 0.08, "optimizer.step": 0.88}),
-            NOT_HELD_UP,
-            "No GPU, so only stack samples show the inside of steps: optimizer.step 88 %, backward 8 %, forward 3.4 %.",
-        ),
-        (
-            in_parts(**{"optimizer.step": 0.4, "zero_grad": 0.2}),
-            NOT_HELD_UP,
-            "rows of a large embedding? If so, try sparse",
-        ),
+        (in_parts(**{"forward": 0.034, "backward": 0.08, "optimizer.step": 0.88}), OPTIMIZER, ""),
+        (in_parts(**{"optimizer.step": 0.4, "zero_grad": 0.2}), OPTIMIZER, ""),
         (
             in_parts(forward=0.6, backward=0.3, zero_grad=0.1),
             NOT_HELD_UP,
@@ -248,7 +243,7 @@ def lines(run: Generated, folder: Path) -> list[str]:
 def test_a_model_in_float64_is_asked_about_where_its_steps_take_most(wait_ms, policy, backend, is_said):
     run = Generated(seed=3, framework={"backend": backend, "device": "cpu"}, fit={"mixed_precision": policy})
     run.steps(300, step_ms=20, wait_ms=wait_ms)
-    found = [finding for finding in run.diagnose()["findings"] if finding["cause"] == "half_precision_cpu"]
+    found = [finding for finding in run.diagnose()["findings"] if finding["cause"] == "slow_steps"]
     assert [finding["title"] for finding in found] == ["The model computes in float64"] * is_said
     assert all(finding["advice"]["question"] and finding["lost_s"] is None for finding in found)
 

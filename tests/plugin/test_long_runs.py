@@ -13,7 +13,7 @@ from plugin_app import PluginApp
 from tile_reply import decode_tile, reduced, settled_tile
 from waiting import wait_until
 
-from gpu_util_callback.diagnosis import RULES_VERSION
+from gpu_util_callback.diagnosis.engine import RULES_VERSION
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
 from gpu_util_callback.recording.reader import Recording

@@ -113,7 +113,7 @@ def gpu_cases() -> Iterator[Case]:
         "fit": {"batch_size": 32, "mixed_precision": "mixed_float16"},
     }
     stored, computed = ({"machine": {"cpu": cpu, "cpu_float16": cpu == "Xeon"}} for cpu in ("EPYC", "Xeon"))
-    yield whole("half_precision_cpu", "float16 on a CPU that stores it", **on_cpu, **stored)
+    yield whole("slow_steps", "float16 on a CPU that stores it", **on_cpu, **stored)
     for name, facts in {
         "float16 on a CPU that computes it": on_cpu | computed,
         "float16 on a CPU of unknown features": on_cpu,
@@ -121,13 +121,15 @@ def gpu_cases() -> Iterator[Case]:
         "float16 on a TPU": on_cpu | stored | {"framework": {"name": "jax", "device": "tpu"}},
     }.items():
         yield whole(None, name, **facts)
+    sampled = {"python_in_steps": {"samples": 75, "parts": {"optimizer.step": 0.8, "zero_grad": 0.08, "forward": 0.1}}}
+    yield whole("slow_steps", "a step that is mostly its optimizer", **(on_cpu | {"fit": {"batch_size": 32} | sampled}))
     double = {"fit": {"batch_size": 32, "mixed_precision": "float64"}}
     for name, facts in {
         "float64 on a CPU": on_cpu | stored,
         "float64 on a CPU of unknown features": on_cpu | {"framework": {"name": "jax"}},
         "float64 on a GPU": {},
     }.items():
-        yield whole("half_precision_cpu", name, **(facts | double))
+        yield whole("slow_steps", name, **(facts | double))
 
 
 def piped(name: str, *stages, ahead: bool = True, wait_ms: float | np.ndarray = 6.0) -> Case:

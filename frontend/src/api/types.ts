@@ -145,7 +145,6 @@ export interface Framework {
   eager_by?: string | null;
   cuda_build?: boolean | null;
   cuda?: string | null;
-  cudnn?: string | number | null;
   collectives?: string | null;
 }
 

@@ -39,18 +39,19 @@ class JaxRuntime(Runtime):
     def called_back(self, code: CodeType) -> CalledBack | None:
         return CalledBack("a callback (jax.pure_callback, io_callback)")
 
+    def precision(self) -> dict[str, object]:
+        types = {array.dtype.name for array in jax.live_arrays() if array.dtype.kind == "f"}
+        return {"mixed_precision": "float64"} if types == {"float64"} else {}
+
     def devices(self) -> list[ListedGpu] | None:
-        gpus: list[ListedGpu] = []
-        for device in _gpus():
-            capability = getattr(device, "compute_capability", None)
-            gpus.append(
-                {
-                    "index": _ordinal(device),
-                    "name": device.device_kind,
-                    "compute_capability": str(capability) if capability else None,
-                }
-            )
-        return gpus or None
+        return [
+            {
+                "index": _ordinal(device),
+                "name": device.device_kind,
+                "compute_capability": str(getattr(device, "compute_capability", None) or "") or None,
+            }
+            for device in _gpus()
+        ] or None
 
     def memory(self) -> dict[int, dict[str, float]]:
         names = {

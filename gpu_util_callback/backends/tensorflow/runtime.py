@@ -30,7 +30,6 @@ class TensorFlowRuntime(Runtime):
             "device": _device(),
             "cuda_build": bool(tf.test.is_built_with_cuda()),
             "cuda": _build("cuda_version"),
-            "cudnn": _build("cudnn_version"),
             "eager_by": "tf.config.run_functions_eagerly(True)" if tf.config.functions_run_eagerly() else None,
         }
 
@@ -38,13 +37,15 @@ class TensorFlowRuntime(Runtime):
         return tf.config.threading.get_intra_op_parallelism_threads() or cpus_allowed()  # 0 = all
 
     def debugging(self) -> list[str]:
+        from tensorflow.python.data.ops import debug_mode
         from tensorflow.python.debug.lib import check_numerics_callback as checks
 
         # It is on in threads, and only they can tell: what they have traced since shows it.
-        was_on = running() and checks._check_numerics_callback_create_counter.get_cell().value()
-        traces = (trace.node_def for trace in (_traces() if was_on else ()) if _TRACE.fullmatch(trace.signature.name))
-        is_on = any(node.op == "CheckNumericsV2" for nodes in traces for node in nodes)
-        return super().debugging() + ["tf.debugging.enable_check_numerics()"] * is_on
+        traces = _traces() if running() and checks._check_numerics_callback_create_counter.get_cell().value() else ()
+        nodes = (node for trace in traces if _TRACE.fullmatch(trace.signature.name) for node in trace.node_def)
+        is_on = any(node.op == "CheckNumericsV2" for node in nodes)
+        switches = ["tf.data.experimental.enable_debug_mode()"] * debug_mode.DEBUG_MODE
+        return super().debugging() + switches + ["tf.debugging.enable_check_numerics()"] * is_on
 
     def devices(self) -> list[ListedGpu] | None:
         gpus: list[ListedGpu] = []
@@ -160,9 +161,8 @@ def _of_pipeline(trace: Any) -> bool:
 
 def _tensors(trace: Any) -> list[tuple[int, str]]:
     """Return type and shapes of each tensor that a trace was made for."""
-    arguments = trace.signature.input_arg
-    shapes = [str(trace.arg_attr[at].attr["_output_shapes"].list.shape) for at in range(len(arguments))]
-    return [(argument.type, shape) for argument, shape in zip(arguments, shapes, strict=True)]
+    arguments = enumerate(trace.signature.input_arg)
+    return [(of.type, str(trace.arg_attr[at].attr["_output_shapes"].list.shape)) for at, of in arguments]
 
 
 def _functions_made() -> int:

@@ -33,7 +33,6 @@ class TorchRuntime(Runtime):
             "device": _device(),
             "cuda": torch.version.cuda,
             "cuda_build": torch.version.cuda is not None,
-            "cudnn": _cudnn(),
             "collectives": _collectives(),
         }
 
@@ -42,6 +41,11 @@ class TorchRuntime(Runtime):
 
     def debugging(self) -> list[str]:
         return super().debugging() + ["torch.autograd.set_detect_anomaly(True)"] * torch.is_anomaly_enabled()
+
+    def precision(self) -> dict[str, object]:
+        optimizers = [found for found in gc.get_objects() if issubclass(type(found), torch.optim.Optimizer)]
+        types = {weight.dtype for of in optimizers for group in of.param_groups for weight in group["params"]}
+        return {"mixed_precision": "float64"} if types == {torch.float64} else {}
 
     def devices(self) -> list[ListedGpu] | None:
         # CUDA is never initialised for this: workers forked later could no longer use it.
@@ -167,15 +171,6 @@ def _collectives() -> str | None:
         return None
     by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
     return by_device.get("cuda" if torch.cuda.is_available() else "cpu") or config
-
-
-def _cudnn() -> str | None:
-    """Return cuDNN's version; None without it."""
-    try:
-        number = torch.backends.cudnn.version()
-    except Exception:  # a library that cannot be loaded is the user's concern
-        return None
-    return str(number) if number else None
 
 
 def _bus_id(properties: object) -> str | None:

@@ -47,18 +47,15 @@ class BetweenFits(Rule):
         pct = 100 * script.between / script.wall_s
         if pct < limits["between_pct"]:
             return
-        longest = script.longest
+        longest, (part, advice) = script.longest, _advice(run, script)
         evidence: Evidence = {
             "between_pct": round(pct, 1),
             "fits": script.fits,
             "longest_part": longest,
             "longest_part_pct": round(100 * script.between_s[longest] / script.between, 1),
+            "predict_set_up_s": round(script.predict_set_up_s, 3) if longest == "predict" else None,
+            "own_python_at": script.other_at if part == OTHER else None,
         }
-        if longest == "predict":
-            evidence["predict_set_up_s"] = round(script.predict_set_up_s, 3)
-        part, advice = _advice(run, script)
-        if part == OTHER:
-            evidence["own_python_at"] = script.other_at
         share = "most" if part == longest else duration(script.between_s[part])
         yield self.finding(
             title=f"{self.title}: {share} of it in {part}",

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, mean_of, sampled, shared_spans
 from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule, significant
 from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_S, SIGNIFICANT, Constant, Limits, Threshold
-from gpu_util_callback.words import capitalized, gpu_names
+from gpu_util_callback.words import gpu_names
 
 OTHERS = "utilization_other_pct"
 IDLE_PCT = Constant(3, "a monitor's kernels read 0-1 %")
@@ -80,28 +80,21 @@ def _time_of_others(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.nda
 
 def _advice(run: Run, shared: list[int], limit: float) -> Advice:
     """Return advice: other GPUs if some are free; else how to find the other process."""
-    names = gpu_names(shared)
-    says = f"Another process computes on {names}, too, and the two take turns. "
+    says = f"Another process computes on {gpu_names(shared)}, too, and the two take turns."
     own_gpus = [gpu for gpu in run.working_gpus if gpu not in shared]
     others = [gpu["index"] for gpu in run.gpus if gpu["index"] not in (*shared, *own_gpus)]
-    free = [gpu for gpu in others if _free(run, gpu, limit)]
-    if len(free) >= len(shared):
-        free = free[: len(shared)]
+    free = [gpu for gpu in others if _free(run, gpu, limit)][: len(shared)]
+    if len(free) == len(shared):
         numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*own_gpus, *free]))
-        idle = gpu_names(free)
-        are = "is" if len(free) == 1 else "are"
         return Advice(
-            f"{says}{capitalized(idle)} {are} idle: train there{' instead' if own_gpus else ''}.",
+            f"{says} Nobody uses {gpu_names(free)}: train there{' instead' * bool(own_gpus)}.",
             command(run, f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={numbers}"),
             saves=1.0,
             proof="tests/cures/test_advice_gpus.py::test_a_training_moves_to_the_gpu_that_is_free",
         )
     numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(shared))
-    other, which = ("another GPU", "this one") if len(shared) == 1 else ("other GPUs", "these")
-    return Advice(
-        f"{says}Train on {other}, or agree on who has {which}.",
-        f"nvidia-smi pmon -i {numbers} -c 1  # shows whose it is",
-    )
+    code = f"nvidia-smi pmon -i {numbers} -c 1  # shows whose it is"
+    return Advice(f"{says} Train elsewhere, or agree on whose turn it is.", code)
 
 
 def _free(run: Run, gpu: int, limit: float) -> bool:

@@ -56,11 +56,7 @@ class GpusUnused(Rule):
 def _advice(run: Run, unused: list[int]) -> Advice:
     """Return the advice to train on all GPUs of the process, or to leave the unused ones to others."""
     count = len(run.used_gpus)
-    every, larger = ("both", "twice") if count == 2 else (f"all {count}", f"{count} times")
-    text = (
-        f"Train on {every} GPUs, with a batch {larger} as large, or leave the idle "
-        f"{'one' if len(unused) == 1 else 'ones'} for someone else."
-    )
+    text = f"Train on all of the {count} GPUs, with a batch {count} times as large, or leave idle ones to others."
     if run.framework == "torch":
         return Advice(
             text + " The model must be wrapped in DistributedDataParallel.",

@@ -23,6 +23,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Threshold,
     chosen,
 )
+from gpu_util_callback.words import capitalized
 
 SURELY = Constant(
     3.5,
@@ -82,12 +83,7 @@ class Imbalance(Rule):
         busy = {gpu: run.traced.gpus[gpu].ns["kernel"] for gpu in traced_gpus(run)}
         gpus = sorted(busy, key=lambda gpu: busy[gpu])
         yield from self._unequal(
-            "GPUs",
-            "Give every GPU the same share of the batch.",
-            {_with_replica(run, gpu): busy[gpu] for gpu in gpus},
-            run.steps.total("duration_ns"),
-            limits,
-            gpus,
+            "GPU", {_with_replica(run, gpu): busy[gpu] for gpu in gpus}, run.steps.total("duration_ns"), limits, gpus
         )
 
     def between(self, runs: Sequence[Run], limits: Limits) -> Findings:
@@ -101,8 +97,7 @@ class Imbalance(Rule):
             return
         order = sorted(busy, key=lambda number: busy[number])
         yield from self._unequal(
-            "Ranks",
-            "Give every rank the same share of the work.",
+            "rank",
             {_process_name(runs, number): busy[number] for number in order},
             max(runs[number].steps.total("duration_ns") for number in order),
             limits,
@@ -113,7 +108,6 @@ class Imbalance(Rule):
     def _unequal(
         self,
         who: str,
-        do: str,
         busy_ns: Mapping[str, float],
         total_ns: int,
         limits: Limits,
@@ -129,7 +123,7 @@ class Imbalance(Rule):
         if gap < limits["work_gap_pct"] or of_step < limits["gap_of_step_pct"]:
             return
         yield self.finding(
-            title=f"{who} do unequal work: {100 - gap:.0f} % between the least and the most busy",
+            title=f"{capitalized(who)}s do unequal work: {100 - gap:.0f} % between the least and the most busy",
             lost_ns=round(most - least),
             evidence={
                 "work_gap_pct": gap,
@@ -139,7 +133,7 @@ class Imbalance(Rule):
                 "least_busy": least_busy,
                 "least_busy_kernel_ms": least / 1e6,
             },
-            advice=Advice(do),
+            advice=Advice(f"Give every {who} the same share of the batch."),
             gpus=gpus,
             severity=of_step / 100,
             ranks=ranks,

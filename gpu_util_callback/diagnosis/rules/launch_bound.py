@@ -6,7 +6,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples, stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding, Findings, Rule
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import (
     A_TENTH,
     MIN_SAMPLES,
@@ -29,7 +29,7 @@ class LaunchBound(Rule):
     Without a window one case is still clear: the step runs eagerly, operation by operation from
     Python, because it was asked for or because nothing compiles it. If a GPU is in use it must be
     idle most of the time, with no wait for input that explains it; without one, the cost is not
-    known. Neither is that of a switch for debugging, which is named where it was on.
+    known.
     """
 
     cause = "launch_bound"
@@ -53,9 +53,6 @@ class LaunchBound(Rule):
             "twice the batch took at most 4 % longer: launches took the time, not work",
         ),
         "eager_looks_pct": Threshold(30, "loops that nothing compiles have 80-100 %, compiled ones 0-5 %"),
-        "predict_set_up_pct": Threshold(
-            20, "predict of 100 batches spends under 5 % on its set-up, of a single one 70-90 %"
-        ),
         "min_looks": MIN_SAMPLES,
         "eager_op_us": OP_US,
         "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
@@ -67,17 +64,16 @@ class LaunchBound(Rule):
         if run.source is not None:
             return not (run.source["idle_judged"] and run.source["linked_kernels"])
         is_reported = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
-        return not (traced_gpus(run) or is_reported or run.fit.get("dispatch") or run.fit.get("debugging"))
+        return not (traced_gpus(run) or is_reported or run.fit.get("dispatch"))
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        yield from self._debugging(run, limits)
         if run.source is not None:
             yield from self._traced(run, limits)
         elif traced_gpus(run):
             launches = list(self._traced(run, limits))
             yield from launches or self._host_behind(run, limits)
         else:
-            yield from self._predict(run, limits) or self._eager(run, limits)
+            yield from self._eager(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Findings:
         """Yield the findings about idle time between short kernels, in windows or a trace."""
@@ -141,41 +137,6 @@ class LaunchBound(Rule):
             gpus=share.gpus,
         )
 
-    def _predict(self, run: Run, limits: Limits) -> list[Finding]:
-        """Return the finding of a loop whose steps call `predict`, which is made for data sets."""
-        stack_samples = stack_samples_of(run)
-        if stack_samples is None or stack_samples.count < limits["min_looks"]:
-            return []
-        pct = stack_samples.predict_set_up_pct
-        if pct < limits["predict_set_up_pct"]:
-            return []
-        return [
-            self.finding(
-                title="The steps call predict, which sets itself up each time",
-                lost_ns=round(pct / 100 * run.steps.total("body_ns")),
-                confidence=ESTIMATED,
-                evidence={"predict_set_up_pct": round(pct, 1), "looks": stack_samples.count},
-                threshold=chosen(limits, "predict_set_up_pct", "min_looks"),
-                advice=host_advice.PREDICT_ADVICE,
-                detail="predict",
-            )
-        ]
-
-    def _debugging(self, run: Run, limits: Limits) -> Findings:
-        """Yield a finding for each switch for debugging that was on: a fact, whose cost is not known."""
-        for switch in run.fit.get("debugging") or []:
-            if run.steps.total_rows >= limits["min_steps"] and (run.used_gpus or "CUDA" not in switch):
-                yield self.finding(
-                    title=f"{switch}, meant for debugging, is on and slows each step",
-                    evidence={},
-                    advice=Advice(
-                        "Results are checked, or waited for, one by one. Leave it out unless you look for an error.",
-                        switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_"),
-                        proof="tests/diagnosis/test_debugging.py::test_the_line_switches_it_off",
-                    ),
-                    detail=switch,
-                )
-
     def _eager(self, run: Run, limits: Limits) -> Findings:
         """Yield the finding that the step runs eagerly; with GPUs only if they idle for it."""
         eager = _runs_eagerly(run, limits)
@@ -228,7 +189,8 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
     if run.steps.total("compile_ns") > (1 - A_TENTH) * run.steps.total("duration_ns"):
         return None  # the samples met its tracing
     pct, op_us = stack_samples.eager_pct, stack_samples.op_us
-    if stack_samples.count < limits["min_looks"] or pct < limits["eager_looks_pct"]:
+    least_pct = max(limits["eager_looks_pct"], stack_samples.predict_set_up_pct)
+    if stack_samples.count < limits["min_looks"] or pct < least_pct:
         return None
     if op_us is not None and op_us >= limits["eager_op_us"]:
         return None
@@ -256,18 +218,18 @@ def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
     )
 
 
+# What makes all compiled functions eager -> the line that undoes it, and what measured that.
+_UNDO = {
+    "tf.config.run_functions_eagerly(True)": ("tf.config.run_functions_eagerly(False)", "functions_eagerly"),
+    "jax_disable_jit": ('jax.config.update("jax_disable_jit", False)', "jit_disabled"),
+}
+
+
 def _undo_debugging_advice(by: str) -> Advice:
     """Return the advice to leave out a switch that makes Python start each operation."""
-    is_jax = by == "jax_disable_jit"
-    also = ", and jax.disable_jit() and JAX_DISABLE_JIT" * is_jax
-    return Advice(
-        f"{by} makes Python start every operation of a compiled function by itself. It is meant for debugging: leave it"
-        f"{also} out.",
-        'jax.config.update("jax_disable_jit", False)' if is_jax else "tf.config.run_functions_eagerly(False)",
-        saves=1.0,
-        compiles=True,
-        proof="jit_disabled" if is_jax else "functions_eagerly",
-    )
+    says = f"{by} makes Python start every operation of a compiled function by itself. It is meant for debugging: leave"
+    code, proof = _UNDO[by]
+    return Advice(f"{says} it out.", code, saves=1.0, compiles=True, proof=proof)
 
 
 def _advice(run: Run, per_step: int) -> Advice:

@@ -79,9 +79,6 @@ def _limited(memory: Allocator) -> bool:
 def _advice(run: Run, gpu: int, retries: bool) -> Advice:
     """Return the advice to use less memory; `retries`: the allocator already frees its cache."""
     text = "The model and its batch fill the GPU's memory: the next larger input fails. "
-    if retries:
-        text = (
-            "The GPU's memory is full: the allocator frees its cache and tries again, which stops the GPU each time. "
-        )
+    text += "The allocator frees its cache and tries again, which stops the GPU each time. " * retries
     less = memory_advice.smaller(run, gpu, None)
     return replace(less, text=text + less.text)

@@ -113,24 +113,16 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             "units = 8 * math.ceil(units / 8)",
             alters_training=True,
         )
+    says = "Matrix products run in 32 bits on the ordinary cores; tensor cores do them several times as fast in 16 bits"
     if run.other_program:
-        return Advice(
-            "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several times as fast in "
-            "16 bits, or in TF32 from compute capability 8.0 on. Try whether the results are exact enough."
-        )
+        more = "or in TF32 from compute capability 8.0 on. Try whether the results are exact enough."
+        return Advice(f"{says}, {more}")
     kind = half_precision(able)
     code, scaled = idioms(run).half.format(kind=kind), idioms(run).scaler
     if has_keras_fit(run):
         code, scaled = keras_policy(kind), "; Keras scales the loss"
     elif run.framework == "tensorflow":
         code, scaled = keras_policy(kind), "; scale the loss with keras.optimizers.LossScaleOptimizer"
-    if kind == "bfloat16":
-        scaled = ""
-    return Advice(
-        "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
-        f"times as fast in 16 bits. Train in mixed precision ({kind}{scaled}).",
-        code,
-        saves=1.0,
-        alters_training=True,
-        proof="transformer_torch",
-    )
+    scaled = "" if kind == "bfloat16" else scaled
+    text = f"{says}. Train in mixed precision ({kind}{scaled})."
+    return Advice(text, code, saves=1.0, alters_training=True, proof="transformer_torch")

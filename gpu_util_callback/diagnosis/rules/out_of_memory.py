@@ -52,11 +52,9 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
     gpu = error.get("gpu") if run.device == "gpu" else None  # JAX's error names no device
     where = str(error.get("where") or "the training")
     step, batch = error.get("step"), batch_of(run)
-    title = f"Out of {'host' if gpu is None else 'GPU'} memory in {where}"
-    if step is not None:
-        title += f", at step {step:,}"
-    if batch:
-        title += f" with a batch of {batch:,}"
+    at_step = "" if step is None else f", at step {step:,}"
+    with_batch = f" with a batch of {batch:,}" if batch else ""
+    title = f"Out of {'host' if gpu is None else 'GPU'} memory in {where}{at_step}{with_batch}"
     evidence: dict[str, Any] = {
         "error": error.get("error"),
         "asked_for_mib": _mib(error.get("asked_bytes")),

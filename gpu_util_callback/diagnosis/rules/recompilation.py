@@ -302,9 +302,8 @@ class Recompilation(Rule):
                 "compilations": count,
                 "seconds_each": round(took / count / 1e9, 3),
                 "steps": where.steps,
+                "seen_by": "steps on a new input shape, against those on a known one" if by_shape else None,
             }
-            if by_shape:
-                evidence["seen_by"] = "steps on a new input shape, against those on a known one"
             fits = _fits(run)
             each_fit = fits > 1 and count <= 2 * fits  # its last, smaller batch compiles as well
             yield self.finding(

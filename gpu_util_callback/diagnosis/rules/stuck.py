@@ -5,7 +5,7 @@ from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.recording.manifest_facts import Standstill
-from gpu_util_callback.words import capitalized, duration, listed, waits_at
+from gpu_util_callback.words import duration, listed, waits_at
 
 
 class Stuck(Rule):
@@ -64,14 +64,11 @@ class Stuck(Rule):
 
 def _advice(standstill: Standstill) -> str:
     """Return the advice on a standstill, by what its threads and workers do."""
-    states = standstill.get("workers") or {}
+    states, stacks = standstill.get("workers") or {}, standstill.get("stacks")
     gone = [f"{states[state]} {state}" for state in ("stopped", "dead") if states.get(state)]
-    text = "Look at what that line waits for"
+    text = "Look at what that line waits for."
     if standstill["thread"] == "lock":
-        text = "Let that C code give up Python's lock while it waits (ctypes.CDLL does, PyDLL does not)"
+        text = "Let that C code give up Python's lock while it waits (ctypes.CDLL does, PyDLL does not)."
     elif gone:
-        text = f"Of its worker processes {listed(gone)}: look at why; training waits for what they were to do"
-    stacks = standstill.get("stacks")
-    return f"{capitalized(text)}." + (
-        f" {stacks}, in the recording's folder, has the stacks of all threads." if stacks else ""
-    )
+        text = f"Of its worker processes {listed(gone)}: look at why; training waits for what they were to do."
+    return f"{text} {stacks}, in the recording's folder, has the stacks of all threads." if stacks else text

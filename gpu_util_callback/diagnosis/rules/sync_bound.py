@@ -64,9 +64,8 @@ class SyncBound(Rule):
             evidence: Evidence = {
                 "idle_sync_pct": run.rounded(share.pct, 1),
                 "idle_sync_ms_per_step": run.rounded(share.ms_per_step, 3),
+                "steps_per_execution": steps_a_call(run) if run.source is None else None,
             }
-            if run.source is None:
-                evidence["steps_per_execution"] = _steps_a_call(run)
             yield self.loss(
                 share,
                 _advice(run),
@@ -79,7 +78,7 @@ class SyncBound(Rule):
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return
-        if _steps_a_call(run) > 1 or run.fit.get("strategy") or len(run.used_gpus) > 1:
+        if steps_a_call(run) > 1 or run.fit.get("strategy") or len(run.used_gpus) > 1:
             return  # with several, the GPUs wait for each other as well
         clean = run.clean_steps()
         if clean is None or clean.each_ns > limits["step_ms"] * 1e6:
@@ -112,7 +111,8 @@ class SyncBound(Rule):
         )
 
 
-def _steps_a_call(run: Run) -> int:
+def steps_a_call(run: Run) -> int:
+    """Return how many steps Keras takes in one call."""
     return int(run.fit.get("steps_per_execution", 1))
 
 
@@ -124,7 +124,7 @@ def _traces_each(run: Run) -> bool:
 
 def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
-    executed = _steps_a_call(run)
+    executed = steps_a_call(run)
     if run.fit.get("run_eagerly", False):
         return host_advice.run_compiled(run)
     steps = run.source is None or run.source["steps_judged"]
@@ -148,6 +148,11 @@ def _advice(run: Run) -> Advice:
             "look for a print or a metric in train_step that needs its value."
         )
     says = "Keras reads the metrics after every step, and the GPU idles until the next one is launched. "
+    return in_one_call(run, says)
+
+
+def in_one_call(run: Run, says: str) -> Advice:
+    """Return advice to let Keras take several steps in one call, where it can."""
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
     # JAX compiles the batches of a call together: anew for each combination of their shapes.
     compiles_often = run.framework == "jax" and (_traces_each(run) or sizes_vary(run))
@@ -156,7 +161,7 @@ def _advice(run: Run) -> Advice:
     return Advice(
         f"{says}Let {PER_CALL} steps run in one call; this changes {BY_CALL}.",
         f"model.compile(..., steps_per_execution={PER_CALL})",
-        1 - max(1, executed) / PER_CALL,
+        1 - steps_a_call(run) / PER_CALL,
         changes=BY_CALL,
         proof="new_trials/steps_in_one_call",
     )

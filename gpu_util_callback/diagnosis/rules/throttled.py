@@ -175,24 +175,13 @@ def _full_clock(run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray) -
 
 def _advice(run: Run, gpus: list[int], word: str) -> Advice:
     """Return the advice on GPUs that are slowed down for a reason in a word: heat, power or the board."""
-    names, is_single = gpu_names(gpus), len(gpus) == 1
-    gpu_numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
+    names, ask = gpu_names(gpus), f"nvidia-smi -i {','.join(str(driver_number(run, gpu)) for gpu in sorted(gpus))}"
     if word == "thermal":
-        return Advice(
-            f"{names} {'is' if is_single else 'are'} too hot and {'slows itself' if is_single else 'slow'} "
-            f"{'down' if is_single else 'themselves down'}. Check the fans and the air in front of "
-            f"{'it' if is_single else 'them'}; a lower power limit often loses less than the heat does.",
-            f"nvidia-smi -i {gpu_numbers} -q -d TEMPERATURE,PERFORMANCE",
-        )
+        says = f"Heat slows {names} down. Check its fans and the air in front; a lower power limit often loses less"
+        return Advice(f"{says} than the heat does.", f"{ask} -q -d TEMPERATURE,PERFORMANCE")
     if word == "power limit":
-        default = run.gpu(gpus[0]).get("power_default_mw") or 0
-        return Advice(
-            f"The power limit of {names} was set below the board's own, and "
-            f"{'it slows' if is_single else 'they slow'} down for it. Set it back.",
-            f"sudo nvidia-smi -i {gpu_numbers} -pl {default / 1000:.0f}",
-        )
-    return Advice(
-        f"A signal of the board (power brake or slowdown) slows {names} down: "
-        f"{'its' if is_single else 'their'} power supply or cooling needs a look.",
-        f"nvidia-smi -i {gpu_numbers} -q -d PERFORMANCE,POWER",
-    )
+        watts = (run.gpu(gpus[0]).get("power_default_mw") or 0) / 1000
+        says = f"The power limit of {names} was set below the board's own, which slows its clock. Set it back."
+        return Advice(says, f"sudo {ask} -pl {watts:.0f}")
+    says = f"A signal of the board (power brake or slowdown) slows {names} down: look at its power supply and cooling."
+    return Advice(says, f"{ask} -q -d PERFORMANCE,POWER")

@@ -114,10 +114,9 @@ class TransferBound(Rule):
             link, mask = links[span.gpus[0]], span.inside
             full = mask & link.full
             degraded = _degraded(run, span.gpus[0])
-            several = len(span.gpus) > 1
             yield self.of_stretch(
                 span,
-                title=f"{self.title} ({gpu_names(span.gpus)}: the PCIe {'links are' if several else 'link is'} full)",
+                title=f"{self.title} ({gpu_names(span.gpus)}: PCIe is full)",
                 evidence={
                     "link_used_pct": mean_of(link.use[full]),
                     "gb_per_s": mean_of(link.rate[full] / 1e9, 2),

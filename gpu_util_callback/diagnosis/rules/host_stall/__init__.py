@@ -64,7 +64,7 @@ class HostStall(Rule):
         ),
         "callback_pct": MATTERS_PCT,
         "own_python_pct": UNNAMED_PCT,
-        "own_op_us": OP_US,
+        "eager_op_us": OP_US,
         "exchanges_per_update": Threshold(
             8, "DistributedDataParallel joins gradients to pieces of 25 MB; a model of 200 MB in float32 has eight"
         ),

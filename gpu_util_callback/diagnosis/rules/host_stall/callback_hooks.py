@@ -62,9 +62,8 @@ def find_batch_hooks(run: Run, limits: Limits) -> Findings:
             "ms_per_step": round(took / rows / 1e6, 3),
             "steps": rows,
             "gpu_active_pct": active,
+            "share_of_callback_time_pct": round(100 * of_it, 1) if name and of_it < 1 - A_TWENTIETH else None,
         }
-        if name and of_it < 1 - A_TWENTIETH:
-            evidence["share_of_callback_time_pct"] = round(100 * of_it, 1)
         calls, span_ns = run.steps.total("callback_events", blocks), run.present_in(where)
         work = callbacks.StepWork(run, name, calls, took, span_ns, _epochs_in(run, where), rows)
         advice = callbacks.in_steps(work)

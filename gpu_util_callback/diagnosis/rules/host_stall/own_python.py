@@ -36,9 +36,9 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
         findings = _finding(run, limits, samples, {}, title, "aside", loops.in_each_step(at, share, of_jax))
         return [replace(finding, lost_ns=None if of_jax else finding.lost_ns) for finding in findings]
     # The samples do not show an operation that the loop starts without any Python of the framework.
-    if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["own_op_us"]:
+    if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["eager_op_us"]:
         return []
-    samples, fired = (of_loop.count, of_loop.own, of_loop.own_at), {"own_op_us": round(of_loop.op_us or 0)}
+    samples, fired = (of_loop.count, of_loop.own, of_loop.own_at), {"eager_op_us": round(of_loop.op_us or 0)}
     return _finding(run, limits, samples, fired, loops.OWN_PYTHON, "python", loops.own_python(of_loop))
 
 

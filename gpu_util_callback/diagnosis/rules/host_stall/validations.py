@@ -49,9 +49,8 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         evidence = times(validations, "validation_pct", measure.pct) | {
             fired[-1]: round(100 * idle / span_ns, 1),
             "gpu_active_meanwhile_pct": active,
+            "validation_wait_pct": round(100 * measure.waiting, 1) if len(run.validation) else None,
         }
-        if len(run.validation):
-            evidence["validation_wait_pct"] = round(100 * measure.waiting, 1)
         advice = host.advise_validations(measure)
         # What the first one takes longer, to trace and to compile, no remedy saves.
         advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))

@@ -1,0 +1,232 @@
+"""Slow steps: what is known of a step's inside and can be changed, where no GPU shows what it costs."""
+
+from collections.abc import Mapping
+from itertools import chain
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
+from gpu_util_callback.diagnosis.evidence.run_evidence import Run
+from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
+from gpu_util_callback.diagnosis.evidence.stalls import usual_bodies_ns, usual_body_ns
+from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Advice, Evidence, Finding, Findings, Rule, significant
+from gpu_util_callback.diagnosis.rules.sync_bound import in_one_call, steps_a_call
+from gpu_util_callback.diagnosis.thresholds import (
+    A_FEW,
+    A_TREND,
+    A_TWENTIETH,
+    MIN_SAMPLES,
+    MOSTLY,
+    MOSTLY_PCT,
+    SIGNIFICANT,
+    SMALL_US,
+    Limits,
+    Threshold,
+)
+from gpu_util_callback.words import counted, duration, listed, percent, times
+
+LARGER = "Do larger batches train as well? If so, fewer steps have to be started."
+
+
+class SlowSteps(Rule):
+    """A fact of the steps that makes them slow and can be changed; whether it may be, is mostly a question.
+
+    Settings, metrics and layers are known before the first step, the parts of a step and its operations from stack
+    samples, growth from its times. What a fact costs a run does not show: it never did without. So nothing is said
+    where steps are less than half of the run, nor, but for settings, where a GPU computes: its samples say more.
+
+    In float16 on a CPU that only stores it mixed_float16 took 1.5 to 6.7 times as long in three of four small models
+    (TensorFlow, JAX), and as long in one. float64 took 3.2 (dense layers) and 4.3 times as long (convolutions).
+    bfloat16 is not judged: some CPUs are faster with it.
+    """
+
+    cause = "slow_steps"
+    title = "Slow steps"
+    look = "½", "grey"
+    sources = ("settings, layers and metrics of the model", "stack samples in steps", "times of the steps")
+    thresholds = {
+        "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
+        "min_looks": MIN_SAMPLES,
+        "batch_size": Threshold(8, "on a CPU the layers of a small model take eight samples in about the time of one"),
+        "step_ms": Threshold(2, "starting a step takes a framework 0.2-1 ms of a CPU, whatever its batch"),
+        "share_of_step_pct": MOSTLY_PCT,
+        "predict_set_up_pct": Threshold(20, "predict of 100 batches spends under 5 % on its set-up, of one 70-90 %"),
+        "eager_op_us": SMALL_US,
+        "compared_thresholds": Threshold(20, "of 65,536 values each takes 1.1 ms: 199 took 16, one 0.2"),
+        "compile_pct": MOSTLY_PCT,
+        "slowdown": Threshold(1.5, "between an early and a late step: scatter and a busy machine reach 1.3"),
+        **SIGNIFICANT,
+    }
+    unknown = "no step was recorded"
+
+    def missing(self, run: Run) -> bool:
+        return run.source is not None or not len(run.steps)
+
+    def find(self, run: Run, limits: Limits) -> Findings:
+        yield from _predicts(run, limits)
+        if run.steps.total_rows < limits["min_steps"]:
+            return
+        kinds = [_debugging, _of_model, _growing]
+        on_cpu = run.framework_facts.get("device") == "cpu" and not run.used_gpus
+        if run.steps.total("body_ns") >= MOSTLY * run.present_ns:
+            kinds += [_precision, _of_samples] if on_cpu else [_precision]  # elsewhere a thread starts a device's work
+        kinds += [_started] * on_cpu
+        findings = chain.from_iterable(kind(run, limits) for kind in kinds)
+        yield from significant(findings, run.present_ns, limits)
+
+
+def _fact(
+    detail: str, title: str, evidence: Mapping, says: str | Advice, code: str = "", lost_ns: int = 0, proof: str = ""
+) -> Finding:
+    """Return the finding of a fact; `says` what to do or, with a question mark, asks whether it may be done.
+
+    Args:
+        lost_ns: 0 = not known.
+    """
+    advice = Advice(says, code, question="?" in says, proof=proof) if isinstance(says, str) else says
+    how, lost = (ESTIMATED, lost_ns) if lost_ns else (MEASURED, None)
+    return SlowSteps.finding(
+        title=title, evidence=dict(evidence), advice=advice, detail=detail, lost_ns=lost, confidence=how
+    )
+
+
+def _predicts(run: Run, limits: Limits) -> Findings:
+    """Yield that a loop's steps call `predict`, which is made for data sets."""
+    samples = stack_samples_of(run)
+    pct = samples.predict_set_up_pct if samples is not None and samples.count >= limits["min_looks"] else 0.0
+    if pct >= limits["predict_set_up_pct"]:
+        title = "The steps call predict, which sets itself up each time"
+        lost_ns = round(pct / 100 * run.steps.total("body_ns"))
+        yield _fact("predict", title, {"predict_set_up_pct": round(pct, 1)}, PREDICT_ADVICE, lost_ns=lost_ns)
+
+
+def _started(run: Run, limits: Limits) -> Findings:
+    """Yield that the thread which starts the compiled steps is at work for most of each, not the threads that compute.
+
+    Of a small model that computes little 76 to 81 % (16 steps in one call: 1.7 to 3 times as fast), of convolutions of
+    5 ms 13 to 24 %, of dense layers of 13 ms 9 %. PyTorch computes on that thread itself.
+    """
+    calls, each_ns, dispatch = run.fit.get("python_in_steps") or {}, usual_body_ns(run), run.fit.get("dispatch") or {}
+    pct = 100 * ((calls.get("on_core") or 0.0) - (calls.get("aside") or 0.0))
+    samples, compiled = calls.get("samples") or 0, dispatch.get("compiled") or 0
+    eager = run.fit.get("run_eagerly") or run.framework_facts.get("eager_by") or run.framework == "torch"
+    is_compiled = compiled >= MOSTLY * samples if run.custom_loop else not eager and steps_a_call(run) == 1
+    size = run.fit.get("batch_size") or 0
+    if each_ns > 1e6 * limits["step_ms"]:
+        return
+    if is_compiled and samples >= limits["min_looks"] and pct >= limits["share_of_step_pct"]:
+        evidence: Evidence = {"share_of_step_pct": round(pct, 1), "looks": samples, "step_ms": round(each_ns / 1e6, 3)}
+        says = f"Of a step of {duration(each_ns / 1e9)} the thread that starts it works for {percent(pct)}. "
+        advice = Advice(f"{says}{LARGER}", question=True) if run.custom_loop else in_one_call(run, says)
+        lost_ns = round(pct / 100 * run.steps.total("body_ns"))
+        yield _fact("start", "Starting each step takes most of it", evidence, advice, lost_ns=lost_ns)
+    elif 0 < size <= limits["batch_size"] and run.steps.total("body_ns") >= MOSTLY * run.present_ns:
+        title = f"Each step of {duration(each_ns / 1e9)} trains {counted(size, 'sample')}"
+        yield _fact("samples", title, {"batch_size": size, "step_ms": round(each_ns / 1e6, 3)}, LARGER)
+
+
+def _debugging(run: Run, limits: Limits) -> Findings:
+    """Yield the switches for debugging that were on."""
+    for switch in run.fit.get("debugging") or []:
+        if run.used_gpus or "CUDA" not in switch:
+            says = "Results are checked, or waited for, one by one. Leave it out unless you look for an error."
+            off = switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
+            off = "" if switch.startswith("tf.data") else off  # it has no opposite
+            yield _fact(switch, f"{switch}, meant for debugging, is on and slows each step", {}, says, off)
+
+
+def _of_model(run: Run, limits: Limits) -> Findings:
+    """Yield what the layers, losses and metrics of a model say of its steps, where these are most of the run."""
+    steps, layers, counts = run.steps, run.model.get("unrolled"), run.model.get("thresholds") or {}
+    compile_pct = 100 * steps.total("compile_ns") / max(1, run.present_ns)
+    if layers and compile_pct >= limits["compile_pct"]:
+        title = f"Compiling takes {percent(compile_pct)} of the run: {listed(layers)} with unroll=True"
+        asks = "Each time step is in the graph for itself. Is training too short to win that back? If so, leave it out."
+        code = f"keras.layers.{layers[0]}(..., unroll=False)"
+        yield _fact("unrolled", title, {"compile_pct": round(compile_pct, 1)}, asks, code)
+    if run.used_gpus or steps.total("body_ns") < MOSTLY * run.present_ns:
+        return
+    many = {name: count for name, count in counts.items() if count >= limits["compared_thresholds"]}
+    if many:
+        compare, most = f"{listed([*many])} compare{'s' * (len(many) == 1)}", max(many.values())
+        asks = "Are equal steps from 0 to 1 good enough, or fewer thresholds? Equal steps take one pass."
+        code = f"keras.metrics.{next(iter(many))}(..., thresholds=np.linspace(0, 1, 201).tolist())"
+        title = f"{compare} each value of a batch with {most} thresholds, one by one"
+        yield _fact("thresholds", title, {"compared_thresholds": most}, asks, code)
+    for place, loop in (run.model.get("looped") or {}).items():
+        asks = (
+            "Each pass starts its operations again. Are the passes independent of each other, such as one for each "
+            "sample? If so, compute them at once, in operations on the whole batch."
+        )
+        yield _fact(place, f"Each step runs a loop of operations: {loop} in {place}", {}, asks)
+
+
+_FLOAT32 = {
+    "jax": 'jax.config.update("jax_enable_x64", False)',
+    "torch": "model = model.float()  # and each batch: x.float()",
+    "keras": 'keras.config.set_floatx("float32")  # before the model is built; x.astype("float32") before fit',
+}
+
+
+def _precision(run: Run, limits: Limits) -> Findings:
+    """Yield that the model computes in float64, or in float16 on a CPU that has no arithmetic for it."""
+    policy, on_cpu = run.fit.get("mixed_precision"), run.framework_facts.get("device") == "cpu" and not run.gpus
+    evidence: Evidence = {"precision": policy, "cpu": run.machine.get("cpu")}
+    changes = "This changes the numbers: losses will differ a little."
+    if policy == "float64":
+        says = "On a CPU that takes two to four times as long as float32, on most GPUs longer. Does training need it?"
+        code = _FLOAT32.get(run.framework if run.custom_loop else "keras", "")
+        asks = f"{says} If not, make the model and its data float32. {changes}"
+        yield _fact(policy, "The model computes in float64", evidence, asks, code, proof="blind/seventh/double_floats")
+    if policy in ("mixed_float16", "float16") and on_cpu and run.machine.get("cpu_float16") is False:
+        says = f"This CPU has no arithmetic for {policy}: each operation converts to float32, and back. Take float32."
+        code = 'keras.mixed_precision.set_global_policy("float32")  # before the model is built'
+        yield _fact("float16", "Half precision on a CPU", evidence, f"{says} {changes}", code, proof="half_precision")
+
+
+def _of_samples(run: Run, limits: Limits) -> Findings:
+    """Yield what the stack samples in steps of PyTorch say: mostly the optimizer, or the start of operations."""
+    calls, samples = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
+    parts, looks = calls.get("parts") or {}, calls.get("samples") or 0
+    pct = 100 * sum(share for part, share in parts.items() if part.startswith(("optimizer", "zero_grad")))
+    if looks >= limits["min_looks"] and pct >= limits["share_of_step_pct"]:
+        asks = (
+            "It goes through all weights. Does a batch use few of them, such as rows of a large embedding? If so, give "
+            "it sparse gradients; if not, larger batches need it less often."
+        )
+        code = "" if has_keras_fit(run) else "torch.nn.Embedding(..., sparse=True)  # and SparseAdam for its weights"
+        evidence: Evidence = {"share_of_step_pct": round(pct, 1), "looks": looks}
+        yield _fact("optimizer", "Most of each step passes in the optimizer", evidence, asks, code)
+    op_us = samples.op_us if samples is not None and run.framework == "torch" else None
+    if samples is not None and op_us and op_us < limits["eager_op_us"]:
+        asks = (
+            f"Python starts one every {op_us:.0f} µs, which takes as long as computing a small one. Do larger batches "
+            "train as well? If so, each computes more; if not, try torch.compile."
+        )
+        evidence = {"operations_per_step": samples.operations, "eager_op_us": round(op_us, 1)}
+        title = f"Each step starts some {samples.operations:,} small operations"
+        yield _fact("operations", title, evidence, asks, "model = torch.compile(model)")
+
+
+def _growing(run: Run, limits: Limits) -> Findings:
+    """Yield that steps took longer and longer, with batches of one shape, while no GPU computed.
+
+    The median of each eighth of the run is longer than that of the eighth before, with no jump between two.
+    """
+    bodies_ns = usual_bodies_ns(run)
+    sizes = [size for dims in run.fit.get("input_dims") or [None] for size in dims or [None]]
+    if run.used_gpus or None in sizes or len(bodies_ns) < A_FEW * A_TREND:
+        return
+    parts = np.array_split(bodies_ns[int(A_TWENTIETH * len(bodies_ns)) :], A_TREND)
+    usual_ns = np.array([np.median(part) for part in parts])
+    longer_ns, grown_ns = np.diff(usual_ns), usual_ns[-1] - usual_ns[0]
+    factor = float(usual_ns[-1] / max(1.0, usual_ns[0]))
+    if longer_ns.min() > 0 and longer_ns.max() <= ONE_STEP * grown_ns and factor >= limits["slowdown"]:
+        asks = (
+            f"They took {times(factor)} as long in the last eighth of the run as in the first, in even growth. Does "
+            "something grow with each, such as hooks, a list or a graph? If so, keep it at one size."
+        )
+        lost_ns = round(float((usual_ns - usual_ns[0]).mean()) * run.steps.total_rows)
+        yield _fact("growing", "Steps take longer and longer", {"slowdown": round(factor, 2)}, asks, lost_ns=lost_ns)
