@@ -289,12 +289,21 @@ def test_one_wait_on_a_machine_that_others_fill_is_no_verdict_on_the_input(make,
         (DATALOADER | {"input_workers": 0}, "", False),
         (DATALOADER | {"input_workers": None}, "persistent_workers=True", True),
         ({"framework": TORCH, "input_kind": ""}, "persistent_workers=True", True),
+        (DATALOADER | {"input_workers": 2, "trainer": "transformers"}, "dataloader_persistent_workers", True),
     ],
 )
 def test_workers_that_nobody_saw_are_asked_for(facts, code, question):
     advice = found(phases("input_setup", "iterator", **facts), "input_bound")["advice"]
     assert code in advice["code"] and bool(advice["code"]) == bool(code)
     assert advice["question"] == question
+
+
+@pytest.mark.parametrize(("workers", "sampled"), [(2, True), (1, False)])
+def test_workers_of_a_loader_that_ray_makes_anew_stay_with_a_sampler_for_its_part(workers, sampled):
+    run = phases("input_setup", "iterator", **DATALOADER | {"input_workers": 2})
+    run.facts |= {"trial_of": "Ray Train", "world_size": workers}
+    code = found(run, "input_bound")["advice"]["code"]
+    assert "persistent_workers=True" in code and ("sampler=DistributedSampler(dataset)" in code) == sampled
 
 
 @pytest.mark.parametrize(("buffered", "says"), [(40, "A shuffle fills its buffer then"), (20, "autotuning holds up")])

@@ -379,6 +379,15 @@ def _several_passes(epoch: SetUp) -> str:
     )
 
 
+def _keeping_workers(epoch: SetUp) -> str:
+    if epoch.run.trainer == "transformers":
+        return "TrainingArguments(..., dataloader_persistent_workers=True)"
+    # Ray Train's prepare_data_loader makes a loader anew, without them, unless it has a sampler for its part.
+    of_ray = epoch.run.manifest.get("trial_of") == "Ray Train" and epoch.run.manifest.get("world_size", 1) > 1
+    sampler = "sampler=DistributedSampler(dataset), " if of_ray else ""
+    return f"loader = DataLoader(dataset, ..., {sampler}persistent_workers=True)"
+
+
 SEVERAL_PASSES = "several passes an epoch"
 CHEAPER = "Elements that cost less shorten that, as does a smaller buffer, which shuffles less well."
 
@@ -394,11 +403,7 @@ PERSISTENT_WORKERS = Entry(
         else "Does a DataLoader start worker processes for every epoch, and its dataset stay as it is?"
     ),
     remedy="Keep them",
-    code=lambda epoch: (
-        "TrainingArguments(..., dataloader_persistent_workers=True)"
-        if epoch.run.trainer == "transformers"
-        else "loader = DataLoader(dataset, ..., persistent_workers=True)"
-    ),
+    code=_keeping_workers,
     saves=lambda epoch: epoch.saves,
     proof="blind/second/kfold_workers",
 )
