@@ -42,7 +42,9 @@ def host(own: float, children: float | None, all_pct: float, queued: float | Non
     return {name: value for name, value in values.items() if value is not None}
 
 
-def locked(kind="generator", backend="tensorflow", cpu_ms=14.0, processes=False, gpus=(), **fit) -> Generated:
+def locked(
+    kind="generator", backend="tensorflow", cpu_ms=14.0, processes=False, gpus=(), device: str | None = "cpu", **fit
+) -> Generated:
     """Steps of 16 ms beside a Python function of the input that takes 15 for each, of which it computes 14."""
     call = {"name": "batches", "calls": 400, "timed": 40, "wall_ms": cpu_ms + 1, "cpu_ms": cpu_ms, "queued_ms": 0.3}
     at = {"samples": 60, "line": "compute (data.py, line 9)", "in_line": 60}
@@ -50,7 +52,7 @@ def locked(kind="generator", backend="tensorflow", cpu_ms=14.0, processes=False,
     run = Generated(
         seed=5,
         gpus=list(gpus),
-        framework={"name": backend, "backend": backend, "keras": "3.15.1"},
+        framework={"name": backend, "backend": backend, "keras": "3.15.1", "device": device},
         fit={"batch_size": 16, "epochs": 4, "input_processes": processes} | fit,
         machine={"cpus": 4, "cpus_allowed": 4, "memory_total_bytes": 64 * 2**30},
     )
@@ -88,6 +90,8 @@ def test_python_of_the_input_beside_the_steps_is_their_pace(kind, backend, gpus)
         (locked(cpu_ms=7.0), 105),  # what else the step waits for is not known
         (locked("PyDataset", processes=True), 105),
         (locked("PyDataset", "torch", input_workers=0), 105),  # in turns with the steps
+        (locked(device="tpu"), 105),  # which nothing samples
+        (locked(device=None), 105),
     ],
 )
 def test_steps_that_compute_themselves_are_not_kept_from_the_lock(run, own):

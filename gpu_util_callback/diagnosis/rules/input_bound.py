@@ -470,11 +470,12 @@ def _lock_kept(wait: InputWait, limits: Limits) -> float:
     """Return the share (0-1) of the steps' time in which Python of the input runs, and nothing of the steps can.
 
     It is 0.0 unless that Python is their pace, on other threads of this process, and steps take much longer than they
-    compute: what the process computes beside it is theirs.
+    compute: what the process computes beside it is theirs. An accelerator that nobody samples may compute meanwhile.
     """
     own, each_ms = wait.cores.own, wait.arrives_ms
     is_beside = wait.input_cpus is not None and not (wait.run.fit.get("input_processes") or "dataloader" in wait.kind)
-    if own is None or not is_beside or 100 * wait.python_ms < limits["own_python_pct"] * each_ms:
+    is_seen = wait.run.framework_facts.get("device") == "cpu" or wait.run.idle_in(wait.where) is not None
+    if own is None or not (is_beside and is_seen) or 100 * wait.python_ms < limits["own_python_pct"] * each_ms:
         return 0.0
     computed_ms = max(A_TWENTIETH * each_ms, own * each_ms - wait.python_ms)
     fetched_ms = wait.run.steps.total("input_wait_ns") / wait.where.steps / 1e6
