@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.host import PREDICT_ADVICE
+from gpu_util_callback.diagnosis.advice import host
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -99,7 +99,7 @@ def _predicts(run: Run, limits: Limits) -> Findings:
     if pct >= limits["predict_set_up_pct"]:
         title = "The steps call predict, which sets itself up each time"
         lost_ns = round(pct / 100 * run.steps.total("body_ns"))
-        yield _fact("predict", title, {"predict_set_up_pct": round(pct, 1)}, PREDICT_ADVICE, lost_ns=lost_ns)
+        yield _fact("predict", title, {"predict_set_up_pct": round(pct, 1)}, host.PREDICT_ADVICE, lost_ns=lost_ns)
 
 
 def _started(run: Run, limits: Limits) -> Findings:
