@@ -10,7 +10,7 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Generic, TypeVar
 
-from gpu_util_callback.backends.adapters import LoopAdapter, framework_in_use, is_a_guess
+from gpu_util_callback.backends.adapters import LoopAdapter, framework_in_use
 from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.functions import TimedBatches
 from gpu_util_callback.backends.input_calls import StandIn
@@ -137,8 +137,7 @@ class GpuUtilMonitor:
 
     def _begin(self, caller: CodeType, watch: FitWatch) -> None:
         """Begin to record: the recorder, its timeline, and the loop's adapter."""
-        framework = self._framework or framework_in_use()
-        adapter = LoopAdapter(framework, self._framework is None and is_a_guess(framework))
+        adapter = LoopAdapter(*((self._framework, False) if self._framework else framework_in_use()))
         recorder = Recorder(self._settings, adapter)
         close_left_over(keep=lambda other: not other.watch.over())
         loop = Loop(recorder.timeline)

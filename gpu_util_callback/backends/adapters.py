@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -186,19 +185,16 @@ def _thresholds(model: object) -> dict[str, int]:
 # ---- custom loops, with or without Keras -----------------------------------------------------------
 
 
-def framework_in_use() -> str | None:
-    """Return the framework this process trains with, as far as known; None if there is none yet."""
+def framework_in_use() -> tuple[str | None, bool]:
+    """Return the framework this process trains with, None if there is none yet; and whether that is a guess.
+
+    A guess where several are imported, and none has been chosen or seen at work.
+    """
     imported, backend = [name for name in BACKENDS if name in sys.modules], _chosen_backend()
-    if backend in imported or len(imported) < 2:
-        return backend if backend in imported else next(iter(imported), None)
-    return next((name for name in imported if _AT_WORK[name]()), imported[0])
-
-
-def is_a_guess(framework: str | None) -> bool:
-    """Return whether others are imported too, and this one has not been seen at work yet."""
-    imported = [name for name in BACKENDS if name in sys.modules]
-    may_be = framework in imported and len(imported) > 1 and framework != _chosen_backend()
-    return may_be and not _AT_WORK[framework or ""]()
+    if backend in imported:
+        return backend, False
+    used = imported if len(imported) < 2 else [name for name in imported if _AT_WORK[name]()]
+    return next(iter(used or imported), None), not used and bool(imported)
 
 
 def _chosen_backend() -> str | None:
@@ -214,7 +210,7 @@ def _chosen_backend() -> str | None:
 _AT_WORK: dict[str, Callable[[], bool]] = {
     # JAX's are created by the first array.
     "jax": lambda: bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)),
-    "torch": lambda: any(issubclass(type(it), sys.modules["torch"].optim.Optimizer) for it in gc.get_objects()),
+    "torch": lambda: bool(framework_module("torch", "runtime").kinds_of_optimizers()),
     "tensorflow": lambda: framework_module("tensorflow", "runtime").running(),
 }
 

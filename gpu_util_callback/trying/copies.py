@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.backends.base import instances
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.trying.changes import VALIDATION, Change
 from gpu_util_callback.trying.children import Side, Timed
@@ -25,7 +26,7 @@ LARGE_BYTES = 2**26  # an array this large is shared by the copies of a dataset
 MANY_EPOCHS = 10**6  # the meter ends a fit earlier
 _TARGETS_ON_COPIES = ("PyDataset", "DataLoader", "prefetch", "options", "compile", "cache")
 _TARGETS_IN_INPUT = ("map", "interleave", "reader")
-_GENERATORS = ("SeedGenerator", "Generator")  # of random numbers: Keras' and TensorFlow's
+_ENQUEUERS = "keras.src.trainers.data_adapters.py_dataset_adapter"
 # Those whose calls make an input.
 _MODULES = "tensorflow.python.data.ops.dataset_ops", "tensorflow.python.data.ops.readers", "torch.utils.data.dataloader"
 
@@ -97,7 +98,7 @@ class Copies:
         try:
             model.fit(x, **(self._fit | {"epochs": MANY_EPOCHS, "verbose": 0, "callbacks": [watching]}))
         finally:  # Keras leaves the threads and processes of a PyDataset where a fit ends within an epoch
-            for queue in [item for item in gc.get_objects() if type(item).__name__ == "OrderedEnqueuer"]:
+            for queue in instances(sys.modules[_ENQUEUERS].OrderedEnqueuer):
                 if queue.py_dataset is x:
                     queue.stop()
         meter.at_exit()
@@ -203,7 +204,8 @@ def _calls_changed(hooks: Hooks) -> Iterator[None]:
 @contextlib.contextmanager
 def same_random_numbers() -> Iterator[None]:
     """Restore the state of all random generators of a training: Python's, NumPy's, the framework's, Keras'."""
-    torch, eager = sys.modules.get("torch"), sys.modules.get("tensorflow.python.eager.context")
+    keras, torch = sys.modules["keras"], sys.modules.get("torch")
+    eager = sys.modules.get("tensorflow.python.eager.context")
     states: list[tuple[Any, Any]] = [(random.setstate, random.getstate()), (np.random.set_state, np.random.get_state())]
     if torch is not None:
         states += [(torch.set_rng_state, torch.get_rng_state())]
@@ -211,9 +213,8 @@ def same_random_numbers() -> Iterator[None]:
         states += [(torch.cuda.set_rng_state, torch.cuda.get_rng_state())]
     if eager is not None and hasattr(eager.context(), "_rng"):  # a seed was set
         states += [(eager.context()._rng.setstate, eager.context()._rng.getstate())]
-    generators = [item for item in gc.get_objects() if type(item).__name__ in _GENERATORS]
-    variables = [item.state for item in generators if hasattr(getattr(item, "state", None), "assign")]
-    states += [(v.assign, sys.modules["keras"].ops.convert_to_numpy(v).copy()) for v in variables]
+    kinds = [keras.random.SeedGenerator] + ([sys.modules["tensorflow"].random.Generator] if eager is not None else [])
+    states += [(it.state.assign, keras.ops.convert_to_numpy(it.state).copy()) for it in instances(*kinds)]
     try:
         yield
     finally:

@@ -1,13 +1,12 @@
 """A GPU that the framework lists and the model is not on; a framework that is only guessed."""
 
+import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.backends.adapters import LoopAdapter, is_a_guess
-from gpu_util_callback.backends.base import BACKENDS
+from gpu_util_callback.backends.adapters import LoopAdapter
 
 GIB = 2**30
 TORCH = {"name": "torch", "backend": "torch", "version": "2.13"}
@@ -75,17 +74,21 @@ def test_each_framework_has_its_line(name, there):
     assert there in finding["advice"]["code"]
 
 
-def test_it_is_a_guess_where_none_of_several_is_at_work_yet(monkeypatch):
-    for name in (*BACKENDS, "keras", "jax._src.xla_bridge"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    optimizer = type("Optimizer", (), {})
-    torch = SimpleNamespace(optim=SimpleNamespace(Optimizer=optimizer))
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    assert not is_a_guess("torch")  # the only one
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
-    assert is_a_guess("torch") and is_a_guess("jax")
-    mine = optimizer()
-    assert not is_a_guess("torch") and mine is not None
+IN_USE = """
+import sys, types, torch
+from gpu_util_callback.backends.adapters import framework_in_use
+seen = [framework_in_use()]
+sys.modules["jax"] = types.ModuleType("jax")
+seen += [framework_in_use()]
+mine = type("Mine", (torch.optim.SGD,), {})([torch.zeros(1)])
+print(*seen, framework_in_use())
+"""
+
+
+def test_it_is_a_guess_where_none_of_several_is_at_work_yet():
+    pytest.importorskip("torch")
+    run = subprocess.run([sys.executable, "-c", IN_USE], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "('torch', False) ('jax', True) ('torch', False)"
 
 
 def test_a_guess_is_kept_in_the_facts():

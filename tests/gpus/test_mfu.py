@@ -125,7 +125,7 @@ def test_a_loop_under_the_monitor(play, tmp_path, monkeypatch):
     from gpu_util_callback.backends.adapters import framework_in_use
     from gpu_util_callback.backends.base import runtime_of
 
-    monkeypatch.setattr(type(runtime_of(framework_in_use())), "devices", lambda self: [dict(H100)])
+    monkeypatch.setattr(type(runtime_of(framework_in_use()[0])), "devices", lambda self: [dict(H100)])
     scenario = Scenario("h100")
     play(scenario)
     batches = [np.zeros((16, 8), np.float32)] * 40

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import gc
 import os
 import socket
 import sys
@@ -27,6 +26,7 @@ from torch.autograd import profiler as _autograd
 from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
+from gpu_util_callback.backends.base import instances
 from gpu_util_callback.profiling.session import (
     Marker,
     ProfilerBusy,
@@ -327,7 +327,7 @@ class TorchProfiler(ProfilerSession):
             self._ended = False
             self._watch()
             kinds = (_autograd.profile, *_autograd.profile.__subclasses__())
-            profiles = [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
+            profiles = instances(*kinds)
             self._earlier = [weakref.ref(profile) for profile in profiles]
         self._earlier = [reference for reference in self._earlier if _prepared(reference())]
         return bool(self._earlier or self._other_profilers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gpu_util_callback.backends.base import ListedGpu, Runtime
+from gpu_util_callback.backends.base import ListedGpu, Runtime, instances
 from gpu_util_callback.recording.manifest_facts import Exchanges
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import DeviceProbe
@@ -43,8 +42,8 @@ class TorchRuntime(Runtime):
         return super().debugging() + ["torch.autograd.set_detect_anomaly(True)"] * torch.is_anomaly_enabled()
 
     def precision(self) -> dict[str, object]:
-        optimizers = [found for found in gc.get_objects() if issubclass(type(found), torch.optim.Optimizer)]
-        types = {weight.dtype for of in optimizers for group in of.param_groups for weight in group["params"]}
+        groups = [group for optimizer in instances(*kinds_of_optimizers()) for group in optimizer.param_groups]
+        types = {weight.dtype for group in groups for weight in group["params"]}
         return {"mixed_precision": "float64"} if types == {torch.float64} else {}
 
     def devices(self) -> list[ListedGpu] | None:
@@ -116,8 +115,7 @@ class TorchRuntime(Runtime):
             return None
         if parallel is None:
             self._searches += 1
-            kind = torch.nn.parallel.DistributedDataParallel
-            modules = [item for item in gc.get_objects() if type(item) is kind]
+            modules = instances(torch.nn.parallel.DistributedDataParallel)
             if len(modules) != 1:  # of several, one may be called without any exchange
                 return None
             [parallel] = modules
@@ -147,6 +145,12 @@ class TorchRuntime(Runtime):
 
 
 RUNTIME = TorchRuntime()
+
+
+def kinds_of_optimizers(base: type = torch.optim.Optimizer) -> list[type]:
+    """Return the classes of optimizers that were made: the first object of a class hooks its `step`."""
+    kinds = [kind for derived in base.__subclasses__() for kind in kinds_of_optimizers(derived)]
+    return kinds + [base] * hasattr(base.step, "hooked")
 
 
 def _device() -> str | None:
