@@ -132,6 +132,7 @@ def test_ranks_of_a_sweep_are_neither_aligned_nor_blamed(tmp_path):
     assert [one["rank"] for one in session["clocks"]["unknown"]] == [1]
 
 
+@pytest.mark.timed
 def test_a_worker_that_is_killed(tmp_path):
     need("torch")
     processes = job("torch", tmp_path, 2, 1, STEPS="2000", FLUSH_S="0.5")
