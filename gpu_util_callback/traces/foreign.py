@@ -11,7 +11,7 @@ from gpu_util_callback.traces.wire import BadMessage, varint
 
 READABLE = (
     "Not read here: gpu-util reads traces of torch.profiler, jax.profiler, the TensorFlow Profiler "
-    "(*.pt.trace.json, *.xplane.pb, *.trace.json.gz) and Nsight Systems (*.sqlite)"
+    "(*.pt.trace.json, *.xplane.pb) and Nsight Systems (*.sqlite)"
 )
 _SAMPLES = "samples of Python's or another CPU stack, without the GPU's work"
 _SPEEDSCOPE = f"a profile in speedscope's format: {_SAMPLES}"
@@ -61,6 +61,10 @@ _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
 
 # Categories and names of processes in a Chrome trace: of tools without a GPU's work, and of accelerators.
 _TOOLS = (
+    (
+        r"^/(device|host):",
+        "what the trace viewer shows of a trace of JAX or TensorFlow: give the *.xplane.pb beside it, which has more",
+    ),
     (
         r"devtools\.timeline|\bblink\b|\bv8\b|^crrenderermain|^crbrowsermain",
         "a browser's trace: pages and scripts, no training",

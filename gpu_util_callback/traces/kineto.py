@@ -1,4 +1,4 @@
-"""Reads Chrome traces: PyTorch's profiler (Kineto), and the trace viewer's of JAX and TensorFlow.
+"""Reads the Chrome traces of PyTorch's profiler (Kineto).
 
 Streamed: memory grows with the number of events (some forty bytes each), not with the file.
 
@@ -20,14 +20,13 @@ from contextlib import AbstractContextManager
 from decimal import Decimal
 from itertools import islice
 from struct import Struct
-from types import NoneType
 from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import foreign, limits
-from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number, ordinal
+from gpu_util_callback.traces.limits import epoch, gpu_facts, integer, number
 from gpu_util_callback.traces.model import (
     KERNELS,
     PS_PER_US,
@@ -45,16 +44,8 @@ from gpu_util_callback.traces.model import (
     by_device,
     triple,
 )
-from gpu_util_callback.traces.naming import (
-    DERIVED_LINES,
-    api_kind,
-    copy_kind,
-    device_kind,
-    memory_kind,
-    op_of,
-    step_marker,
-)
-from gpu_util_callback.traces.xplane_events import copy_details, host_kind, kernel_shape
+from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, step_marker
+from gpu_util_callback.traces.xplane_events import host_kind
 
 _BLOCK = 64  # events whose times are read together
 _BLOCK_BYTES = 1 << 16  # of rows that are put into columns together
@@ -132,12 +123,11 @@ class DeviceRows(_Rows):
 
     codes: ClassVar = {
         **dict.fromkeys(("device", "start_ps", "end_ps", "stream", "correlation", "external", "bytes"), "q"),
-        **{"kind": "b", "name": "i", "op": "i", "shape": "i", "memory": "b", "graph": "q"},
+        **{"kind": "b", "name": "i", "shape": "i", "memory": "b", "graph": "q"},
     }
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.names = names
         self._shapes = Shapes()
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
         self.without_device = 0  # events of impossible ones
@@ -155,21 +145,7 @@ class DeviceRows(_Rows):
         place = 0 if device == -1 else device, *times, integer(stream)
         ids = integer(arguments.get("correlation", -1)), integer(external)
         size, graph = integer(arguments.get("bytes", -1)), max(integer(arguments.get("graph id", 0)), 0)
-        self.add(*place, *ids, size, kind, name, -1, shape, memory, graph)
-
-    def add_plain(self, device: int, stream: int, name: str, details_by_key: dict, start: int, end: int) -> None:
-        """Add an event of the trace viewer: details as in XPlane, as texts."""
-        kind, memory, size, shape = device_kind(name), MemoryKind.UNKNOWN, -1, -1
-        details = details_by_key.get("memcpy_details")
-        if isinstance(details, str) and kind != DeviceKind.KERNEL:
-            kind, memory, size = copy_details(details, name)
-        details = details_by_key.get("kernel_details")
-        if isinstance(details, str):
-            shape = self._shapes.id(kernel_shape(details))
-        op = details_by_key.get("tf_op") or details_by_key.get("hlo_op")
-        correlation, name_id = integer(details_by_key.get("correlation_id")), self.names.id(name)
-        op_id = self.names.id(op_of(op)) if isinstance(op, str) else -1
-        self.add(device, start, end, stream, correlation, -1, size, kind, name_id, op_id, shape, memory, 0)
+        self.add(*place, *ids, size, kind, name, shape, memory, graph)
 
     def _shape_of(self, arguments: dict) -> int:
         """Return the id of how a kernel was launched: its grid, blocks, registers and shared memory."""
@@ -199,9 +175,9 @@ class DeviceRows(_Rows):
         """
         columns = self.arrays()
         device, external, correlation = (columns.pop(name) for name in ("device", "external", "correlation"))
-        op, (ids, names) = columns.pop("op").copy(), ops
+        op, (ids, names) = np.full(len(device), -1, np.int32), ops
         at = np.searchsorted(ids, external, "right") - 1
-        rows = np.flatnonzero((op < 0) & (external >= 0) & (at >= 0))
+        rows = np.flatnonzero((external >= 0) & (at >= 0))
         rows = rows[ids[at[rows]] == external[rows]]
         op[rows] = names[at[rows]]
         events = DeviceEvents.build(**columns, op=op, correlation=np.where(correlation > 0, correlation, -1))
@@ -237,8 +213,6 @@ _LOADER = re.compile(
     r"|\.(train_dataloader_next|val_next|dataloader_next)$|^gpu_util:input_wait$"
 )
 _COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_comms")
-_DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
-_TPU = "/device:TPU:"
 _DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
 _CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime")
 _NO_ACTIVITY = (  # copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans
@@ -256,7 +230,6 @@ _HOST_KINDS = {
     **dict.fromkeys(_NO_ACTIVITY),
 }
 _CATEGORIES, _PHASES, _MOST_KNOWN = 64, 16, 65536  # the first two: listed of those that are not known
-_PLAIN = -1  # kind of an activity without a category: its process tells it
 # Kind (None = no activity), name, memory that a GPU's copy touches, number of a step, whether it is a root.
 _Known = tuple[Any, int, Any, int, bool]
 
@@ -354,7 +327,7 @@ class _TextReader:
     def __init__(self, names: Names):
         self.names = names
         self.problems: list[str] = []
-        self.device = DeviceRows(names)
+        self.device = DeviceRows()
         self.host = HostRows()
         self.zero: int | None = None
         self.threads: dict[tuple[Any, Any], int] = {}
@@ -394,7 +367,7 @@ class _TextReader:
         accelerator = foreign.accelerator(labels)
         of = f" of {accelerator}" if accelerator else ""
         if self.others or self.marks:
-            names = {"C": "counters", "B": "begin events", "E": "end events", "M": "names"}
+            names = {"C": "counters", "B": "begin events", "E": "end events", "X": "events without a category"}
             counted = [f"{count:,} {names.get(phase, f'events {phase!r}')}" for phase, count in self.others.items()]
             return f"a Chrome trace{of} without activities: {', '.join(counted) or 'it holds names alone'}"
         texts = {name: value for name, value in document.members.items() if isinstance(value, str)}
@@ -403,7 +376,7 @@ class _TextReader:
     def _event(self, event: dict, start: int | None, duration: int | None) -> None:
         """Add one event, whichever its phase; one with an impossible time is counted as unusable."""
         phase = event.get("ph")
-        if phase == "X":
+        if phase == "X" and type(event.get("cat")) is str:
             if start is None or duration is None or duration < 0:
                 self.unusable += 1
                 return
@@ -429,7 +402,7 @@ class _TextReader:
 
     def _complete(self, event: dict, start: int, end: int) -> None:
         """Add an activity, its start and end in ps from the trace's zero, to the host's rows or a GPU's."""
-        arguments, category, name = event.get("args"), event.get("cat"), event.get("name")
+        arguments, category, name = event.get("args"), event["cat"], event.get("name")
         if type(arguments) is not dict:
             arguments = {}
         try:
@@ -439,30 +412,31 @@ class _TextReader:
         kind, name_id, memory, value, root = known
         if memory is not None:
             self.device.add_kineto(event, arguments, (start, end), known)
-        elif kind == _PLAIN:
-            self._plain(event, name_id, arguments, start, end)
         elif kind is not None:
             correlation = integer(arguments.get("correlation", -1))
             external = integer(arguments.get("External id", arguments.get("external id", -1)))
             thread = self._thread(event.get("pid"), event.get("tid"))
             self.host.add(start, end, thread, kind, name_id, correlation, value, external, root)
 
-    def _learned(self, category: object, name: object) -> _Known:
+    def _learned(self, category: str, name: object) -> _Known:
         """Return what all activities of a category and a name have in common."""
-        text, of = name if type(name) is str else "unknown", category.lower() if type(category) is str else ""
+        text, of = name if type(name) is str else "unknown", category.lower()
         value, root, memory = -1, False, None
-        kind: int | None = _PLAIN
+        kind: int | None
         if of in _DEVICE_CATEGORIES:
             kind, memory = _kind_and_memory(of, text)
         elif of in _HOST_KINDS:
             kind = _host_kind(of, text)
-        elif of and len(self.categories) < _CATEGORIES:
-            self.categories.add(of)
+        else:
+            by_name = host_kind(text)
+            kind = by_name if by_name >= 0 else None
+            if len(self.categories) < _CATEGORIES:
+                self.categories.add(of)
         if kind == HostKind.STEP and memory is None and (step := step_marker(text)):
             root = text.startswith("ProfilerStep")
             text, value = step
         known = kind, -1 if kind is None else self.names.id(text), memory, value, root
-        if len(self._known) < _MOST_KNOWN and type(name) is str and type(category) in (str, NoneType):
+        if len(self._known) < _MOST_KNOWN and type(name) is str:
             self._known[category, name] = known
         return known
 
@@ -487,30 +461,6 @@ class _TextReader:
             self.process_names[str(event.get("pid"))] = text
         elif event.get("name") == "thread_name":
             self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
-
-    def _plain(self, event: dict, name_id: int, arguments: dict, start: int, end: int) -> None:
-        """Add an event without a category to a GPU or the host, by the name of its process, which is written first."""
-        pid, tid, name = event.get("pid"), event.get("tid"), self.names[name_id]
-        process = self.process_names.get(str(pid), "")
-        if device_match := _DEVICE_NAME.search(process):
-            thread = self.thread_names.get((str(pid), str(tid)), "")
-            if thread.startswith(DERIVED_LINES) or "Tensors" in process:
-                return
-            gpu = ordinal(device_match[1])
-            if gpu is None:
-                self.device.without_device += 1
-            else:
-                self.device.add_plain(gpu, integer(tid), name, arguments, start, end)
-            return
-        kind = HostKind.STEP if "step_num" in arguments else host_kind(name)
-        if kind < 0 or _TPU in process:
-            return
-        correlation = integer(arguments.get("correlation_id"))
-        if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
-            kind = HostKind.LAUNCH
-        number = integer(arguments.get("step_num" if kind == HostKind.STEP else "id"))
-        root = integer(arguments.get("_r")) > 0
-        self.host.add(start, end, self._thread(pid, tid), kind, name_id, correlation, number, -1, root)
 
     def _process(self, members: dict[str, object]) -> Process:
         """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations."""
@@ -541,10 +491,7 @@ class _TextReader:
             shapes=shapes,
             rank=rank if 0 <= rank <= limits.MAX_FACT else None,
             epoch_ns=_epoch(members, zero),
-            facts={
-                "tpu": any(_TPU in name for name in self.process_names.values()),
-                "group_sizes": self.device.group_sizes,
-            },
+            facts={"group_sizes": self.device.group_sizes},
         )
 
     def _host_name(self, rank: int) -> str:

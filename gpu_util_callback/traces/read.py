@@ -35,10 +35,10 @@ def read_trace(
     """Read a trace file, or the newest session in a folder (one file per host or rank).
 
     Args:
-        path: an XPlane (`*.xplane.pb`), a Chrome trace of PyTorch, JAX or TensorFlow
-            (`*.trace.json`, also gzipped), an Nsight Systems export (`*.sqlite`; a `*.nsys-rep`
-            where `nsys` is installed), a folder with such files, or several files of one job, one
-            per host or rank. The format is detected by content.
+        path: an XPlane (`*.xplane.pb`), a Chrome trace of PyTorch (`*.trace.json`,
+            also gzipped), an Nsight Systems export (`*.sqlite`; a `*.nsys-rep` where `nsys` is
+            installed), a folder with such files, or several files of one job, one per host or rank.
+            The format is detected by content.
         progress: called repeatedly while a large file is read.
 
     Returns: the trace in the event model of `gpu_util_callback.traces.model`.

@@ -141,7 +141,6 @@ def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
     "format, names, framework",
     [
         ("kineto", ["aten::conv2d", "ProfilerStep#5"], "torch"),
-        ("kineto", ["PjitFunction(step)"], "jax"),  # JAX's trace for the trace viewer
         ("xplane", ["PjitFunction(step)", "jit_step:XLA GPU module"], "jax"),
         ("xplane", ["ExecutorState::Process", "IteratorGetNextOp::DoCompute"], "tensorflow"),
         ("xplane", ["IteratorGetNextOp::DoCompute", "PjitFunction(step)"], "jax"),

@@ -166,6 +166,9 @@ COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 
     [
         ([COUNTER] * 3 + [mark(1, "gpu")], "without activities: 3 counters"),
         ([{"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 1}, {"ph": "E", "pid": 1, "tid": 1, "ts": 2}], "1 begin"),
+        ([plain("f", 0, 5, 1)], "1 events without a category"),
+        ([mark(1, "/device:GPU:0"), plain("fusion.1", 0, 9, 1)], "give the *.xplane.pb beside it"),
+        ([mark(2, "/host:CPU"), plain("PjitFunction(f)", 0, 9, 2)], "give the *.xplane.pb beside it"),
         ([COUNTER, mark(1, "Ascend Hardware")], "Ascend NPU"),
         ([event("devtools.timeline", "RunTask", 0, 5), mark(7, "Renderer")], "browser"),
         ([event("FEE", "main (t.py:3)", 0, 5)], "VizTracer"),
