@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
-
-from gpu_util_callback.traces.wire import BadMessage, varint
 
 READABLE = (
     "Not read here: gpu-util reads traces of torch.profiler, jax.profiler, the TensorFlow Profiler "
@@ -19,15 +16,14 @@ _OF_AMD = "torch.profiler and jax.profiler record AMD's GPUs as well, and the st
 ROCPD = f"a rocpd database, as rocprofv3 writes it. {_OF_AMD}"
 _INSTRUMENTS = "a recording of Apple's Instruments, as of torch.mps.profiler: its signposts and Metal's GPU work"
 _PERFETTO = "a Perfetto trace (protobuf), as rocprofv3 and Android write them"
-_PPROF = "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times"
-_GRAPH = "a protobuf of another kind, such as a graph, an HLO module or a table of the Profile tab"
+# Of a file whose messages no profiler of a training wrote.
+PROTOBUF = "a protobuf of another kind, such as a Perfetto trace, a graph, an HLO module or a table of the Profile tab"
 
 _BEGINNINGS = (
     (rb"\x80[\x02-\x05]", "a pickle, such as PyTorch's memory snapshot: not opened, since a pickle can run any code"),
     (rb"PK\x03\x04", "a zip archive: unpack it first, if a trace is in it"),
     (rb"NVR\x00", "a report of Nsight Compute, of single kernels and not of a training's steps"),
     (rb"\x03BOTF2", f"an OTF2 archive, as of rocprofv3 and Score-P. {_OF_AMD}"),
-    (rb"(?s:.{4}){1,2}ED00", "an ETDump of ExecuTorch, of inference: its Inspector (executorch.devtools) reads it"),
     (rb"PAR1|ARROW1|\xff{4}|\x89HDF", "a table (Parquet, Arrow or HDF5): export the report with nsys export -t sqlite"),
     (rb"PERFILE2|memray|[\{\xfb][0()\xa8\xa9\xe9]", f"a profile of perf, memray or cProfile: {_SAMPLES}"),
     (rb"(?s:<\?xml.{,99}<trace-(toc|query))", f"an export (xctrace) of {_INSTRUMENTS}"),
@@ -41,21 +37,22 @@ _BEGINNINGS = (
         f"stacks as py-spy and perf collapse them: {_SAMPLES}",
     ),
 )
-_SUFFIXES = {".qdrep": "a report of an older Nsight Systems: export it (nsys export -t sqlite)"}
+_SUFFIXES = {
+    ".qdrep": "a report of an older Nsight Systems: export it (nsys export -t sqlite)",
+    ".pftrace": _PERFETTO,
+    ".perfetto-trace": _PERFETTO,
+    ".prof": "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times",
+}
 BUNDLES = {".trace": _INSTRUMENTS, ".gputrace": "a capture of Metal's commands, which Xcode shows"}  # of folders
 # Members of a JSON object, all of which must be there, and what has them.
 _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
     (("rocprofiler-sdk-tool",), f"rocprofv3's own JSON. {_OF_AMD}"),
     (("shared", "profiles"), _SPEEDSCOPE),
-    (("nodes", "timeDeltas"), f"a CPU profile of V8: {_SAMPLES}"),
     (("segments", "device_traces"), "PyTorch's memory snapshot: https://pytorch.org/memory_viz shows it"),
-    (("snapshot", "nodes", "edges"), "a heap snapshot of V8"),
     (("schema", "nodes"), "PyTorch's execution trace (ExecutionTraceObserver), which holds no times of the GPU"),
-    (("meta", "threads"), f"a profile of Firefox' format: {_SAMPLES}"),
     (("root_frame",), f"pyinstrument's session: {_SAMPLES}"),
     (("session", "frame_tree"), f"pyinstrument's session: {_SAMPLES}"),
     (("files", "elapsed_time_sec"), f"Scalene's profile: {_SAMPLES}"),
-    (("resourceSpans",), "OpenTelemetry's spans of requests"),
     (("Type",), "Nsight Systems' JSON: export it as SQLite instead (nsys export -t sqlite)"),
 )
 
@@ -65,14 +62,9 @@ _TOOLS = (
         r"^/(device|host):",
         "what the trace viewer shows of a trace of JAX or TensorFlow: give the *.xplane.pb beside it, which has more",
     ),
-    (
-        r"devtools\.timeline|\bblink\b|\bv8\b|^crrenderermain|^crbrowsermain",
-        "a browser's trace: pages and scripts, no training",
-    ),
     (r"^fee$|viztracer", "VizTracer's trace: Python functions, without the GPU's work"),
     (r"^task::|^ray$", "Ray's timeline: its tasks, without the GPU's work"),
     (r"^session$", "ONNX Runtime's profile: a model's inference, no training"),
-    (r"^ninja|^source$|^total frontend$|^optmodule$", "a compiler's trace: a build, no training"),
 )
 _ACCELERATORS = (
     ("an Ascend NPU", re.compile(r"ascend|\bcann\b|\bnpu\b", re.IGNORECASE)),
@@ -86,46 +78,12 @@ _ACCELERATORS = (
 
 def by_beginning(path: Path, head: bytes) -> str:
     """Return what a file is by its suffix and first bytes (4 kB are enough), if no trace; "" = not known."""
-    if path.suffix in _SUFFIXES:
-        return _SUFFIXES[path.suffix]
     if "tfevents" in path.name:
         return "TensorBoard's scalars: `gpu-util report` reads the log directory around it"
     for pattern, tool in _BEGINNINGS:
         if re.match(pattern, head):
             return tool
-    return "" if head.lstrip()[:1] in (b"{", b"[") else _protobuf(head)  # a line feed begins a message, too
-
-
-def _protobuf(head: bytes) -> str:
-    """Return whose protobuf begins so; "" for an XSpace: its planes have fields 1 to 6, a number and a text first."""
-    at = 0
-    with suppress(BadMessage):  # a number that the head does not hold whole
-        while at + 2 < len(head) and head[at] == 0x0A:
-            length, at = varint(head, at + 1, len(head))
-            end, inner = at + length, at
-            seen: list[int] = []
-            while inner < min(end, len(head)) and len(seen) < 64:
-                tag, inner = varint(head, inner, len(head))
-                seen.append(tag)
-                # Data that no plane has: other fields, the user that wrote a packet, a clock without a name before it.
-                if tag >> 3 > 6 or tag == 0x18 or seen == [0x32]:
-                    return _PERFETTO
-                if seen == [0x08, 0x10]:
-                    return _PPROF
-                if tag & 7 == 0:
-                    _, inner = varint(head, inner, len(head))
-                elif tag & 7 == 2:
-                    length, inner = varint(head, inner, len(head))
-                    # A message: planes have text there.
-                    if tag in (0x0A, 0x12) and length and head[inner : inner + 1] < b" ":
-                        return _PERFETTO
-                    if tag == 0x0A:
-                        return _GRAPH
-                    inner += length
-                else:
-                    return ""
-            at = end
-    return ""
+    return _SUFFIXES.get(path.suffix, "")
 
 
 def by_members(names: Collection[str], texts: Mapping[str, str]) -> str:

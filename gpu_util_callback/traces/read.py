@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 _NAMES = re.compile(r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$")
 _OTHER_TOOLS = re.compile(
-    r"\.(parquet|arrow|h5|qdrep|pftrace|perfetto-trace|pickle|ncu-rep|etdump|etdp|otf2|prof|speedscope\.json)$"
+    r"\.(parquet|arrow|h5|qdrep|pftrace|perfetto-trace|pickle|ncu-rep|otf2|prof|speedscope\.json)$"
     r"|_results\.(db|json)$|_(kernel|api|copy)_trace\.csv$|^perfetto-trace.*\.proto$"
 )
 _GZIP = b"\x1f\x8b"

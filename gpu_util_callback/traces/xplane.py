@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import limits, wire
+from gpu_util_callback.traces import foreign, limits, wire
 from gpu_util_callback.traces.limits import epoch, gpu_facts, ordinal
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
@@ -35,6 +35,7 @@ _CHUNK = 50_000
 _CHUNK_BYTES = 4 << 20
 
 _DEVICE_PLANE = re.compile(r"^/device:GPU:(\d+)")
+_NAMED = ("/", "Task Environment")  # begins the name of at least one plane of each file that XLA's profiler writes
 _HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
 # Those that TensorFlow derives from others, by id (int32 from 0xdeadbeef on).
 _DERIVED_IDS = range(-559038737, -559038347)
@@ -76,8 +77,8 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
             process, problems = _read_file(data, names)
         except wire.BadMessage as error:
             raise UnusableInput(
-                f"{path}: damaged or not an XPlane file ({error}); record the window again or "
-                "name a *.xplane.pb file that was written to its end"
+                f"{path}: a damaged XPlane file ({error}), which is to be recorded again, or "
+                f"{foreign.PROTOBUF}. {foreign.READABLE}"
             ) from None
         except wire.TooMany as error:
             raise UnusableInput(f"{path}: too large to read ({error}); profile fewer steps") from None
@@ -207,7 +208,7 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
             host = host or _text(data[a:b])
         else:
             problems.append(_text(data[a:b]))
-    if not planes:
+    if not any(plane.name.startswith(_NAMED) for plane in planes):
         raise wire.BadMessage("no planes")
     count = sum(len(line.starts) for plane in planes for line in plane.lines)
     if count > limits.MAX_EVENTS:

@@ -28,7 +28,7 @@ def refused(path) -> str:
     with pytest.raises(UnusableInput) as caught:
         read_trace(path)
     said = str(caught.value)
-    assert "damaged" not in said and "gpu-util reads traces of" in said
+    assert "gpu-util reads traces of" in said
     return said
 
 
@@ -68,6 +68,8 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
         ("processes.pftrace", PROCESSES, "Perfetto"),
         ("perfetto-trace-4.proto", KERNEL_EVENTS, "Perfetto"),
         ("module.hlo_proto.pb", MODULE, "an HLO module"),
+        ("perfetto", PERFETTO, "such as a Perfetto trace"),
+        ("packets.proto", PROCESSES, "such as a Perfetto trace"),
         ("memory.prof", gzip.compress(PPROF, mtime=0), "pprof"),
         ("snapshot.pickle", pickle.dumps(Opened()), "a pickle can run any code"),
         ("snapshot.pkl", pickle.dumps({"segments": [Opened()]}, 2), "a pickle can run any code"),
@@ -78,8 +80,6 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
         ("perf.data", b"PERFILE2" + bytes(64), "perf, memray"),
         ("table.parquet", b"PAR1" + bytes(64), "nsys export"),
         ("stream.arrows", b"\xff\xff\xff\xff\x78\1\0\0" + bytes(64), "nsys export"),
-        ("etdump.etdp", b"\x18\0\0\0ED00" + bytes(64), "ExecuTorch"),
-        ("written.etdp", b"\x34\5\0\0\x08\0\0\0ED00" + bytes(64), "ExecuTorch"),  # as 1.5.1 writes it
         ("traces.otf2", b"\x03BOTF2\0\3" + bytes(64), "OTF2"),
         ("signposts.xml", b'<?xml version="1.0"?>\n<trace-query-result>\n<node/>', "torch.mps.profiler"),
         ("kernels.csv", b"Time (%),Total Time (ns),Instances,Name\n90.1,5,1,gemm\n", "CSV"),
@@ -120,12 +120,10 @@ def test_files_that_libraries_write(tmp_path):
         ({"rocprofiler-sdk-tool": [{"metadata": {}, "buffer_records": {"kernel_dispatch": []}}]}, "rocprofv3"),
         ({"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}, "speedscope"),
         ({"shared": {"frames": []}, "profiles": [], "exporter": "py-spy"}, "speedscope"),
-        ({"nodes": [], "startTime": 1, "samples": [1], "timeDeltas": [5]}, "V8"),
+        ({"nodes": [], "startTime": 1, "samples": [1], "timeDeltas": [5]}, "its members: nodes, startTime"),
         ({"segments": [], "device_traces": [[]]}, "memory snapshot"),
         ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}, "execution trace"),
-        ({"meta": {}, "threads": [], "libs": []}, "Firefox"),
         ({"summary": [], "neuroncore_utilization": []}, "Neuron"),
-        ({"resourceSpans": []}, "OpenTelemetry"),
         ({"rows": [1, 2], "columns": ["a"]}, "its members: rows, columns"),
         ({"traceEvents": []}, "holds no trace events"),
         ([{"count": 100}, {"name": "conv", "timeMs": 1.2}], "its members: count"),  # trtexec --exportProfile
@@ -170,11 +168,9 @@ COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 
         ([mark(1, "/device:GPU:0"), plain("fusion.1", 0, 9, 1)], "give the *.xplane.pb beside it"),
         ([mark(2, "/host:CPU"), plain("PjitFunction(f)", 0, 9, 2)], "give the *.xplane.pb beside it"),
         ([COUNTER, mark(1, "Ascend Hardware")], "Ascend NPU"),
-        ([event("devtools.timeline", "RunTask", 0, 5), mark(7, "Renderer")], "browser"),
         ([event("FEE", "main (t.py:3)", 0, 5)], "VizTracer"),
         ([event("task::train", "task::train", 0, 5)], "Ray's timeline"),
         ([event("Session", "model_loading_uri", 0, 5), event("Node", "Conv_kernel_time", 5, 9)], "ONNX Runtime"),
-        ([event("Source", "vector", 0, 5)], "a compiler's trace"),
     ],
 )
 def test_chrome_traces_of_others(tmp_path, events, tool):
