@@ -140,6 +140,7 @@ def test_a_keras_model_told_to_run_eagerly_is_said_to_on_a_cpu():
 def test_a_switch_that_makes_all_functions_eager_is_named(framework, by, line):
     (finding,) = eager(run_of(framework, told={"eager_by": by}))
     assert finding["advice"]["code"] == line
+    assert ("JAX_DISABLE_JIT" in finding["advice"]["text"]) == (framework == "jax"), "what else may have set it"
 
 
 def test_pytorch_runs_eagerly_as_usual_and_what_that_costs_is_left_open():

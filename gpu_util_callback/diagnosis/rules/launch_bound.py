@@ -228,8 +228,9 @@ _UNDO = {
 def _undo_debugging_advice(by: str) -> Advice:
     """Return the advice to leave out a switch that makes Python start each operation."""
     says = f"{by} makes Python start every operation of a compiled function by itself. It is meant for debugging: leave"
+    also = ", and jax.disable_jit() and JAX_DISABLE_JIT, which set it as well," * (by == "jax_disable_jit")
     code, proof = _UNDO[by]
-    return Advice(f"{says} it out.", code, saves=1.0, compiles=True, proof=proof)
+    return Advice(f"{says} it{also} out.", code, saves=1.0, compiles=True, proof=proof)
 
 
 def _advice(run: Run, per_step: int) -> Advice:
