@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from functools import partial
-from importlib.util import find_spec
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
@@ -38,12 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="price of an hour of each GPU, in your own currency; nothing is assumed",
     )
-    parser.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is started here)",
-    )
     add_timeout(parser)
 
 
@@ -54,8 +47,6 @@ def run(args: argparse.Namespace) -> int:
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directories? gpu-util total LOGDIR…")
     thresholds = options.thresholds_given(args)
-    if args.engine == "ray" and find_spec("ray") is None:
-        raise UnusableInput("--engine ray needs Ray: pip install ray")
     for logdir in args.logdir:
         # Of those that a glob stands for, nobody is asked: it must not be a web address.
         if logdir.startswith("http") or not any(mark in logdir for mark in "*?["):
@@ -64,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     line = options.StatusLine()
     show = partial(_progress, line)
     try:
-        surveyed = survey(logdirs, thresholds=thresholds, recompute=args.rejudge, engine=args.engine, progress=show)
+        surveyed = survey(logdirs, thresholds=thresholds, recompute=args.rejudge, progress=show)
     finally:
         line.clear()
     for problem in surveyed.problems[:_SHOWN_PROBLEMS]:

@@ -1,8 +1,6 @@
 """One row a run, of all runs of log directories: from its summary, its manifest, or diagnosed from its rows."""
 
-import contextlib
 import marshal
-import sys
 import tempfile
 import time
 import weakref
@@ -25,11 +23,9 @@ from gpu_util_callback.recording.manifest_facts import RunSummary, checked
 from gpu_util_callback.recording.problems import Problem, unopened
 from gpu_util_callback.recording.reader import Recording, recording_id
 from gpu_util_callback.recording.schema import SUMMARY_FILE
-from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
+from gpu_util_callback.recording.storage import Storage, is_remote
 from gpu_util_callback.redaction import without_secrets
 
-# Runs a Ray task reads: enough that starting it costs little, few enough to spread.
-TASK_RUNS = 50
 MOST_WAITING = 64 * REQUESTS  # requests and their answers in memory
 MOST_IN_MEMORY = 8 << 20  # bytes of rows
 
@@ -105,7 +101,6 @@ def survey(
     *,
     thresholds: Mapping | None = None,
     recompute: bool = False,
-    engine: str = "local",
     progress: Progress = lambda what, done, of: None,
 ) -> Survey:
     """Return a row for each recording below the log directories.
@@ -116,7 +111,6 @@ def survey(
     Args:
         thresholds: overrides of the rules' thresholds; every run is diagnosed with them.
         recompute: diagnose every run by today's rules unless its diagnosis was made by them.
-        engine: "local", or "ray" to spread the reading over the Ray cluster.
         progress: is called with a word, how many are done, and of how many (None = not known).
     Raises: UnusableInput where a log directory cannot be opened, or a threshold does not exist.
     """
@@ -131,8 +125,7 @@ def survey(
         unread.sort(key=lambda item: item[1].path)
     result.read = len(unread)
     if unread:
-        read = _by_ray if engine == "ray" else _by_threads
-        for count, (row, problems) in enumerate(read(unread, thresholds, recompute), 1):
+        for count, (row, problems) in enumerate(_read(unread, thresholds, recompute), 1):
             result.problems += problems
             if row is not None:
                 result.rows.append(row)
@@ -144,10 +137,8 @@ def survey(
 Answer = tuple[Row | None, list[Problem]]
 
 
-def _by_threads(
-    unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool
-) -> Iterable[Answer]:
-    """Read rows here: several at a time from a remote store, which answers late."""
+def _read(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool) -> Iterable[Answer]:
+    """Yield each recording's answer, in order; several are read at a time from a remote store, which answers late."""
 
     def read(item: tuple[Storage, Found]) -> Answer:
         return row_of(*item, thresholds, recompute)
@@ -156,27 +147,6 @@ def _by_threads(
         for at in range(0, len(unread), MOST_WAITING):
             for remote, items in groupby(unread[at : at + MOST_WAITING], lambda item: item[0].remote):
                 yield from (pool.map if remote else map)(read, items)
-
-
-def _by_ray(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool) -> Iterable[Answer]:
-    """Have a Ray cluster read the rows; its nodes must reach the log directories."""
-    import ray
-
-    begun = not ray.is_initialized()
-    if begun:
-        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
-    task = ray.remote(num_cpus=1)(_rows_of_folders)
-    parts = ([place for _, place in unread[at : at + TASK_RUNS]] for at in range(0, len(unread), TASK_RUNS))
-    with contextlib.redirect_stdout(sys.stderr):  # where Ray prints that a worker was killed: no part of `--json`
-        for rows in [task.remote(part, dict(thresholds or {}), recompute) for part in parts]:
-            yield from ray.get(rows)
-        if begun:
-            ray.shutdown()  # it prints no more
-
-
-def _rows_of_folders(places: Sequence[Found], thresholds: Mapping, recompute: bool) -> list[Answer]:
-    storages = {logdir: storage_for(logdir, within=logdir)[0] for logdir in {place.logdir for place in places}}
-    return [row_of(storages[place.logdir], place, thresholds, recompute) for place in places]
 
 
 def row_of(storage: Storage, place: Found, thresholds: Mapping | None = None, recompute: bool = False) -> Answer:

@@ -1,21 +1,15 @@
-"""Real local clusters: Ray Tune's trials, Ray Train's workers, and `gpu-util total --engine ray`."""
+"""Real local clusters: Ray Tune's trials and Ray Train's workers."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 import pytest
-from generated_runs import GPU, Generated, write
-from make_recording import make_recording
 from packages import need
 from processes import HERE, REPOSITORY, environment, results, start
 from programs import ran
 
-from gpu_util_callback.cli import main
-from gpu_util_callback.diagnosis.survey import survey
-from gpu_util_callback.diagnosis.total_time import total
 from gpu_util_callback.job import ray_gives_no_gpu
 
 
@@ -47,41 +41,6 @@ def test_each_trial_has_its_own_recording(cluster, tmp_path):
     for name, config, text in zip(one["recorded"], one["configs"], one["texts"], strict=True):
         assert name in text and config in text
     assert sum("which Ray may delete" in line for line in one["said"]) == 1
-
-
-def test_a_cluster_diagnoses_what_has_no_summary(cluster, tmp_path, capsys):
-    for place, scenario in enumerate(("thirds", "healthy", "slow")):
-        make_recording(tmp_path / scenario, scenario, 300, 3, seed=place, scalars=False)
-    run = Generated(seed=1, gpus=[GPU], script="train.py")
-    run.steps(1000, step_ms=10, wait_ms=10)
-    write(run, tmp_path / "old")  # no diagnosis in its manifest
-    [damaged] = (tmp_path / "healthy").rglob("manifest.json")
-    damaged.write_text("{")
-    here = total(survey([str(tmp_path)]))
-    there = total(survey([str(tmp_path)], engine="ray"))
-    assert here["read"]["diagnosed"] == 2 and here["read"]["problems"]
-    assert there == here
-    strict = {"input_bound.wait_pct": 99}
-    assert total(survey([str(tmp_path)], thresholds=strict, engine="ray")) == total(
-        survey([str(tmp_path)], thresholds=strict)
-    )
-    arguments = ["total", str(tmp_path), "--engine", "ray", "--json"]
-    assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["gpu_hours"] == here["gpu_hours"]
-    assert main([*arguments, "--threshold", "input_bound.no_such=1"]) == 2
-    assert "no_such" in capsys.readouterr().err
-
-
-def test_what_ray_prints_of_a_killed_worker_is_no_part_of_the_json(cluster, tmp_path, capsys, monkeypatch):
-    """Ray prints it on standard output whatever `log_to_driver` says, and runs the task again."""
-    import ray
-
-    get = ray.get
-    monkeypatch.setattr(ray, "get", lambda ref: print("(raylet) A worker died") or get(ref))
-    make_recording(tmp_path / "slow", "slow", 300, 3, scalars=False)
-    assert main(["total", str(tmp_path), "--engine", "ray", "--json"]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["recordings"] == 1 and "A worker died" in printed.err
 
 
 def train(tmp_path, *trainers):
