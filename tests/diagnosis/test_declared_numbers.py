@@ -18,7 +18,6 @@ DECIDE_NOTHING = {
     "MOST_RUNS",
     "MOST_WAITING",
     "ROW_VERSION",
-    "TASK_RUNS",
     "_HOUR",
     "_NORMAL",
     "_J",
