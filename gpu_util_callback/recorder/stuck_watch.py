@@ -443,7 +443,7 @@ class StuckWatch:
             return None
         took_ns, cpu_ns = after.perf_ns - before.perf_ns, after.cpu_ns - before.cpu_ns
         late_ns = took_ns - round(1e9 * pause_s)
-        if late_ns < self.limit_ns or cpu_ns >= BUSY * took_ns:
+        if late_ns < 1e9 * self.limits["no_step_s"] or late_ns < self.limit_ns or cpu_ns >= BUSY * took_ns:
             return None
         # A thread that waits for the lock asks for it at each switch interval; one without a core does not.
         asks = late_ns / (1e9 * sys.getswitchinterval())
