@@ -67,6 +67,7 @@ TARGETS: Mapping[str, Target] = {
 _TARGET_OF_ARGUMENT = {
     name: target for target in ("PyDataset", "DataLoader", "compile", "fit") for name in TARGETS[target].arguments
 }
+_LINE = "a line like `ds = ds.map(augment, num_parallel_calls=8)`"
 _READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 
 
@@ -153,15 +154,16 @@ def parse(words: str) -> Change:
         if len(targets) == 1 and None not in targets:
             return Change(str(targets.pop()), given, line=words)
         unknown = next((name for name in given if name not in _TARGET_OF_ARGUMENT), "")
-        why = f"{unknown} is no argument that can be tried" if unknown else "they belong to different calls"
-        raise UnusableInput(f"--change {words}: {why}; there are {', '.join(sorted(_TARGET_OF_ARGUMENT))}")
+        why = f"{unknown} alone names no call" if unknown else "they belong to different calls"
+        alone = ", ".join(sorted(set(_TARGET_OF_ARGUMENT) - {"whole_batches"}))
+        raise UnusableInput(f"--change {words}: {why}; give {_LINE}, or some of {alone}")
     change = change_of(words)
     if isinstance(change, str):
         try:
             ast.parse(words)
         except SyntaxError:
             change = "it is no line of Python"
-        raise UnusableInput(f"--change {words}: {change}; gpu-util ab compares two versions of a program")
+        raise UnusableInput(f"--change {words}: {change}; give {_LINE}; gpu-util ab compares two versions")
     return change
 
 

@@ -38,7 +38,8 @@ def activate(plan_path: str) -> None:
 class Guard:
     """An audit hook: ends the program before it changes a file, and lists the files that it makes.
 
-    Files of libraries (caches below the home folder, temporary ones) are left to them.
+    Caches of libraries, below the home folder or the temporary one, are left to them. What `tempfile` made is listed:
+    a program that is cut short removes none of it (TensorFlow keeps `__autograph_generated_file*.py` until its exit).
     """
 
     def __init__(self, plan: dict[str, Any], meter: Meter):
@@ -59,6 +60,11 @@ class Guard:
             path, mode, flags = args
             writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & _WRITE_FLAGS
             paths = (path,) if writes else ()
+        elif event in ("tempfile.mkstemp", "tempfile.mkdtemp"):  # raised before each try of a random name
+            if not os.path.lexists(args[0]):
+                with (self._folder / "temporary").open("a", encoding="utf-8") as file:
+                    file.write(os.path.abspath(os.fsdecode(args[0])) + "\n")  # noqa: PTH100 - links are kept
+            return
         elif event in ("os.mkdir", *_PATH_ARGUMENTS):
             paths = tuple(args[place] for place in _PATH_ARGUMENTS.get(event, (0,)))
         else:

@@ -55,6 +55,7 @@ _FAILURES = (
         r"CUDA_ERROR_OUT_OF_MEMORY|CUDA out of memory|RESOURCE_EXHAUSTED|devices? (is|are) (busy|unavailable)",
         "the GPU has no memory for it: does another process hold the GPU?",
     ),
+    (r"^EOFError", "it reads its standard input, which is empty here: give it what it asks for as arguments"),
     (r"^usage: .*", "its arguments are not accepted"),
 )
 
@@ -272,6 +273,9 @@ class Children:
                     for path in map(Path, reversed((self._folder / "made").read_text(encoding="utf-8").splitlines())):
                         with contextlib.suppress(OSError):
                             path.rmdir() if path.is_dir() else path.unlink()
+                with contextlib.suppress(OSError):  # of random names, with all that is in them
+                    for path in map(Path, (self._folder / "temporary").read_text(encoding="utf-8").splitlines()):
+                        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
         finally:

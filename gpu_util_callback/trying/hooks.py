@@ -29,6 +29,8 @@ _MODULE_OF_CLASS = {
     "Trainer": "lightning.pytorch.trainer.trainer",
     "SummaryWriter": "torch.utils.tensorboard.writer",
 }
+# Functions that open a file outside of Python, of which no audit hook hears: module -> class, function, argument.
+_NATIVE_WRITERS = {"torch.serialization": ("", "save", "f"), "h5py._hl.files": ("File", "__init__", "name")}
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
 _READER_CLASSES = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
 _NewArgs = Callable[[inspect.BoundArguments], dict[str, Any]]  # from a call's arguments those to set, by name
@@ -89,6 +91,7 @@ class Hooks:
                 f"{_OURS}.monitor": lambda module: self._set_log_dir(module.GpuUtilMonitor, plan["record"]),
             }
         self.actions |= {path: functools.partial(self._on_class, name) for name, path in _MODULE_OF_CLASS.items()}
+        self.actions |= {path: functools.partial(self._on_writer, *where) for path, where in _NATIVE_WRITERS.items()}
         self._batch_counts: Counter[int] = Counter()  # id of a loader's dataset -> batches drawn
         self._training_id: int | None = None  # id of the one whose batches train
         self._last_id: int | None = None  # id of the one that gave the last batch
@@ -101,6 +104,18 @@ class Hooks:
         """Find a module as the other finders do, to be changed once it is imported."""
         action = self.actions.pop(name, None)
         return None if action is None else spec_followed_by(action, self, name, path, target)
+
+    def _on_writer(self, kind: str, function: str, argument: str, module: Any) -> None:
+        """Have the audit hooks hear of the files that a function writes."""
+
+        def audit(bound: inspect.BoundArguments) -> dict[str, Any]:
+            bound.apply_defaults()
+            path = bound.arguments[argument]
+            if isinstance(path, (str, bytes, os.PathLike)) and bound.arguments.get("mode", "w") != "r":
+                sys.audit("open", os.fspath(path), "w", 0)
+            return {}
+
+        self._change_args(getattr(module, kind, module), function, audit)
 
     # -- calls with other arguments ------------------------------------------------------------------
 
@@ -187,9 +202,6 @@ class Hooks:
             if self.change.target == "every" and self.change.of.partition(".")[0] == name:
                 self.change.applied = True
                 _call_rarely(callback, self.change.of.partition(".")[2], int(self.change.args["every"]))
-        if self.change.target == "without" and self.change.of == "ProgbarLogger" and "add_progbar" in bound.arguments:
-            self.change.applied = True
-            return {"callbacks": callbacks, "add_progbar": False}
         return {"callbacks": [callback for callback in callbacks if type(callback).__name__ not in left_out]}
 
     def _on_trainer(self, module: Any) -> None:

@@ -81,6 +81,46 @@ def test_a_program_is_cut_short_and_leaves_nothing(here):
     assert sorted(path.name for path in here.iterdir()) == ["train.py"]
 
 
+def test_files_written_outside_of_python_are_removed_or_kept_from_change(here):
+    pytest.importorskip("torch")
+    pytest.importorskip("h5py")
+    before = """
+import h5py, os, torch
+os.makedirs("kept", exist_ok=True)
+torch.save(dict(), "kept/new.pt")
+with h5py.File("kept/new.h5", "w"):
+    pass
+with h5py.File("kept/new.h5"):
+    pass
+"""
+    training = LOOP.format(epochs=1, batches=100_000, seconds=0.002)
+    timed(write(before + training))
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+    for change in ('torch.save(dict(), "old.bin")', 'h5py.File("old.bin", "a")'):
+        Path("old.bin").write_text("as it was")
+        problem = fails(write(f"{before}{change}\n{training}"))
+        assert "old.bin, which is there already: give --copy" in str(problem)
+        assert Path("old.bin").read_text() == "as it was"
+
+
+def test_temporary_files_of_random_names_are_removed(here, monkeypatch, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (folder / "theirs").write_text("kept")
+    made = """
+import pathlib, tempfile
+tempfile.NamedTemporaryFile(delete=False)
+pathlib.Path(tempfile.mkdtemp(), "inside").write_text("x")
+"""
+    timed(write(made + LOOP.format(batches=100_000, seconds=0.002, epochs=1)))
+    assert [path.name for path in folder.iterdir()] == ["theirs"]
+
+
+def test_what_reads_an_answer_is_told_that_there_is_none(here):
+    assert "reads its standard input" in str(fails(write("name = input()\n")))
+
+
 def test_a_program_of_fewer_steps_than_asked_is_timed_as_far_as_it_goes(here):
     result = timed(loop(batches=24))
     assert 8 <= result.steps < 24
@@ -287,7 +327,7 @@ def test_an_outcome_is_printed_before_it_is_kept(here):
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (["--change", "speed=9", "train.py"], "speed is no argument that can be tried"),
+        (["--change", "speed=9", "train.py"], "speed alone names no call"),
         (["--change", "workers=8", "absent.py"], "there is no absent.py"),
         (["--change", "workers=8", "train.ipynb"], "make a script of it"),
         (["--change", "workers=8", "-m", "torch.distributed.run", "train.py"], "give the script itself"),
