@@ -39,7 +39,7 @@ PREFETCH = "ds = ds.prefetch(tf.data.AUTOTUNE)"  # behind a `prefetch`
 # Changes that do nothing, of programs without a finding; of the others a variable that nobody reads.
 INERT = {
     **dict.fromkeys(("augmentation_layers", "text_ready", "series_lstm", "convolutions"), PREFETCH),
-    **dict.fromkeys(("tabular_arrays", "tabular_arrays_jax", "tabular_arrays_torch", "digits_torch"), "verbose=0"),
+    **dict.fromkeys(("tabular_arrays_jax", "tabular_arrays_torch", "digits", "digits_torch"), "verbose=0"),
     "loader_ready": "pin_memory=False",
 }
 
