@@ -327,7 +327,7 @@ class PipelineReadings:
         except Exception as error:
             self._works, late = False, isinstance(error, TimeoutError)
             reason = f"within {DEADLINE_S:g} s" if late else f"({reason_of(error)})"
-            cure = "" if late else "leave tf.data's autotune on (options.autotune.enabled) to see the slowest stage"
+            cure = "" if late else "leave tf.data's autotune on, and its debug mode off, to see the slowest stage"
             self._fail("pipeline", f"the input pipeline's stages cannot be read {reason}", cure)
             return None
         if not rows:

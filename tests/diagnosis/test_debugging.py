@@ -102,6 +102,54 @@ def test_checks_of_numbers_are_seen_in_what_tensorflow_has_traced():
         exec(LINES[switch])
 
 
+def mapped(tf, rows):
+    return rows.map(lambda x, y: (x * 2, y), num_parallel_calls=tf.data.AUTOTUNE).batch(16).prefetch(2)
+
+
+def shuffled(tf, rows):
+    return rows.shuffle(64).cache().batch(16, num_parallel_calls=2)
+
+
+def interleaved(tf, rows):
+    return tf.data.Dataset.range(2).interleave(lambda _: rows.batch(16), num_parallel_calls=2)
+
+
+def generated(tf, rows):
+    batches = [(x.numpy(), y.numpy()) for x, y in rows.batch(16)]
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=rows.batch(16).element_spec)
+
+
+@pytest.mark.parametrize("pipeline", [mapped, shuffled, interleaved, generated])
+def test_the_debug_mode_of_a_pipeline_slows_the_input(pipeline, tmp_path):
+    """Seen: "slows each step", "results are checked", and the advice to switch on an autotuning that was on."""
+    need("tensorflow")
+    import keras
+    import tensorflow as tf
+    from tensorflow.python.data.ops import debug_mode
+
+    from gpu_util_callback import GpuUtilCallback
+
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a fit of TensorFlow's")
+    callback = GpuUtilCallback(log_dir=str(tmp_path))
+    model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    tf.data.experimental.enable_debug_mode()
+    try:
+        rows = tf.data.Dataset.from_tensor_slices((tf.random.normal((640, 4)), tf.zeros((640, 1))))
+        model.fit(pipeline(tf, rows), epochs=3, verbose=0, callbacks=[callback])
+    finally:
+        debug_mode.toggle_debug_mode(False)  # the public way has no opposite
+    (recording,) = read_recordings(str(tmp_path))
+    switch = "tf.data.experimental.enable_debug_mode()"
+    (finding,) = [one for one in findings(run_report(recording), "slow_steps") if switch in one["title"]]
+    assert finding["title"] == f"{switch}, meant for debugging, is on and slows the input"
+    assert "no stage works ahead" in finding["advice"]["text"] and not finding["advice"]["code"]
+    assert finding["lost_s"] is None and not finding["saves_s"]
+    (lacking,) = [row for row in recording.facts["unavailable"] if row["source"] == "pipeline"]
+    assert "debug mode off" in lacking["cure"]
+
+
 def test_kernels_that_the_host_waits_for_are_seen_in_the_environment(monkeypatch):
     for value, switches in (("", []), ("0", []), ("1", ["CUDA_LAUNCH_BLOCKING=1"])):
         monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)

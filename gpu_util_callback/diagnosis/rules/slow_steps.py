@@ -131,10 +131,12 @@ def _debugging(run: Run, limits: Limits) -> Findings:
     """Yield the switches for debugging that were on."""
     for switch in run.fit.get("debugging") or []:
         if run.used_gpus or "CUDA" not in switch:
-            says = "Results are checked, or waited for, one by one. Leave it out unless you look for an error."
+            says, slows = "Results are checked, or waited for, one by one.", "each step"
             off = switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
-            off = "" if switch.startswith("tf.data") else off  # it has no opposite
-            yield _fact(switch, f"{switch}, meant for debugging, is on and slows each step", {}, says, off)
+            if switch.startswith("tf.data"):  # it has no opposite
+                says, slows, off = "Python runs the functions of its stages, and no stage works ahead.", "the input", ""
+            title = f"{switch}, meant for debugging, is on and slows {slows}"
+            yield _fact(switch, title, {}, f"{says} Leave it out unless you look for an error.", off)
 
 
 def _of_model(run: Run, limits: Limits) -> Findings:
