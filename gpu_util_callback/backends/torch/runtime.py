@@ -147,7 +147,7 @@ class TorchRuntime(Runtime):
 RUNTIME = TorchRuntime()
 
 
-def kinds_of_optimizers(base: type = torch.optim.Optimizer) -> list[type]:
+def kinds_of_optimizers(base: type[torch.optim.Optimizer] = torch.optim.Optimizer) -> list[type]:
     """Return the classes of optimizers that were made: the first object of a class hooks its `step`."""
     kinds = [kind for derived in base.__subclasses__() for kind in kinds_of_optimizers(derived)]
     return kinds + [base] * hasattr(base.step, "hooked")
