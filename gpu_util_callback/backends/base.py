@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import platform
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
 
 # Called with (source, error) of whatever fails.
 Failed = Callable[[str, BaseException], None]  # gets what could not be measured, and the error
-
-
-def instances(*kinds: type) -> list[Any]:
-    """Return the objects of exactly these classes; 0.1 us per object of the process.
-
-    `gc.get_objects` would hold a tuple that another thread is building too, and that thread's `tuple(generator)`
-    then raises SystemError, be it the user's. A class is referred to by little else than its instances.
-    """
-    return [found for found in gc.get_referrers(*kinds) if type(found) in kinds] if kinds else []
 
 
 class ListedGpu(TypedDict, total=False):

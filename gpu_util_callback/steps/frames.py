@@ -1,4 +1,4 @@
-"""Python's frames: our own left out of warnings' levels, other threads' stacks, the fit that calls us.
+"""Python's frames: our own left out of warnings' levels, others' stacks, the fit that calls us; objects by class.
 
 The frame of a `fit` or loop has its input, its variables, and is on a stack for as long as it runs.
 """
@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import CodeType, FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 # `warnings.warn(..., stacklevel=n)` and `logging` skip frames whose file name contains both
 # "importlib" and "_bootstrap". No public API does so for other people's warnings.
@@ -258,3 +258,12 @@ def _public_names(variables: Mapping[str, object], before: str) -> Iterator[tupl
         public = isinstance(name, str) and name.isidentifier() and not name.startswith("_")
         if public and name != "self" and not keyword.iskeyword(name):
             yield before + name, value
+
+
+def instances(*kinds: type) -> list[Any]:
+    """Return the objects of exactly these classes; 0.1 us per object of the process.
+
+    `gc.get_objects` would hold a tuple that another thread is building too, and that thread's `tuple(generator)`
+    then raises SystemError, be it the user's. A class is referred to by little else than its instances.
+    """
+    return [found for found in gc.get_referrers(*kinds) if type(found) in kinds] if kinds else []

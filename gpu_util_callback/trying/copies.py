@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import instances
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.steps.frames import instances
 from gpu_util_callback.trying.changes import VALIDATION, Change
 from gpu_util_callback.trying.children import Side, Timed
 from gpu_util_callback.trying.hooks import Hooks, watch

@@ -121,7 +121,7 @@ def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
 
 
 def test_a_search_for_objects_leaves_tuples_of_other_threads_alone():
-    from gpu_util_callback.backends.base import instances
+    from gpu_util_callback.steps.frames import instances
 
     kept, ended = [Kept(), Kept()], threading.Event()
 

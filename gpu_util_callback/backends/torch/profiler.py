@@ -26,7 +26,6 @@ from torch.autograd import profiler as _autograd
 from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
-from gpu_util_callback.backends.base import instances
 from gpu_util_callback.profiling.session import (
     Marker,
     ProfilerBusy,
@@ -36,7 +35,7 @@ from gpu_util_callback.profiling.session import (
     not_started,
 )
 from gpu_util_callback.steps import annotations as waits
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import instances, uncounted
 
 LEFT_S = 10.0  # how long a window that was left open waits for the main thread
 ASK_S = 0.002  # the interval at which it is asked

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from gpu_util_callback.backends.base import ListedGpu, Runtime, instances
+from gpu_util_callback.backends.base import ListedGpu, Runtime
 from gpu_util_callback.recording.manifest_facts import Exchanges
 from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.frames import instances
 from gpu_util_callback.steps.rows import DeviceProbe
 
 SEARCHES = 3  # of some ten milliseconds each, beside the training
