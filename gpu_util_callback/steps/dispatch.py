@@ -94,6 +94,7 @@ _HANDS_ON = {"append", "appendleft", "put", "put_nowait", "send"}  # what a thre
 _OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 BUFFERS = "exchange of buffers"  # between ranks, before a forward
+PASS = "begin of a pass"  # over a DataLoader: its iterator, and the order of all samples
 # Files and functions that run a part of PyTorch's step -> the part. `wrapper` is around every optimizer's `step`.
 _PARTS = {
     ("torch/nn/modules/module.py", "_call_impl"): "forward",
@@ -104,6 +105,8 @@ _PARTS = {
     ("torch/nn/modules/module.py", "zero_grad"): "zero_grad",
     ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer.apply",
     ("torch/nn/parallel/distributed.py", "_sync_buffers"): BUFFERS,
+    ("torch/utils/data/dataloader.py", "__iter__"): PASS,
+    ("torch/utils/data/sampler.py", "__iter__"): PASS,  # which yields a batch's numbers in microseconds
 }
 # Files of exchanges between ranks -> module as a program names it; files above them in which a framework exchanges
 # gradients and weights; names in a function of the program that does so itself.
@@ -582,7 +585,7 @@ class DispatchWatch:
         # A forward within a function that does not train is a validation's.
         parts = defaultdict[str, float](float)
         for (function, part), weight in self._parts.items():
-            if function is None or function in self._training:
+            if function is None or function in self._training or part == PASS:
                 parts[part] += weight
         beside = [round(min(1.0, self._beside[code] / self._looks), 4) for code in holders]
         return next((called._asdict() for called in how if called is not None), {}) | {

@@ -25,6 +25,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Limits,
     Threshold,
 )
+from gpu_util_callback.steps.dispatch import PASS
 from gpu_util_callback.words import counted, duration, listed, percent, times
 
 LARGER = "Do larger batches train as well? If so, fewer steps have to be started."
@@ -75,6 +76,14 @@ class SlowSteps(Rule):
         kinds += [_started] * on_cpu
         findings = chain.from_iterable(kind(run, limits) for kind in kinds)
         yield from significant(findings, run.present_ns, limits)
+
+
+_PASS = """batches = iter(loader)  # once, before the loop
+try:
+    batch = next(batches)
+except StopIteration:  # used up
+    batches = iter(loader)
+    batch = next(batches)"""
 
 
 def _fact(
@@ -201,6 +210,19 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         code = "" if has_keras_fit(run) else "torch.nn.Embedding(..., sparse=True)  # and SparseAdam for its weights"
         evidence: Evidence = {"share_of_step_pct": round(pct, 1), "looks": looks}
         yield _fact("optimizer", "Most of each step passes in the optimizer", evidence, asks, code)
+    begins_pct = 100 * parts.get(PASS, 0.0)
+    if looks >= limits["min_looks"] and begins_pct >= limits["share_of_step_pct"]:
+        at = (run.fit.get("dispatch") or {}).get("own_at")
+        asks = (
+            f"{f'At {at} an' if at else 'An'} iterator of a DataLoader is made, and with shuffle=True the order of all "
+            "samples. Is that done for each step, as by next(iter(loader))? If so, make the iterator once, and the "
+            "next one when it is used up."
+        )
+        lost_ns = round(begins_pct / 100 * run.steps.total("body_ns"))
+        evidence = {"share_of_step_pct": round(begins_pct, 1), "looks": looks}
+        title = "Most of each step begins a pass over the data"
+        yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
+        return
     op_us = samples.op_us if samples is not None and run.framework == "torch" else None
     if samples is not None and op_us and op_us < limits["eager_op_us"]:
         asks = (

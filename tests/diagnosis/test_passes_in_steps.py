@@ -1,0 +1,55 @@
+"""A DataLoader over which a PyTorch loop begins a pass for each step, and loops that begin few."""
+
+import itertools
+
+import pytest
+
+from gpu_util_callback import GpuUtilMonitor, read_recordings
+from gpu_util_callback.diagnosis import diagnose
+
+torch = pytest.importorskip("torch")
+
+ROWS, STEPS = 400_000, 60
+
+
+def helped(loader):
+    for batch in loader:
+        break
+    return batch[0]
+
+
+def trained(folder, fetch, work=1):
+    """Train on what `fetch` gives within the steps; return the findings of slow steps by their ids."""
+    data = torch.utils.data.TensorDataset(torch.zeros(ROWS, 4))
+    loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with GpuUtilMonitor(folder, report=False) as monitor:
+        for _ in range(STEPS):
+            with monitor.step():
+                x = fetch(loader)
+                for _ in range(work):
+                    model(x).mean().backward()
+                    optimizer.step()
+    [recording] = read_recordings(folder)
+    findings = diagnose(recording)["findings"]
+    return {finding["id"]: finding for finding in findings if finding["cause"] == "slow_steps"}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("fetch", [lambda loader: next(iter(loader))[0], helped], ids=["next", "break"])
+def test_a_pass_in_each_step_is_named_with_its_line(tmp_path, fetch):
+    finding = trained(tmp_path, fetch)["slow_steps:begin_of_a_pass"]
+    assert "?" in finding["advice"]["text"] and "test_passes_in_steps.py, line" in finding["advice"]["text"]
+    assert finding["evidence"]["share_of_step_pct"] > 50 and "iter(loader)" in finding["advice"]["code"]
+
+
+@pytest.mark.timed
+def test_one_iterator_within_the_steps_is_no_finding(tmp_path):
+    kept = []
+
+    def fetch(loader):
+        kept[:] = kept or [itertools.cycle(loader)]
+        return next(kept[0])[0]
+
+    assert "slow_steps:begin_of_a_pass" not in trained(tmp_path, fetch, work=10)
