@@ -155,14 +155,19 @@ USUAL_S = Constant(0.3, "TensorFlow's iterators took up to this long to end and 
 UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
-def input_setup(run: Run, limits: Limits) -> list[Finding]:
-    """Return the cost of setting up the input for each epoch: workers start, buffers fill."""
+def input_setup(run: Run, limits: Limits, spans: list[Finding]) -> list[Finding]:
+    """Return the cost of setting up the input for each epoch: workers start, buffers fill.
+
+    What keeps a tf.data stage's result, as the waits of `spans` ask for, spares the first batch of each epoch as well.
+    """
+    names = {entry.name for entry in tf_data.KEPT}
+    kept = next((one.advice for one in spans if one.advice.name in names and one.advice.saves), None)
     if (ends := ends_of_short_epochs(run)) is not None:
         steps = steps_an_epoch(run) or 0
         kinds = [(ends, f" of {steps} step{'s' * (steps > 1)}")]
     else:
         kinds = [(each, "") for each in run.phases.of("input_setup", account="input_wait").values()]
-    return [finding for each, epoch in kinds if (finding := _set_up_finding(run, limits, each, epoch)) is not None]
+    return [finding for each, epoch in kinds if (finding := _of_set_up(run, limits, each, epoch, kept))]
 
 
 def ends_of_short_epochs(run: Run) -> Occurrences | None:
@@ -178,8 +183,13 @@ def ends_of_short_epochs(run: Run) -> Occurrences | None:
     return ends if advice.name == input_advice.SEVERAL_PASSES else None
 
 
-def _set_up_finding(run: Run, limits: Limits, occurrences: Occurrences, short: str) -> Finding | None:
-    """Return the finding about what begins each epoch; `short`: about validations, too, where epochs are that short."""
+def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, kept: Advice | None) -> Finding | None:
+    """Return the finding about what begins each epoch.
+
+    Args:
+        short: says of what epochs, where it is about validations, too, as epochs are that short.
+        kept: what to do about the other waits, if it spares the first batch of an epoch as well.
+    """
     apart_ns, spent_s = _epoch_set_ups(run, occurrences)
     if len(apart_ns) + 1 < A_FEW:
         return None
@@ -200,7 +210,9 @@ def _set_up_finding(run: Run, limits: Limits, occurrences: Occurrences, short: s
     fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
     set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
     advice = advice_table.first_holding(input_advice.SET_UP, set_up)
-    if not (advice.code or fills or set_up.busy_function) and share < MOSTLY and each_s < USUAL_S:
+    if kept is not None and not (advice.saves or fills or set_up.busy_function):
+        advice = replace(kept, text=f"{observation} {kept.text}", saves=kept.saves / 2)  # iterators still begin and end
+    if not (advice.saves or fills or set_up.busy_function) and share < MOSTLY and each_s < USUAL_S:
         return None
     return InputBound.finding(
         title=f"Each epoch{short} sets up its input and validates"
@@ -264,28 +276,16 @@ class InputBound(Rule):
     idling = True
     sources = ("input wait of each step", "GPU utilization (optional)", "pipeline stages (optional)")
     thresholds = {
-        "wait_pct": Threshold(
-            7.5,
-            "XProf and torch-tb-profiler speak of 5 %; a healthy 3 % with slowly drifting noise reaches that in one "
-            "run of a hundred, 7.5 % in one of a thousand, and below it fixing it gains less than 1.08 times",
-        ),
+        "wait_pct": Threshold(7.5, "a healthy 3 % that drifts reaches 5 % in one run of 100, this in one of 1,000"),
         "min_steps": MIN_STEPS,
         "warmup_steps": WARM_UP,
-        "explained_pct": Threshold(
-            5, "stages that work less than a twentieth of the wait do not cause it: the machine was busy otherwise"
-        ),
-        "throughout_pct": Threshold(
-            90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
-        ),
+        "explained_pct": Threshold(5, "stages that work less than this of the wait do not cause it: others' work does"),
+        "throughout_pct": Threshold(90, "in a trace: waits in nine of ten steps are a state of all of it"),
         "core_wait_pct": Threshold(
-            10, "with a core free a thread waits for it 0-3 % of the time; two threads on one core, 50 %"
+            10, "with a core free a thread waits for it 0-3 % of the time, two on one core, 50 %"
         ),
         "own_python_pct": Threshold(75, "of a step: no step is shorter than the Python that makes its batch"),
-        "once_pct": Threshold(
-            25,
-            "what may not come again is named where it is a good part of the run; iterators of "
-            "TensorFlow that ended late held 12-15 % of healthy fits",
-        ),
+        "once_pct": Threshold(25, "it may not come again: iterators that ended late held 12-15 % of healthy fits"),
         "once_s": Threshold(1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"),
         **SIGNIFICANT,
         "always_s": ALWAYS_S,
@@ -302,11 +302,11 @@ class InputBound(Rule):
     def find(self, run: Run, limits: Limits) -> Findings:
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
-        set_ups = significant(input_setup(run, limits), run.present_ns, limits)
+        spans = self._spans(run, limits)
+        set_ups = significant(input_setup(run, limits, spans), run.present_ns, limits)
         beside = significant(self._beside(run, limits), run.present_ns, limits)
         if any(finding.detail == LOCK for finding in beside):  # the steps' waits for batches are counted there
             return [*set_ups, *beside]
-        spans = self._spans(run, limits)
         return [*spans, *set_ups, *beside, *(() if spans else self._few_long_fetches(run, limits))]
 
     def part_of(self, detail: str) -> str:
