@@ -667,11 +667,11 @@ def functions_eagerly(side: Side) -> None:
         tf.config.run_functions_eagerly(False)
 
 
-@cures("gets tensors of new shapes", "")
+@cures("gets tensors of new shapes", "reduce_retracing=True")
 def loop_lengths(side: Side) -> None:
     weights = tf.Variable(tf.ones((8, 8)))
 
-    @tf.function
+    @tf.function(reduce_retracing=side.cured)
     def train_step(x):
         for _ in range(20):
             x = tf.tanh(x @ weights)
@@ -680,7 +680,6 @@ def loop_lengths(side: Side) -> None:
     with side.monitor() as monitor:
         for length in range(4, 64):
             x = np.ones((length, 8), "float32")
-            x = np.pad(x, [(0, -length % 32), (0, 0)]) if side.cured else x
             with monitor.step():
                 train_step(tf.constant(x))
 
@@ -773,7 +772,7 @@ def jit_disabled(side: Side) -> None:
         jax.config.update("jax_disable_jit", False)
 
 
-@cures("fill the smaller ones up", r"fill = np\.arange", "jax")
+@cures("fill the smaller batches up", r"fill = np\.arange", "jax")
 def odd_batches_jax(side: Side) -> None:
     class Rows(keras.utils.PyDataset):
         def __len__(self) -> int:

@@ -93,7 +93,10 @@ class Runtime:
         return {}
 
     def retraced(self) -> Retraced | None:
-        """Return the compiled function that has the most traces; None where none has several, or that is not known."""
+        """Return the compiled function that has the most traces; None where none has several, or that is not known.
+
+        One that XLA compiles for each new shape is left out: that it is traced for them costs little beside that.
+        """
         return None
 
     def exchanges(self) -> Exchanges | None:

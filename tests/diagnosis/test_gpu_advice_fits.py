@@ -237,7 +237,7 @@ def test_a_jax_loop_that_compiles_known_shapes_may_call_jit_again():
         ({"retraced": {"function": "step", "traces": 38, "same_tensors": True}}, "step(..., tf.constant(number))", ""),
         (
             {"retraced": {"function": "step", "traces": 38, "same_tensors": False}},
-            "",
+            "@tf.function(reduce_retracing=True)",
             "step gets tensors of new shapes",
         ),
         ({"functions_made_per_step": 0.1}, "", "makes new tf.functions"),
@@ -248,6 +248,32 @@ def test_a_loop_is_told_what_is_new_in_each_trace(memory, code, text):
     run.facts["memory"] = memory
     advice = found(run, "recompilation")["advice"]
     assert advice["code"] == code and text in advice["text"] and not advice["question"]
+
+
+BAGS = [[[45, 388], 256]]
+OF_NEW_SHAPES = {"retraced": {"function": "step", "traces": 3, "same_tensors": False}}  # as last counted, early
+
+
+@pytest.mark.parametrize("dims", [BAGS, [[[4, 64], 9], [[4, 64]]], LENGTHS])
+def test_a_loops_function_is_traced_once_for_all_shapes_that_its_batches_are_seen_to_have(dims):
+    """Seen: a bag of tiles was to be filled up with tiles that it has, which changes what is learned from it."""
+    run = compiles(input_kind="list", input_dims=dims, **LOOP)
+    run.facts["memory"] = OF_NEW_SHAPES
+    finding = found(run, "recompilation")
+    assert finding["advice"]["code"] == "@tf.function(reduce_retracing=True)"
+    assert "input_signature" in finding["advice"]["text"] and not finding["advice"]["changes"]
+    assert 0 < finding["saves_s"] < finding["lost_s"]  # one trace more: the one of any shape
+
+
+@pytest.mark.parametrize("framework", [JAX, {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0"}])
+@pytest.mark.parametrize("dims", [BAGS, [[[4, 64], 9], [[4, 64]]], [[[5, 8], [40, 300]]]])
+def test_a_loops_first_axis_is_padded_and_never_filled_up(framework, dims):
+    """A bag's or a sequence's parts are no samples. XLA compiles a tf.function's shapes as JAX does."""
+    finding = found(compiles(framework=framework, input_kind="list", input_dims=dims, **LOOP), "recompilation")
+    code = finding["advice"]["code"]
+    assert "fill" not in code and "mask" in finding["advice"]["changes"] and finding["saves_s"] < finding["lost_s"]
+    padded = {apply(code, np=np, x=np.ones([size, 8]), y=np.ones(size))["x"].shape[0] for size in range(5, 9)}
+    assert all(size >= 8 for size in padded) and len(padded) <= 2
 
 
 @pytest.mark.parametrize(

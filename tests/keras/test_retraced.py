@@ -34,6 +34,30 @@ def test_python_numbers_are_told_from_new_tensors(arguments, same):
     assert RUNTIME.retraced() == {"function": "scaled", "traces": len(arguments), "same_tensors": same}
 
 
+def test_what_xla_compiles_for_each_shape_is_not_named_for_its_traces():
+    @tf.function(jit_compile=True)
+    def compiled(x, factor):
+        return tf.reduce_sum(x) * factor
+
+    for size in range(4):
+        compiled(tf.ones((4 + size, 5)), 7.0)
+    assert RUNTIME.retraced() is None
+    for number in range(8):
+        compiled(tf.ones((9, 5)), 1.0 + number)
+    assert RUNTIME.retraced() == {"function": "compiled", "traces": 12, "same_tensors": True}
+
+
+def test_one_trace_serves_all_shapes_with_the_line_of_the_advice():
+    @tf.function(reduce_retracing=True)
+    def eased(x):
+        return tf.reduce_sum(x)
+
+    for size in range(4, 30):
+        eased(tf.ones((size, 5)))
+    assert eased.experimental_get_tracing_count() == 2
+    assert RUNTIME.retraced() is None
+
+
 def test_few_traces_and_stages_of_a_pipeline_say_nothing():
     scaled(tf.ones((9, 9)), 1.0)
     for size in range(2, 7):

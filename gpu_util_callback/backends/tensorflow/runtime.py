@@ -109,7 +109,8 @@ class TensorFlowRuntime(Runtime):
                 continue
             if not any(_of_pipeline(trace) for trace in traces):
                 same_tensors = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
-                return {"function": function, "traces": len(numbers), "same_tensors": same_tensors}
+                if same_tensors or not any(trace.attr["_XlaMustCompile"].b for trace in traces):
+                    return {"function": function, "traces": len(numbers), "same_tensors": same_tensors}
         return None
 
     def called_back(self, code: CodeType) -> CalledBack | None:

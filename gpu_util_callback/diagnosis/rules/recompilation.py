@@ -18,7 +18,6 @@ from gpu_util_callback.diagnosis.thresholds import (
     Limits,
     Threshold,
 )
-from gpu_util_callback.words import capitalized
 
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
@@ -99,8 +98,10 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
             share_saved,
             proof="function_made_in_steps",
         )
-    retraced = run.memory_facts.get("retraced")
-    if retraced is None or retraced["traces"] < MOSTLY * times:
+    retraced, dims = run.memory_facts.get("retraced"), _declared_dims(run)
+    varying = dims is not None and (_batch_varies(dims) or bool(_varying_sizes(dims)))
+    # It was counted at times: where the shapes are seen to vary, few traces of new ones tell enough.
+    if retraced is None or (retraced["traces"] < MOSTLY * times and (retraced["same_tensors"] or not varying)):
         return None
     function = retraced["function"]
     if retraced["same_tensors"]:
@@ -111,11 +112,9 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
             share_saved,
             proof="tape_retraced",
         )
-    if _declared_dims(run) is not None:
-        return None  # the shapes themselves are known
-    remedy = f"{capitalized(SAME_SHAPES)}; this changes {PADDED}."
+    remedy = "Let one trace serve them all, or give it an input_signature with None for each size that varies."
     says = f"{text}{function} gets tensors of new shapes. {remedy}"
-    return Advice(says, "", share_saved, changes=PADDED, proof="loop_lengths")
+    return Advice(says, "@tf.function(reduce_retracing=True)", share_saved, proof="loop_lengths")
 
 
 def _tf_data_advice(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
@@ -148,24 +147,20 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
     """Return advice for batches made in Python."""
     lines, says = [], []
     # Lengths are padded to multiples of this, small enough to leave at least two lengths.
-    longest = max((size or 2 * MULTIPLE for size in _varying_sizes(dims)), default=2 * MULTIPLE)
+    first = 0 if run.custom_loop else 1  # a loop's first axis may be the parts of one sample: no batch of samples
+    longest = max((size or 2 * MULTIPLE for size in _varying_sizes(dims, first)), default=2 * MULTIPLE)
     multiple = min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
     names = _NAMES[: len(dims)]
-    if _batch_varies(dims):
+    if _batch_varies(dims) and not run.custom_loop:
         size = _largest(dims[0][0]) or run.fit.get("batch_size")
-        says.append(
-            "fill smaller batches up with samples that they have"
-            if _varying_sizes(dims)
-            else "Batches differ in their number of samples: fill the smaller ones up with samples "
-            "that they have, or leave some out"
-        )
+        says.append("fill the smaller batches up with samples that they have, or leave some out")
         fill = ", ".join(f"{name}[fill]" for name in names)
         lines += [
             f"fill = np.arange({size or 'batch_size'}) % len({names[0]})  # the largest batch's",
             f"{', '.join(names)} = {fill}",
         ]
     for tensor, sizes in enumerate(dims):
-        axes = [axis for axis, size in enumerate(sizes) if axis and _varies(size)]
+        axes = [axis for axis, size in enumerate(sizes) if axis >= first and _varies(size)]
         if not axes:
             continue
         name = names[tensor]
@@ -173,8 +168,9 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
             f"(0, -{name}.shape[{axis}] % {multiple})" if axis in axes else "(0, 0)" for axis in range(len(sizes))
         )
         lines.append(f"{name} = np.pad({name}, [{pads}])")
-    if not _varying_sizes(dims):
-        return Advice(f"{text}{says[0]}.", "\n".join(lines), saves=1.0, proof="odd_batches_jax")
+    if not _varying_sizes(dims, first):
+        remedy = f"{text}Batches differ in their number of samples: {says[0]}."
+        return Advice(remedy, "\n".join(lines), saves=1.0, proof="odd_batches_jax")
     says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
     remedy = f"{text}{', and '.join(says)}; this changes {FILLED}."
     return Advice(remedy, "\n".join(lines), share_saved, changes=FILLED, proof="varying_shapes")
@@ -201,9 +197,9 @@ def _batch_varies(dims: Dims) -> bool:
     return any(bool(sizes) and _varies(sizes[0]) for sizes in dims)
 
 
-def _varying_sizes(dims: Dims) -> list[int | None]:
-    """Return the largest size, if seen, of each dimension that varies, the number of samples apart."""
-    return [_largest(size) for sizes in dims for size in sizes[1:] if _varies(size)]
+def _varying_sizes(dims: Dims, first: int = 1) -> list[int | None]:
+    """Return the largest size, if seen, of each dimension that varies, from axis `first` on (0 = the samples)."""
+    return [_largest(size) for sizes in dims for size in sizes[first:] if _varies(size)]
 
 
 EVERY_FIT = "Every fit compiles its own train function"
