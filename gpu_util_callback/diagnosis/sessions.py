@@ -1,8 +1,9 @@
 """Ranks of one job side by side: the slowest rank, for which the others wait, and its cause."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
-from typing import cast
+from math import prod
+from statistics import mean, median
+from typing import NamedTuple, cast
 
 from gpu_util_callback.diagnosis.evidence.source import LEAST_STEPS
 from gpu_util_callback.diagnosis.report_types import JobVerdict
@@ -11,7 +12,15 @@ from gpu_util_callback.diagnosis.rules import part_of
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.rules.stuck import Stuck
-from gpu_util_callback.diagnosis.thresholds import A_TWENTIETH, DOUBLE, LEAST_S, MOSTLY, THREE_QUARTERS, Constant
+from gpu_util_callback.diagnosis.thresholds import (
+    A_TWENTIETH,
+    DOUBLE,
+    LEAST_S,
+    MIN_SAMPLES,
+    MOSTLY,
+    THREE_QUARTERS,
+    Constant,
+)
 from gpu_util_callback.diagnosis.verdict import BLOCKING, blocks, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import duration, workers
@@ -45,6 +54,7 @@ def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
         return []
     limits = ranked[0]["thresholds"][Imbalance.cause]
     findings = list(_own_time(ranked, limits["worker_wait_pct"], pace))
+    findings = findings or list(_on_cpus(ranked, limits))
     findings = findings or list(_traced(ranked, limits["worker_wait_pct"]))
     findings = findings or list(_counters(ranked, limits["gap_pct"]))
     return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
@@ -131,6 +141,82 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
         yield _straggler(runs, rank, part, word, evidence, limit, advice, lost, MEASURED)
+
+
+class _Computed(NamedTuple):
+    """What the training thread of a rank computes and waits for in a step on a CPU, in ms.
+
+    `backward` is the least and the most that it can be: the waits for other ranks may be in it, or beside it.
+    """
+
+    total: float
+    waits: float
+    forward: float
+    backward: tuple[float, float]
+
+
+def _computed_of(run: Mapping) -> _Computed | None:
+    """Return what a rank computes, by core time and stack samples; None where these do not say it.
+
+    With gloo a thread sleeps while it waits for ranks; other libraries poll. On a GPU the thread only starts the work.
+    """
+    framework, calls = run.get("framework") or {}, (run.get("fit") or {}).get("python_in_steps") or {}
+    on_core, parts = calls.get("on_core"), calls.get("parts") or {}
+    on_cpu = framework.get("device") == "cpu" and framework.get("collectives") == "gloo"
+    if not on_cpu or on_core is None or (calls.get("samples") or 0) < MIN_SAMPLES.default:
+        return None
+    step_ms = 1e3 * run["time_s"]["step"] / run["steps"]
+    forward, backward, waits = parts.get("forward", 0.0), parts.get("backward", 0.0), 1 - on_core
+    beside = max(0.0, 1 - forward - backward)
+    least, most = max(0.0, backward - waits), backward - max(0.0, waits - beside)
+    return _Computed(step_ms * on_core, step_ms * waits, step_ms * forward, (step_ms * least, step_ms * most))
+
+
+def _batch_values(run: Mapping) -> tuple[int, int] | None:
+    """Return how many values a rank's batches have, from the smallest to the largest; None = not known."""
+    dims = (run.get("fit") or {}).get("input_dims") or [None]
+    if any(shape is None or None in shape for shape in dims):
+        return None
+    ends = [[size if isinstance(size, list) else [size, size] for size in shape] for shape in dims]
+    fewest, most = (sum(prod(size[end] for size in shape) for shape in ends) for end in (0, 1))
+    return fewest, most
+
+
+def _on_cpus(runs: Sequence[Mapping], limits: Mapping[str, float]) -> Iterator[Claim]:
+    """Yield the rank whose batches are larger and compute longer than the others', which wait for its gradients.
+
+    Of a rank that evaluates as well only the forward pass is longer; one that saves computes neither for longer.
+    """
+    computed = {run["rank"]: passes for run in runs if (passes := _computed_of(run)) is not None}
+    if len(computed) < len(runs):
+        return
+    rank = max(computed, key=lambda worker: computed[worker].total)
+    worst = next(run for run in runs if run["rank"] == rank)
+    slowest, others = computed[rank], [passes for other, passes in computed.items() if other != rank]
+    usual_ms, waits_ms = median(passes.total for passes in others), median(passes.waits for passes in others)
+    more_ms = slowest.total - usual_ms
+    forward_ms = slowest.forward - median(passes.forward for passes in others)
+    backward_ms = slowest.backward[0] - median(passes.backward[1] for passes in others)
+    # If all had the mean of their work.
+    lost_s = (slowest.total - mean(passes.total for passes in computed.values())) * worst["steps"] / 1e3
+    pct, limit = 100 * lost_s / worst["wall_s"], limits["worker_wait_pct"]
+    if pct < limit or 100 * more_ms < limits["work_gap_pct"] * slowest.total:
+        return
+    in_passes = forward_ms + backward_ms >= MOSTLY * more_ms and backward_ms >= MOSTLY * forward_ms
+    if not in_passes or waits_ms - slowest.waits < MOSTLY * more_ms:
+        return  # it does something else, or nobody waits for it
+    values = {run["rank"]: _batch_values(run) for run in runs}
+    own, of_others = values.pop(rank), max(value or (0, 0) for value in values.values())
+    if own is None or None in values.values() or own[0] <= of_others[0] or own[1] <= of_others[1]:
+        return  # core time alone differs by more between equal ranks of a full machine
+    evidence: Evidence = {"worker_wait_pct": round(pct, 1)} | _pair(slowest.total, usual_ms)
+    text = (
+        f"Every step waits for the slowest worker. Worker {rank} computes {slowest.total:.3g} ms a step, the others "
+        f"{usual_ms:.3g} ms, and they wait {waits_ms:.3g} ms for its gradients. Its batches have {own[0]:,} to "
+        f"{own[1]:,} values, elsewhere {of_others[0]:,} to {of_others[1]:,}. Deal the samples out in turn, such as "
+        "samples[rank::world_size], or take a sampler that gives all ranks batches of similar length in each step."
+    )
+    yield _straggler(runs, rank, "work", "its batches are larger", evidence, limit, text, lost_s)
 
 
 # Categories of a traced step other than waiting for others: label and where to look. `idle_input`

@@ -123,6 +123,21 @@ def test_a_worker_that_computes_longer_is_not_guessed(tmp_path):
     assert session["findings"] == []
 
 
+@pytest.mark.timed
+@pytest.mark.parametrize(("kind", "ids"), [("more", ["imbalance:work"]), ("even", []), ("evaluates", [])])
+def test_a_rank_with_more_work_is_told_from_one_that_evaluates(tmp_path, kind, ids):
+    """Both ranks' steps take equally long: of the slower one's the training thread computes more, backward as well."""
+    need("torch")
+    programs = [start("shards_program.py", str(tmp_path), str(rank), kind, RANK=str(rank)) for rank in range(2)]
+    for program in programs:
+        results(program, 120)
+    (session,) = logdir_report(one_session(tmp_path, 2))["sessions"]
+    assert [found["id"] for found in session["findings"]] == ids
+    for found in session["findings"]:
+        assert found["ranks"] == [0] and found["title"].endswith("its batches are larger") and not found["saves_s"]
+        assert found["evidence"]["ms_per_step"] > 2 * found["evidence"]["others_ms_per_step"]
+
+
 def test_ranks_of_a_sweep_are_neither_aligned_nor_blamed(tmp_path):
     for process in job("alone", tmp_path, 2, 1, offsets_ms=(0, 35), STEPS="110"):
         results(process, 60)

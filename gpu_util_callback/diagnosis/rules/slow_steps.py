@@ -60,6 +60,7 @@ class SlowSteps(Rule):
         "eager_op_us": SMALL_US,
         "compared_thresholds": Threshold(20, "of 65,536 values each takes 1.1 ms: 199 took 16, one 0.2"),
         "compile_pct": MOSTLY_PCT,
+        "backward_times": Threshold(6, "a backward pass took up to 4.8 times its forward pass, one of kept graphs 10"),
         "slowdown": Threshold(1.5, "between an early and a late step: scatter and a busy machine reach 1.3"),
         **SIGNIFICANT,
     }
@@ -237,6 +238,8 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         title = "Most of each step begins a pass over the data"
         yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
         return
+    if parts.get("backward", 0.0) >= limits["backward_times"] * parts.get("forward", 1.0):
+        return  # it goes through graphs that were kept, or waits for other ranks
     op_us = samples.op_us if samples is not None and run.framework == "torch" else None
     if samples is not None and op_us and op_us < limits["eager_op_us"]:
         asks = (
