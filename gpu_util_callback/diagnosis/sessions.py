@@ -23,7 +23,7 @@ from gpu_util_callback.diagnosis.thresholds import (
 )
 from gpu_util_callback.diagnosis.verdict import BLOCKING, blocks, gain_of, is_unknown, promise
 from gpu_util_callback.recording.manifest_facts import Claim, Value
-from gpu_util_callback.words import duration, workers
+from gpu_util_callback.words import between, duration, workers
 
 STUCK = Stuck.cause
 SAME_PACE = Constant(
@@ -212,8 +212,9 @@ def _on_cpus(runs: Sequence[Mapping], limits: Mapping[str, float]) -> Iterator[C
     evidence: Evidence = {"worker_wait_pct": round(pct, 1)} | _pair(slowest.total, usual_ms)
     text = (
         f"Every step waits for the slowest worker. Worker {rank} computes {slowest.total:.3g} ms a step, the others "
-        f"{usual_ms:.3g} ms, and they wait {waits_ms:.3g} ms for its gradients. Its batches have {own[0]:,} to "
-        f"{own[1]:,} values, elsewhere {of_others[0]:,} to {of_others[1]:,}. Deal the samples out in turn, such as "
+        f"{usual_ms:.3g} ms, and they wait {waits_ms:.3g} ms for its gradients. Its batches have "
+        f"{between(f'{own[0]:,}', f'{own[1]:,}')} values, elsewhere {between(f'{of_others[0]:,}', f'{of_others[1]:,}')}. "
+        "Deal the samples out in turn, such as "
         "samples[rank::world_size], or take a sampler that gives all ranks batches of similar length in each step."
     )
     yield _straggler(runs, rank, "work", "its batches are larger", evidence, limit, text, lost_s)

@@ -6,11 +6,12 @@ Arguments: folder, rank, what rank 0 does: "more", "even" or "evaluates".
 from __future__ import annotations
 
 import sys
-import time
 
 import torch
 
 from gpu_util_callback import GpuUtilMonitor
+
+STEPS = 200  # some ten seconds of rank 0's work, for stack samples enough
 
 folder, rank, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.manual_seed(0)
@@ -18,22 +19,12 @@ torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
 parallel = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(parallel.parameters(), 1e-3)
-size = 2048 if rank == 0 and kind == "more" else 512
+size = 4096 if rank == 0 and kind == "more" else 512
 held_out = torch.randn(1024, 256)
 
 
-def batches():
-    """Yield batches on both ranks until rank 0 has stack samples enough."""
-    ends = time.monotonic() + 4
-    goes_on = torch.ones(1)
-    while goes_on:
-        yield torch.randn(size, 256)
-        goes_on[0] = time.monotonic() < ends
-        torch.distributed.broadcast(goes_on, 0)
-
-
 with GpuUtilMonitor(f"{folder}/worker{rank}", report=False) as monitor:
-    for rows in monitor.batches(batches()):
+    for rows in monitor.batches(torch.randn(size, 256) for _ in range(STEPS)):
         optimizer.zero_grad()
         parallel(rows).square().mean().backward()
         optimizer.step()

@@ -124,7 +124,7 @@ def test_a_worker_that_computes_longer_is_not_guessed(tmp_path):
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(("kind", "ids"), [("more", ["imbalance:work"]), ("even", []), ("evaluates", [])])
+@pytest.mark.parametrize(("kind", "ids"), [("more", ["imbalance:worker0.work"]), ("even", []), ("evaluates", [])])
 def test_a_rank_with_more_work_is_told_from_one_that_evaluates(tmp_path, kind, ids):
     """Both ranks' steps take equally long: of the slower one's the training thread computes more, backward as well."""
     need("torch")
