@@ -213,9 +213,9 @@ def _on_cpus(runs: Sequence[Mapping], limits: Mapping[str, float]) -> Iterator[C
     text = (
         f"Every step waits for the slowest worker. Worker {rank} computes {slowest.total:.3g} ms a step, the others "
         f"{usual_ms:.3g} ms, and they wait {waits_ms:.3g} ms for its gradients. Its batches have "
-        f"{between(f'{own[0]:,}', f'{own[1]:,}')} values, elsewhere {between(f'{of_others[0]:,}', f'{of_others[1]:,}')}. "
-        "Deal the samples out in turn, such as "
-        "samples[rank::world_size], or take a sampler that gives all ranks batches of similar length in each step."
+        f"{between(f'{own[0]:,}', f'{own[1]:,}')} values, others {between(f'{of_others[0]:,}', f'{of_others[1]:,}')}. "
+        "Deal the samples out in turn, such as samples[rank::world_size], or take a sampler that gives all ranks "
+        "batches of similar length in each step."
     )
     yield _straggler(runs, rank, "work", "its batches are larger", evidence, limit, text, lost_s)
 
