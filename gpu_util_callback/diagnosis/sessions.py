@@ -144,7 +144,7 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
 
 
 class _Computed(NamedTuple):
-    """What the training thread of a rank computes and waits for in a step on a CPU, in ms.
+    """Times of the training thread of a rank in a step on a CPU, computing and waiting, in ms.
 
     `backward` is the least and the most that it can be: the waits for other ranks may be in it, or beside it.
     """

@@ -24,7 +24,7 @@ def trained(folder, fetch, work=1):
     loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with GpuUtilMonitor(folder, report=False) as monitor:
+    with GpuUtilMonitor(folder, framework="torch", report=False) as monitor:
         for _ in range(STEPS):
             with monitor.step():
                 x = fetch(loader)

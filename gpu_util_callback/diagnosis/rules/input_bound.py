@@ -160,8 +160,8 @@ def input_setup(run: Run, limits: Limits, spans: list[Finding]) -> list[Finding]
 
     What keeps a tf.data stage's result, as the waits of `spans` ask for, spares the first batch of each epoch as well.
     """
-    names = {entry.name for entry in tf_data.KEPT}
-    kept = next((one.advice for one in spans if one.advice.name in names and one.advice.saves), None)
+    keeps = (one.advice for one in spans if one.advice.name in {entry.name for entry in tf_data.KEPT})
+    kept = next((advice for advice in keeps if advice.saves), None)
     if (ends := ends_of_short_epochs(run)) is not None:
         steps = steps_an_epoch(run) or 0
         kinds = [(ends, f" of {steps} step{'s' * (steps > 1)}")]
