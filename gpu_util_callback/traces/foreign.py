@@ -52,7 +52,6 @@ _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
     (("schema", "nodes"), "PyTorch's execution trace (ExecutionTraceObserver), which holds no times of the GPU"),
     (("root_frame",), f"pyinstrument's session: {_SAMPLES}"),
     (("session", "frame_tree"), f"pyinstrument's session: {_SAMPLES}"),
-    (("files", "elapsed_time_sec"), f"Scalene's profile: {_SAMPLES}"),
     (("Type",), "Nsight Systems' JSON: export it as SQLite instead (nsys export -t sqlite)"),
 )
 
@@ -98,7 +97,8 @@ def by_members(names: Collection[str], texts: Mapping[str, str]) -> str:
         return f"a profile of {neuron}, whose work is not read"
     if "traceEvents" in names or not names:
         return "a trace that holds no trace events"
-    return f"JSON of another kind, without trace events (its members: {', '.join(list(names)[:5])})"
+    shown = (" ".join(name.split())[:40] for name in list(names)[:5])  # of a line, whatever the names hold
+    return f"JSON of another kind, without trace events (its members: {', '.join(shown)})"
 
 
 def accelerator(labels: Collection[str]) -> str:

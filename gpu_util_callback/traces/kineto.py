@@ -368,7 +368,7 @@ class _TextReader:
         of = f" of {accelerator}" if accelerator else ""
         if self.others or self.marks:
             names = {"C": "counters", "B": "begin events", "E": "end events", "X": "events without a category"}
-            counted = [f"{count:,} {names.get(phase, f'events {phase!r}')}" for phase, count in self.others.items()]
+            counted = [f"{count:,} {names.get(phase, f'events {phase[:9]!r}')}" for phase, count in self.others.items()]
             return f"a Chrome trace{of} without activities: {', '.join(counted) or 'it holds names alone'}"
         texts = {name: value for name, value in document.members.items() if isinstance(value, str)}
         return foreign.by_members(document.names or self.no_events, texts)

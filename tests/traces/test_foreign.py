@@ -125,6 +125,7 @@ def test_files_that_libraries_write(tmp_path):
         ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}, "execution trace"),
         ({"summary": [], "neuroncore_utilization": []}, "Neuron"),
         ({"rows": [1, 2], "columns": ["a"]}, "its members: rows, columns"),
+        ({"in\x85two": 1, "n" * 5_000: 2}, f"its members: in two, {'n' * 40})"),
         ({"traceEvents": []}, "holds no trace events"),
         ([{"count": 100}, {"name": "conv", "timeMs": 1.2}], "its members: count"),  # trtexec --exportProfile
         ([[1690000000.0, 1, 0.5]], "holds no trace events"),
@@ -165,6 +166,7 @@ COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 
         ([COUNTER] * 3 + [mark(1, "gpu")], "without activities: 3 counters"),
         ([{"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 1}, {"ph": "E", "pid": 1, "tid": 1, "ts": 2}], "1 begin"),
         ([plain("f", 0, 5, 1)], "1 events without a category"),
+        ([COUNTER | {"ph": "a" * 5_000}], "1 events 'aaaaaaaaa'. Not read"),
         ([mark(1, "/device:GPU:0"), plain("fusion.1", 0, 9, 1)], "give the *.xplane.pb in its folder"),
         ([mark(2, "/host:CPU"), plain("PjitFunction(f)", 0, 9, 2)], "give the *.xplane.pb in its folder"),
         ([COUNTER, mark(1, "Ascend Hardware")], "Ascend NPU"),
