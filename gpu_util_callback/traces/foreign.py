@@ -59,7 +59,7 @@ _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
 _TOOLS = (
     (
         r"^/(device|host):",
-        "what the trace viewer shows of a trace of JAX or TensorFlow: give the *.xplane.pb in its folder, which has more",
+        "the trace viewer's copy of a JAX or TensorFlow trace: give the *.xplane.pb in its folder, which has more",
     ),
     (r"^fee$|viztracer", "VizTracer's trace: Python functions, without the GPU's work"),
     (r"^task::|^ray$", "Ray's timeline: its tasks, without the GPU's work"),
