@@ -18,14 +18,14 @@ def helped(loader):
     return batch[0]
 
 
-def trained(folder, fetch, work=1):
+def trained(folder, fetch, work=1, steps=STEPS):
     """Train on what `fetch` gives within the steps; return the findings of slow steps by their ids."""
     data = torch.utils.data.TensorDataset(torch.zeros(ROWS, 4))
     loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with GpuUtilMonitor(folder, framework="torch", report=False) as monitor:
-        for _ in range(STEPS):
+        for _ in range(steps):
             with monitor.step():
                 x = fetch(loader)
                 for _ in range(work):
@@ -53,3 +53,15 @@ def test_one_iterator_within_the_steps_is_no_finding(tmp_path):
         return next(kept[0])[0]
 
     assert "slow_steps:begin_of_a_pass" not in trained(tmp_path, fetch, work=10)
+
+
+@pytest.mark.timed
+def test_passes_that_a_few_steps_begin_are_no_finding(tmp_path):
+    """As a validation within every tenth step does: together they take as much of the time."""
+    fetched = itertools.count()
+    batch = torch.zeros(64, 4)
+
+    def fetch(loader):
+        return next(iter(loader))[0] if next(fetched) % 10 == 0 else batch
+
+    assert "slow_steps:begin_of_a_pass" not in trained(tmp_path, fetch, steps=800)

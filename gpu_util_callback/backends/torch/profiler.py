@@ -320,7 +320,7 @@ class TorchProfiler(ProfilerSession):
         """Return whether another profile is prepared or runs, on any thread; torch reports neither.
 
         The entry points are watched from a fit's first window to its end, so that all later
-        profiles are known. Earlier ones are searched for once: 0.3 us per object of the process.
+        profiles are known. Earlier ones are searched for once.
         """
         if self._earlier is None:
             self._ended = False

@@ -17,7 +17,7 @@ from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.frames import instances
 from gpu_util_callback.steps.rows import DeviceProbe
 
-SEARCHES = 3  # of some ten milliseconds each, beside the training
+SEARCHES = 3  # of some fifty milliseconds each, in which no Python runs
 
 
 class TorchRuntime(Runtime):

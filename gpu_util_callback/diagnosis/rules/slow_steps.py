@@ -226,15 +226,20 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         code = "" if has_keras_fit(run) else "torch.nn.Embedding(..., sparse=True)  # and SparseAdam for its weights"
         evidence: Evidence = {"share_of_step_pct": round(pct, 1), "looks": looks}
         yield _fact("optimizer", "Most of each step passes in the optimizer", evidence, asks, code)
-    begins_pct = 100 * parts.get(PASS, 0.0)
-    if looks >= limits["min_looks"] and begins_pct >= limits["begin_pct"]:
-        at = (run.fit.get("dispatch") or {}).get("own_at")
+    begins, dispatch = parts.get(PASS, 0.0), run.fit.get("dispatch") or {}
+    begins_pct, body_ns = 100 * begins, run.steps.total("body_ns")
+    # A validation within some steps begins a pass, too: half of the begins at least must be in usual steps.
+    is_usual = usual_body_ns(run) * run.steps.total_rows >= (1 - begins / 2) * body_ns
+    if looks >= limits["min_looks"] and begins_pct >= limits["begin_pct"] and is_usual:
+        # The samples at the line and those of begins are more than all: the line has begins.
+        is_there = dispatch.get("at_place", 0) > (1 - begins) * dispatch.get("samples", 0)
+        made = f"At {dispatch['own_at']} an" if is_there else "An"
         asks = (
-            f"{f'At {at} an' if at else 'An'} iterator of a DataLoader is made, and with shuffle=True the order of all "
+            f"{made} iterator of a DataLoader is made, and with shuffle=True the order of all "
             "samples. Is that done for each step, as by next(iter(loader))? If so, make the iterator once, and the "
             "next one when it is used up."
         )
-        lost_ns = round(begins_pct / 100 * run.steps.total("body_ns"))
+        lost_ns = round(begins * body_ns)
         evidence = {"begin_pct": round(begins_pct, 1), "looks": looks}
         title = "Each step begins a pass over the data"
         yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
