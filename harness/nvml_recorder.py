@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
-from nvml import Gpu, Scenario
+from nvml import NOBODY, Gpu, Scenario
 
 # symbol -> the curve it answers
 GAUGES = {
@@ -251,7 +251,7 @@ class Recorder:
                         scenario.call(symbol, gpu=gpu.index, code=code, from_=first, until=end)
             gpu.lines.clear()
             for (kind, pid, used), (first, last) in answers.processes.items():
-                who = "self" if pid == self._own_pid else (1000 + pid % 7 if anonymous else pid)
+                who = "self" if pid == self._own_pid else (NOBODY + pid % 7 if anonymous else pid)
                 gpu.process(who, used, kind, from_=first, until=last + 1.5)
         if latency:
             for symbol, took in self._took.items():

@@ -27,6 +27,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "nvml_standin"
 GIB = 1 << 30
+NOBODY = (1 << 22) + 1  # a process id above Linux' highest; lower ones may be ours, of a run's thousands of children
 Points = float | Sequence[tuple[float, float]]
 _numbers = itertools.count()
 

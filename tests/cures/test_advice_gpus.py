@@ -15,14 +15,12 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 from advised import apply, assert_gone, assert_kept, findings, only  # noqa: E402
-from nvml import GIB, Scenario, loaded  # noqa: E402
+from nvml import GIB, NOBODY, Scenario, loaded  # noqa: E402
 from timed_fit import Timed, fit, labelled  # noqa: E402
 
 from gpu_util_callback.backends.tensorflow.runtime import TensorFlowRuntime  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
-
-NEIGHBOUR = 4_000_000  # a process id above Linux' highest
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def test_a_training_moves_to_the_gpu_that_is_free(world, monkeypatch):
     def scenario():
         both = h100s(98, 0)
         both.gpus[0].lines.clear()
-        both.gpus[0].process("self", GIB, sm=48).process(NEIGHBOUR, 8 * GIB, sm=50)
+        both.gpus[0].process("self", GIB, sm=48).process(NOBODY, 8 * GIB, sm=50)
         return both
 
     def train(step_ms):

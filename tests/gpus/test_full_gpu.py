@@ -6,10 +6,9 @@ import traceback
 
 import numpy as np
 import pytest
-from nvml import Scenario
+from nvml import GIB, NOBODY, Scenario
 from waiting import newest
 
-GIB = 1 << 30
 TEXT = (
     "OOM when allocating tensor with shape[65536,4096] and type float on "
     "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"
@@ -49,7 +48,7 @@ def test_the_post_mortem_names_phase_batch_and_other_processes(play, tmp_path, m
 
     scenario = Scenario()
     gpu = scenario.gpu("h100")
-    gpu.process("self", 58 * GIB).process(4711, 20 * GIB)
+    gpu.process("self", 58 * GIB).process(NOBODY, 20 * GIB)
     play(scenario)
     held = {"allocator_used_bytes": 12.0 * GIB, "allocator_peak_bytes": 57.0 * GIB}
     monkeypatch.setattr(TensorFlowRuntime, "memory", lambda self: {0: held})

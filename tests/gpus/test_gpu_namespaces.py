@@ -4,12 +4,10 @@ import math
 import os
 
 import pytest
-from nvml import GIB, Scenario
+from nvml import GIB, NOBODY, Scenario
 
 from gpu_util_callback.gpus import _reader
 from gpu_util_callback.gpus._reader import Processes
-
-NOBODY = (1 << 22) + 12_345  # above Linux' highest process id: exists nowhere
 
 
 @pytest.fixture
@@ -91,7 +89,7 @@ def test_a_sandbox_with_ids_of_its_own(step, monkeypatch, first):
 def test_before_the_framework_has_a_context_nobody_is_judged(step, monkeypatch):
     monkeypatch.setattr(_reader, "host_pids", lambda: True)
     scenario = Scenario()
-    scenario.gpu("h100").process("self", GIB, sm=50, from_=3).process(77, GIB, sm=20)
+    scenario.gpu("h100").process("self", GIB, sm=50, from_=3).process(NOBODY, GIB, sm=20)
     before, reasons = row_of(step, scenario, reads=2)
     assert math.isnan(before["processes_other"]) and not reasons
     after, reasons = row_of(step, scenario, reads=5)
@@ -102,7 +100,7 @@ def test_before_the_framework_has_a_context_nobody_is_judged(step, monkeypatch):
 def test_a_gpu_that_the_framework_does_not_use_shows_its_users(step, monkeypatch):
     monkeypatch.setattr(_reader, "host_pids", lambda: True)
     scenario = Scenario()
-    scenario.gpu("h100").process(77, GIB, sm=20)
+    scenario.gpu("h100").process(NOBODY, GIB, sm=20)
     row, _ = row_of(step, scenario, expected=False)
     assert (row["processes_other"], row["memory_other_bytes"]) == (1, GIB)
     assert (row["utilization_process_pct"], row["utilization_other_pct"]) == (0, 20)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from nvml import GIB, Gpu, Scenario
+from nvml import GIB, NOBODY, Gpu, Scenario
 
 from gpu_util_callback.gpus._devices import driver_facts
 
@@ -47,7 +47,7 @@ def healthy(gpu: Gpu, _: Scenario) -> None:
     gpu.curve("utilization", [(0, 90), (1, 20)]).curve("power_mw", [(0, 300_000), (2, 700_000)], "line")
     gpu.curve("clock:1", [(0, 1980), (1, 1200)]).curve("memory_used", 20 * GIB).curve("memory_reserved", GIB)
     gpu.curve("pcie_generation", 1).curve("ecc_volatile:1", [(0, 0), (5, 2)])
-    gpu.process("self", 6 * GIB, sm=70).process(4242, 2 * GIB, sm=20).process(4243, GIB, kind="graphics")
+    gpu.process("self", 6 * GIB, sm=70).process(NOBODY, 2 * GIB, sm=20).process(NOBODY + 1, GIB, kind="graphics")
     gpu.counter(197, [(0, 1e9), (1, 3e9)]).counter(198, 5e9).counter(83, [(0, 400_000), (1, 600_000)])
     gpu.counter(138, 1000, scope=0xFFFFFFFF).counter(139, 2000, scope=0xFFFFFFFF)  # KiB
     gpu.counter(269, [(0, 0), (1, 0.25e9)]).counter(270, [(0, 0), (1, 0.05e9)])  # ns a second
@@ -58,8 +58,8 @@ def faulty(gpu: Gpu, driver: Scenario) -> None:
     """Each fault costs its own value only; drivers have answered all ones, and a percentage beyond 100."""
     gpu.curve("utilization", [(0, 60), (1, 65_535), (2, 5)]).curve("memory_utilization", 2**32 - 1)
     gpu.curve("gpm:3", 4_000_000)
-    gpu.process("self", GIB).process(0, GIB).process(7, 2**60).process(9, 5, sm=4000)
-    gpu.process(8, None)  # its memory is "not available"
+    gpu.process("self", GIB).process(0, GIB).process(NOBODY, 2**60).process(NOBODY + 1, 5, sm=4000)
+    gpu.process(NOBODY + 2, None)  # its memory is "not available"
     for symbol in ("nvmlDeviceGetSamples", "field:138", "field:139", "gpm:5"):
         driver.call(symbol, code=3)
     driver.call("field:83", code=4).call("gpm:10", code=21, until=1)
@@ -69,7 +69,7 @@ def old(gpu: Gpu, _: Scenario) -> None:
     gpu.curve("event_reasons", [(0, 0x1), (1, 0x4), (2, 0x20), (3, 0x8), (4, 0x8 | 0x40), (5, 0x2)])
     gpu.curve("pcie_throughput:0", 500_000).curve("pcie_throughput:1", 2_000_000)  # KiB a second
     gpu.curve("memory_used", 4 * GIB).curve("memory_reserved", GIB)
-    gpu.process("self", 3 * GIB, sm=50).process(999_999, 2 * GIB, sm=10)
+    gpu.process("self", 3 * GIB, sm=50).process(NOBODY, 2 * GIB, sm=10)
 
 
 def nothing(gpu: Gpu, _: Scenario) -> None:

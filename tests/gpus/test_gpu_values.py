@@ -7,7 +7,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from nvml import GIB, Scenario
+from nvml import GIB, NOBODY, Scenario
 from waiting import wait_until
 
 from gpu_util_callback.gpus._reader import origin_ns
@@ -138,7 +138,7 @@ def test_what_our_own_workers_use_is_ours(step):
     with subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE) as worker:
         children = wait_until(psutil.Process(worker.pid).children, 20)
         scenario = Scenario()
-        gpu = scenario.gpu("h100").process("self", GIB, sm=10).process(4242, 2 * GIB, sm=20)
+        gpu = scenario.gpu("h100").process("self", GIB, sm=10).process(NOBODY, 2 * GIB, sm=20)
         gpu.process(worker.pid, GIB, sm=5).process(children[0].pid, GIB, sm=30)
         row = {name: values[0] for name, values in step(scenario).at(0)["gpu0"].items()}
         worker.communicate(b"\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pynvml
-from nvml import GIB, Scenario, environment
+from nvml import GIB, NOBODY, Scenario, environment
 
 from harness import nvml_recorder
 from harness.nvml_recorder import Recorder, Recording
@@ -23,7 +23,7 @@ def original():
     scenario = Scenario(time="manual", samples_period_ms=100, driver="555.5").without("nvmlDeviceGetTemperatureV")
     gpu = scenario.gpu("h100").curve("utilization", [(0, 90), (1.25, 30), (2.75, 70)])
     gpu.curve("power_mw", [(0, 300_000), (1.55, 650_000)]).process("self", 3 * GIB)
-    gpu.process(77, GIB).curve("gpm:2", [(0, 50), (2, 75)]).curve("memory_used", 30 * GIB)
+    gpu.process(NOBODY, GIB).curve("gpm:2", [(0, 50), (2, 75)]).curve("memory_used", 30 * GIB)
     gpu.counter(197, [(0, 2e9), (2, 6e9)])
     scenario.gpu("a100").without("encoder").curve("event_reasons", [(0, 1), (2.05, 4)])
     scenario.call("nvmlDeviceGetClockInfo", gpu=1, code=3)
