@@ -110,13 +110,14 @@ class MemoryWatch:
         if error is not None and id(error) != self._printed_before:
             self.failed(error, _hook_of(error) or where)
 
-    def facts(self, shapes: Mapping[float, int]) -> dict[str, Any]:
+    def facts(self, shapes: Mapping[float, int], last: bool = False) -> dict[str, Any]:
         """Return the manifest's `memory`; {} where there is nothing to say.
 
         Args:
             shapes: the signatures of the batches' shapes so far, with their ids.
+            last: no more steps will come: count once more.
         """
-        result: dict[str, object] = {**self._count(), **_models()}
+        result: dict[str, object] = {**self._count(last), **_models()}
         if self._retraced is not None:
             result["retraced"] = self._retraced
         if len(shapes) != len(self._sizes):
@@ -133,10 +134,13 @@ class MemoryWatch:
             result["out_of_memory"] = {"step": self._steps(), **self._error}
         return result
 
-    def _count(self) -> dict[str, float | int]:
-        """Return what the framework keeps more of, and its growth a step; counted at most every `COUNTED_S`."""
+    def _count(self, last: bool) -> dict[str, float | int]:
+        """Return what the framework keeps more of, and its growth a step; counted at most every `COUNTED_S`, and last.
+
+        Of two functions that were traced again the one with more traces stays.
+        """
         began = time.perf_counter()
-        if began < self._due:
+        if began < self._due and not last:
             return self._counted
         self._kills = kill_count()
         step = self._steps()
@@ -152,7 +156,8 @@ class MemoryWatch:
                 self._counted[name] = value
             if step > since:
                 self._counted[f"{name}_per_step"] = round((value - before) / (step - since), 4)
-        self._retraced = self._adapter.runtime.retraced() or self._retraced
+        known = [fact for fact in (self._adapter.runtime.retraced(), self._retraced) if fact is not None]
+        self._retraced = max(known, key=lambda fact: fact["traces"], default=None)
         pause_s = min(self.COUNTED_S, began - self._began)  # a short run ends soon
         self._due = began + max(pause_s, (time.perf_counter() - began) / SHARE)
         return self._counted

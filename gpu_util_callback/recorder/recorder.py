@@ -721,7 +721,7 @@ class Recorder:
         if last and self._state is State.INTERRUPTED:  # by us, perhaps: a step was under way
             self._ended_ns = max(self._ended_ns, self.clock.from_perf(self.timeline.latest()))
         now = self._ended_ns or self.clock.now()
-        self._update_facts()  # first: a fit's only diagnosis needs its GPUs
+        self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
         if "://" not in self.settings.log_dir:  # the diagnosis may take a while
             outputs.flush()
         outputs.diagnose(self.facts, self._started_ns, now, last, judge)
@@ -800,8 +800,8 @@ class Recorder:
             return trained_s > self._said_s
         return trained_s > max(2 * self._said_s, NEWS_S)
 
-    def _update_facts(self) -> None:
-        """Bring the facts up to date: of the fit, of memory, and of what recording itself costs."""
+    def _update_facts(self, last: bool) -> None:
+        """Bring the facts up to date, for the last time perhaps: of the fit, of memory, and of what recording costs."""
         if not self._outputs.recording:
             return
         with self.guarded("facts about the run"):
@@ -817,7 +817,7 @@ class Recorder:
                 "recorder_cpu_pct": round(100e9 * (self._cpu_s + self._outputs.cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
             }
-            facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes)}
+            facts: dict[str, Any] = {"memory": self.memory.facts(self.intake.shapes, last)}
             if self._stuck is not None:
                 facts["step_watch"] = self._stuck.facts()
             unavailable = [

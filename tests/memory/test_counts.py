@@ -14,18 +14,22 @@ from gpu_util_callback.recorder import memory_watch
 from gpu_util_callback.recorder.memory_watch import MemoryWatch
 
 
-def test_what_was_traced_again_stays_known(monkeypatch):
+def test_what_was_traced_again_stays_known_and_is_counted_once_more_at_the_end(monkeypatch):
     monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
     monkeypatch.setattr(memory_watch, "SHARE", 1e9)
-    fact = {"function": "step", "traces": 20, "same_tensors": True}
-    answers = [None, fact, None]
+    few, many = ({"function": "step", "traces": traces, "same_tensors": True} for traces in (3, 16))
+    answers = [None, few, None, many, few]
 
     class Tracing(Runtime):
         def retraced(self):
             return answers.pop(0)
 
     watch = MemoryWatch(Adapter("tensorflow", runtime=Tracing()), lambda: 10)
-    assert [watch.facts({}).get("retraced") for _ in range(3)] == [None, fact, fact]
+    assert [watch.facts({}).get("retraced") for _ in range(3)] == [None, few, few]
+    monkeypatch.setattr(watch, "_due", float("inf"))
+    assert watch.facts({})["retraced"] == few
+    assert watch.facts({}, last=True)["retraced"] == many
+    assert watch.facts({}, last=True)["retraced"] == many and not answers
 
 
 @pytest.mark.parametrize(
