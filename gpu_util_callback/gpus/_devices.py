@@ -38,7 +38,7 @@ class NvmlGpu:
 
 def driver_facts(gate: Gate) -> dict[str, str | None]:
     """Return {"driver_version", "cuda_version"}; unknown values are None."""
-    cuda = gate.first_of(("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",))
+    cuda = gate.ask("nvmlSystemGetCudaDriverVersion_v2")
     return {
         "driver_version": _text(gate.ask("nvmlSystemGetDriverVersion")),
         "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
@@ -148,20 +148,14 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
 
 
 def memory_of(gate: Gate, handle: object, key: str) -> Answer:
-    """Return the driver's memory info of a GPU, `reserved` separate from `used` if reported."""
-    version = getattr(gate.binding, "nvmlMemory_v2", None)
-    symbol = "nvmlDeviceGetMemoryInfo"
-    if version is None:
-        return gate.ask(symbol, handle, gpu=key)
-    # Drivers before 515: `used` holds the reserved part as well.
-    return gate.first_of((symbol, handle, version), (symbol, handle), gpu=key)
+    """Return the driver's memory info of a GPU: `total`, `used` and, apart from that, `reserved`, in bytes."""
+    return gate.ask("nvmlDeviceGetMemoryInfo", handle, gate.binding.nvmlMemory_v2, gpu=key)
 
 
 def _memory_total(gate: Gate, handle: object, key: str) -> int | None:
     """Return a GPU's memory in bytes; None where the driver does not report a possible one."""
     memory = memory_of(gate, handle, key)
-    for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo/1"):
-        gate.memory.forget(name, key)  # the sampled value has its own reason
+    gate.memory.forget("nvmlDeviceGetMemoryInfo", key)  # the sampled value has its own reason
     if memory is None or not memory.total:
         return None
     return valid(Gpu, "memory_total_bytes", int(memory.total))

@@ -800,12 +800,10 @@ class Processes(_Source):
 
     def _list(self, symbol: str) -> list[Answer] | None:
         """Return the driver's list of processes of one kind; None if it gives none."""
-        handle = self._gpu.handle
-        # Drivers before 510 have the older call.
-        listed = self._gate.first_of((symbol, handle), (f"{symbol}_v2", handle), gpu=self._key)
-        if symbol != _LISTS[0]:  # few GPUs have graphics or MPS clients: nothing is missing
-            self._gate.memory.forget(f"{symbol}/1", self._key)
-        return listed
+        if symbol == _LISTS[0]:
+            return self._gate.ask(symbol, self._gpu.handle, gpu=self._key)
+        # Few GPUs have graphics or MPS clients: nothing is missing.
+        return self._gate.ask_quietly(symbol, self._gpu.handle, gpu=self._key)
 
     def _utilization(self) -> dict[int, int]:
         """Return pid -> its newest SM utilization in percent."""
@@ -868,9 +866,8 @@ class GpuGauges(_Source):
         memory = memory_of(self._gate, self._gpu.handle, self._key)
         if memory is None:
             return NAN, NAN
-        reserved = float(getattr(memory, "reserved", NAN))
         used = memory.used if memory.used <= memory.total > 0 else NAN  # bogus answers have been seen
-        return self._possible(used, "memory_used_bytes", "nvmlDeviceGetMemoryInfo"), reserved
+        return self._possible(used, "memory_used_bytes", "nvmlDeviceGetMemoryInfo"), float(memory.reserved)
 
     def _power(self) -> Answer:
         """Return milliwatts; None without an answer."""

@@ -176,21 +176,11 @@ ROWS = {
             "event_reasons": [1, 1, 4, 0x20, 8, 0x48, 2],
             "pcie_tx_bytes_per_s": [500_000 * KIB, NAN, *[500_000 * KIB] * 5],  # an answer takes 20 ms
             "pcie_rx_bytes_per_s": [2_000_000 * KIB, NAN, *[2_000_000 * KIB] * 5],
-            "memory_used_bytes": 5 * GIB,  # the reserved part counts as used
-            "memory_reserved_bytes": NAN,
-            "facts:memory_total_bytes": 15 * GIB,
             "temperature_c": 60,
-            "memory_process_bytes": [3 * GIB, NAN, *[3 * GIB] * 5],
-            "memory_other_bytes": [2 * GIB, NAN, *[2 * GIB] * 5],
         },
         # What nothing stands in for is named.
         {source: "" for source in COUNTERS if "pcie" not in source} | {GPM: "this GPU has no GPM"},
-        (
-            BATCH,
-            *(f"nvmlDeviceGet{name}" for name in ("MemoryInfo_v2", "TemperatureV", EVENTS)),
-            *(f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")),
-            "nvmlSystemGetCudaDriverVersion_v2",
-        ),
+        (BATCH, *(f"nvmlDeviceGet{name}" for name in ("TemperatureV", EVENTS))),
         "t4",
     ),
     "a driver without older calls, and without counters": Row(
