@@ -556,7 +556,7 @@ class Document:
         self._file = file
         self._big = big
         self._progress = progress
-        self._decode: Callable[[bytes, bool], str] | None = None  # known with the first bytes
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._text = ""
         self._at = 0
         self._at_end = False
@@ -574,10 +574,6 @@ class Document:
         self._read += len(data)
         if self._read > self._limit:
             raise BrokenJson(f"it decompresses to more than {self._limit >> 20:,} MB")
-        if self._decode is None:
-            utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            encoding = "utf-16" if utf_16 else "utf-8-sig"
-            self._decode = codecs.getincrementaldecoder(encoding)("replace").decode
         text = self._decode(data, self._at_end)
         if self._bare:
             text = _BARE.sub(r"\1null", text)

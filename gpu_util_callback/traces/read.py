@@ -101,8 +101,6 @@ def sniff(path: Path) -> str:
         return "nsys-rep"
     if tool := foreign.by_beginning(path, head):
         raise UnusableInput(f"{path}: {tool}. {foreign.READABLE}")
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        head = head.decode("utf-16", "replace").encode()
     if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return "kineto"
     if head[0] in (0x0A, 0x12, 0x1A, 0x22):  # a field of XSpace: planes, errors, warnings, hosts

@@ -310,13 +310,6 @@ def test_the_name_of_gpus_that_are_all_alike(tmp_path):
         assert (gpu["index"], gpu["name"]) == (3, name)
 
 
-def test_a_trace_in_utf_16(tmp_path):
-    path = tmp_path / "w.pt.trace.json"
-    events = [launch(0, 5, 1), kernel("größer", 10, 5, 1)]
-    path.write_text(json.dumps({"traceEvents": events}, ensure_ascii=False), encoding="utf-16")
-    assert explain(path)["kernels"][0]["name"] == "größer"
-
-
 def test_a_tpu_is_called_tpu(tmp_path):
     space = Space()
     space.plane("/device:TPU:0").line("XLA Ops").event("fusion.1", 0, 9)
