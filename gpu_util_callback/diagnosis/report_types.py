@@ -92,15 +92,6 @@ class MeanAndHighest(TypedDict):
     max: float | None
 
 
-class Yardstick(TypedDict):
-    """The MFU that others measured with models of this size and precision on this card."""
-
-    low_pct: float
-    high_pct: float
-    text: str
-    source: str
-
-
 class PeakReport(PeakFacts):
     """The denominator of `mfu_pct`."""
 
@@ -134,7 +125,6 @@ class GpuReport(TypedDict):
     temperature_c: Highest
     samples: Count | None
     mfu_pct: NotRequired[Number | None]  # model FLOPs utilization: the model's work on this GPU against `peak`
-    mfu_yardstick: NotRequired[Yardstick | None]
 
 
 class Mfu(TypedDict):

@@ -26,7 +26,6 @@ from gpu_util_callback.diagnosis.report_types import (
 )
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.verdict import CLEAR, NOTHING, NOTHING_LARGE, gain_of, headline, is_unknown, of_script
-from gpu_util_callback.diagnosis.yardstick import yardstick
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
@@ -342,10 +341,9 @@ def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
 def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float]) -> list[GpuReport]:
     """Return the GPUs with what training made of them."""
     gpus = [_gpu(gpu, distributions, active) for gpu in facts.get("gpus") or []]
-    rates, parameters = full_rates(facts), (facts.get("model") or {}).get("parameters")
+    rates = full_rates(facts)
     for gpu in gpus:
         gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
-        gpu["mfu_yardstick"] = yardstick(gpu, parameters) if gpu["mfu_pct"] else None
     return gpus
 
 

@@ -409,7 +409,6 @@ def _gpu_line(kind: Sequence[Mapping]) -> str:
     mfu = [member["mfu_pct"] for member in kind if member["mfu_pct"] is not None]
     if mfu:
         text += f" · MFU {percent(sum(mfu) / len(mfu))} of {gpu['peak']['text']}"
-        text += f" ({gpu['mfu_yardstick']['text']})" if gpu["mfu_yardstick"] else ""
     if gpu["power_mw"]["mean"]:
         text += f" · {sum(member['power_mw']['mean'] or 0 for member in kind) / len(kind) / 1e3:,.0f} W"
         text += " of the whole board" if gpu.get("mig") else ""

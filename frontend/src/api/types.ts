@@ -188,14 +188,6 @@ export interface MeanAndHighest {
   max: number | null;
 }
 
-/** The MFU that others measured with models of this size and precision on this card. */
-export interface Yardstick {
-  low_pct: number;
-  high_pct: number;
-  text: string;
-  source: string;
-}
-
 /** A GPU, and what training made of it. */
 export interface GpuReport {
   /** the framework's ordinal, or NVML's where it has none */
@@ -229,7 +221,6 @@ export interface GpuReport {
   samples?: number | null;
   /** model FLOPs utilization: the model's work on this GPU against `peak` */
   mfu_pct?: number | null;
-  mfu_yardstick?: Yardstick | null;
 }
 
 /** The steps of the profiler windows, by GPU index: means of a step by category. */

@@ -105,7 +105,6 @@ function GpuFacts({ gpu, report }: Props) {
             </span>
           ),
       )}
-      {gpu.mfu_yardstick && <span>{clean(gpu.mfu_yardstick.text, 160)}</span>}
     </td>
   );
 }
@@ -133,8 +132,8 @@ const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, an
 const POWER_HINT = 'Power drawn by this GPU, averaged over all samples, and the energy that it used in this run.';
 
 /** What MFU is, and where its denominator is from. */
-const mfuHint = ({ peak, mfu_yardstick: others }: Gpu): string =>
-  `Model FLOPs utilization: matrix products and convolutions of the training steps, of the most this GPU does (dense). ${clean(peak?.derived ?? peak?.source ?? '', 200)}${others ? ` Others: ${clean(others.source, 120)}.` : ''}`;
+const mfuHint = ({ peak }: Gpu): string =>
+  `Model FLOPs utilization: matrix products and convolutions of the training steps, of the most this GPU does (dense). ${clean(peak?.derived ?? peak?.source ?? '', 200)}`;
 
 const spread = ({ utilization_pct: use }: Gpu): string =>
   typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? ` (${between(short(Math.round(use.p5)), short(Math.round(use.p95)), '–')})` : '';
