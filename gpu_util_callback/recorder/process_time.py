@@ -225,6 +225,7 @@ def activity(stack: list[CodeType]) -> tuple[str, bool]:
 LEAST_NS = 1_000_000_000  # a busy machine delays a thread by tenths of a second
 MOST_CPU = 0.02  # of the time: a process that only waits uses a thousandth, a stopped one nothing
 _CORES = os.cpu_count() or 1  # that it may have used before it was stopped
+WAITS_PER_ASK = 0.1  # a stopped thread asks for nothing; one that waits for the lock waits at nearly each interval
 LOOKED_AT = 1000  # of the newest entries of the timeline's queue
 
 
@@ -263,18 +264,26 @@ def stop_between(
         return None
     took_ns = after.perf_ns - before.perf_ns
     late_ns = took_ns - round(1e9 * pause_s)
-    asks = late_ns / (1e9 * sys.getswitchinterval())
-    if (
-        late_ns < LEAST_NS
-        or after.cpu_ns - before.cpu_ns > MOST_CPU * took_ns + 1e9 * pause_s * _CORES
-        or after.waits - before.waits > 0.1 * asks
-    ):
+    if late_ns < LEAST_NS:
         return None
-    start, latest = before.perf_ns, after.perf_ns - late_ns
-    for back in range(1, min(len(queue), LOOKED_AT) + 1):
-        entry = queue[-back]
-        end = entry.end if isinstance(entry, Phase) else entry[CALL["end"]] if isinstance(entry, tuple) else 0
-        if start < end <= latest:
-            start = end
-            break
-    return start, after.perf_ns
+    computed = after.cpu_ns - before.cpu_ns > MOST_CPU * took_ns + 1e9 * pause_s * _CORES
+    asked_for_the_lock = after.waits - before.waits > WAITS_PER_ASK * asks_within(late_ns)
+    if computed or asked_for_the_lock:
+        return None
+    # It was not stopped yet when the training thread last did something, if that was before the pause was due.
+    due_ns = after.perf_ns - late_ns
+    ends = (end_of(queue[-back]) for back in range(1, min(len(queue), LOOKED_AT) + 1))
+    start_ns = next((end for end in ends if before.perf_ns < end <= due_ns), before.perf_ns)
+    return start_ns, after.perf_ns
+
+
+def asks_within(late_ns: int) -> float:
+    """Return how often a thread that waits for Python's lock asks for it meanwhile: once a switch interval."""
+    return late_ns / (1e9 * sys.getswitchinterval())
+
+
+def end_of(entry: object) -> int:
+    """Return when a phase or call of the timeline's queue ended (`perf_counter_ns`); 0 for other entries."""
+    if isinstance(entry, Phase):
+        return entry.end
+    return entry[CALL["end"]] if isinstance(entry, tuple) else 0

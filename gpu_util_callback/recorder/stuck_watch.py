@@ -7,7 +7,6 @@ Where C code holds Python's lock no thread can look; that is said once the lock 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -20,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_util_callback.processes import DEAD, STOPPED, Descendant, descendants, runnable_s
-from gpu_util_callback.recorder.process_time import LOOKED_AT, Reading
+from gpu_util_callback.recorder.process_time import LOOKED_AT, Reading, asks_within, end_of
 from gpu_util_callback.recording.manifest import ManifestError, parse
 from gpu_util_callback.recording.manifest_facts import Facts, Standstill, StuckFacts
 from gpu_util_callback.recording.schema import PLUGIN_NAME
@@ -28,7 +27,7 @@ from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.redaction import printable
 from gpu_util_callback.steps.dispatch import TRACING, callee, is_library, name_of, path_of
 from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
-from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
+from gpu_util_callback.steps.timeline import Phase, Timeline
 
 PATIENT = 10  # times as long is waited before the first step, in a validation, and while something computes
 LATER = 1.15  # times as long, in a job of several ranks
@@ -43,6 +42,8 @@ MOST_STACKS, VARIED = 400, 5  # stacks of the training thread, and how many diff
 MOST_KEPT, MOST_SAID = 20, 5  # standstills in the manifest, and on the screen
 CHILDREN_S = 10.0  # between two looks at the worker processes
 MOST_FRAMES = 200
+# By the letter of its state in /proc; all others live.
+_WORKER_STATES = dict.fromkeys(STOPPED, "stopped") | dict.fromkeys(DEAD, "dead")
 OURS = "gpu-util"  # beginning of the names of our threads
 
 # Parts of paths: where batches are made, what compiles, and what writes a checkpoint.
@@ -302,7 +303,11 @@ class StuckWatch:
 
     def _watch_on(self) -> Standstill | None:
         """Return a standstill that begins to be one, None while the pause is short or has an excuse."""
-        if 4 * self._idle_ns < 1e9 * self.limits["no_step_s"] or 4 * self._idle_ns < (limit_ns := self.limit_ns):
+        # From a quarter of the limit on, so that there are samples by then.
+        if 4 * self._idle_ns < 1e9 * self.limits["no_step_s"]:
+            return None
+        limit_ns = self.limit_ns
+        if 4 * self._idle_ns < limit_ns:
             return None
         stack = stack_of(self.thread().ident or 0, self.fit(), MOST_FRAMES)
         self.doing = self._excuse(stack)
@@ -335,20 +340,23 @@ class StuckWatch:
         excuse = self.timeline.inside or excused(stack)
         if not excuse and stack and _LEAVES in path_of(stack[0][1]):  # frees what a call has made, perhaps a pipeline
             return self.doing
-        if self.timeline.in_test:  # its steps are watched as well, once it is known how long they take
-            is_known = len(self._durations["validation_steps"]) >= FEWEST_TESTS
-            return "validation" if not is_known else "" if excuse == "validation" else excuse
-        return excuse
+        if not self.timeline.in_test:
+            return excuse
+        # A validation's steps are watched as well, once it is known how long they take.
+        if len(self._durations["validation_steps"]) < FEWEST_TESTS:
+            return "validation"
+        return "" if excuse == "validation" else excuse
 
     def _computes(self, before: _Work, now: _Work) -> tuple[bool, bool]:
         """Return whether the training thread's Python moves, and whether anything else is at work."""
         in_thread, elsewhere = now.since(before)
         most = max(self._stacks.values(), default=0)
         varied = len(self._stacks) >= VARIED and 2 * most < self._stacks.total()
+        moves = in_thread >= BUSY and varied
         if self.ranks() > 1:  # waiting for the others keeps a core and a GPU busy
-            return in_thread >= BUSY and varied, False
-        use = self._gpu_pct()
-        return in_thread >= BUSY and varied, in_thread + elsewhere >= BUSY or (use or 0.0) >= BUSY_GPU_PCT
+            return moves, False
+        busy_gpu = (self._gpu_pct() or 0.0) >= BUSY_GPU_PCT
+        return moves, busy_gpu or in_thread + elsewhere >= BUSY
 
     def _gpu_pct(self) -> float | None:
         """Return how active the GPUs in use were since the last step, %; None where none was sampled."""
@@ -415,12 +423,9 @@ class StuckWatch:
 
     def _states_of_workers(self) -> dict[str, int]:
         """Return how many worker processes live, are stopped, and have died since the steps stopped coming."""
-        now = {process.pid: process for process in descendants() or ()}
-        states = Counter(
-            "stopped" if process.state in STOPPED else "dead" if process.state in DEAD else "alive"
-            for process in now.values()
-        )
-        states["dead"] += len(self._workers.keys() - now.keys())
+        state_of = {process.pid: process.state for process in descendants() or ()}
+        states = Counter(_WORKER_STATES.get(state, "alive") for state in state_of.values())
+        states["dead"] += len(self._workers.keys() - state_of.keys())
         return {state: count for state, count in states.items() if count}
 
     def _written(self, stacks: Mapping[int, Stack]) -> str:
@@ -445,9 +450,10 @@ class StuckWatch:
         late_ns = took_ns - round(1e9 * pause_s)
         if late_ns < 1e9 * self.limits["no_step_s"] or late_ns < self.limit_ns or cpu_ns >= BUSY * took_ns:
             return None
-        # A thread that waits for the lock asks for it at each switch interval; one without a core does not.
-        asks = late_ns / (1e9 * sys.getswitchinterval())
-        if after.waits - before.waits < MOST_ASKS * asks or self._ran_between(after.perf_ns - late_ns, after.perf_ns):
+        # A thread that waits for the lock asks for it again and again; one without a core does not.
+        if after.waits - before.waits < MOST_ASKS * asks_within(late_ns):
+            return None
+        if self._ran_between(after.perf_ns - late_ns, after.perf_ns):
             return None
         stacks = all_stacks(MOST_FRAMES)
         stack = stack_of(self.thread().ident or 0, self.fit(), MOST_FRAMES)
@@ -465,10 +471,8 @@ class StuckWatch:
     def _ran_between(self, start: int, end: int) -> bool:
         """Return whether the training thread has written anything in the middle of this time."""
         newest = list(self.timeline.queue)[-LOOKED_AT:]
-        ends = [item.end for item in newest if isinstance(item, Phase)]
-        ends += [item[CALL["end"]] for item in newest if isinstance(item, tuple)]  # type: ignore[misc]
         tenth = (end - start) // 10
-        return any(start + tenth < at < end - tenth for at in ends)
+        return any(start + tenth < end_of(entry) < end - tenth for entry in newest)
 
     def _long_phase(self, start: int, end: int) -> str:
         """Return the name of a hook or phase that took most of this time; "" where none is seen."""

@@ -1021,11 +1021,18 @@ def _kinds(declared: Any) -> _Kinds:
     if origin in (Union, UnionType):
         return {json_type: each for member in arguments for json_type, each in _kinds(member).items()}
     words = arguments if origin is Literal else ()
-    base = dict if is_typeddict(kind) else str if words else origin or kind
+    if is_typeddict(kind):
+        base: Any = dict
+    else:
+        base = str if words else origin or kind
     json_types, name = _JSON_TYPES[base]
     within = next((mark for mark in marks if isinstance(mark, Within)), _ANY_NUMBER)
+    if words:
+        name = f"one of {', '.join(words)}"
+    elif base in (int, float):
+        name += str(within)
     entry = _Kind(
-        name=f"one of {', '.join(words)}" if words else f"{name}{within if base in (int, float) else ''}",
+        name=name,
         within=within,
         words=words,
         items=_kinds(arguments[-1]) if origin in (list, dict) else {},

@@ -152,11 +152,7 @@ Take = Callable[[str, int, list[int]], np.ndarray]
 def _restored(kind: Any, stored: Any, take: Take) -> Any:
     """Return the value of a declared kind from its JSON. Raises: Damaged, or what a wrong type raises."""
     if kind in (int, float, str, bool):
-        if type(stored) is not kind and not (kind is float and type(stored) is int):
-            raise Damaged(f"sums: {str(stored)[:40]!r} is no {kind.__name__}")
-        if kind is int and not -(2**63) <= stored < 2**63:
-            raise Damaged("sums: a number of more than 64 bits")
-        return encodable(stored) if kind is str else float(stored) if kind is float else stored
+        return _restored_scalar(kind, stored)
     if kind is np.ndarray:
         array = take(*stored[:3])
         return _texts(array, *stored[3:]) if stored[3:] else array
@@ -180,10 +176,21 @@ def _restored(kind: Any, stored: Any, take: Take) -> Any:
     return sums
 
 
+def _restored_scalar(kind: Any, stored: Any) -> Any:
+    """Return a number, a flag or a text from its JSON, in which a float may be written as an int. Raises: Damaged."""
+    if kind is float and type(stored) is int:
+        return float(stored)
+    if type(stored) is not kind:
+        raise Damaged(f"sums: {str(stored)[:40]!r} is no {kind.__name__}")
+    if kind is int and not -(2**63) <= stored < 2**63:
+        raise Damaged("sums: a number of more than 64 bits")
+    return encodable(stored) if kind is str else stored
+
+
 def _texts(codes: np.ndarray, words: list[str]) -> np.ndarray:
     """Return the words of an array of texts."""
     words_array = np.empty(len(words), object)
-    words_array[:] = [_restored(str, word, None) for word in words]  # type: ignore[arg-type]
+    words_array[:] = [_restored_scalar(str, word) for word in words]
     if len(codes) and not 0 <= codes.min() <= codes.max() < len(words):
         raise Damaged("sums: a word is missing")
     return words_array[codes]
@@ -202,6 +209,6 @@ def _fold(stored: list[Any], take: Take) -> Fold:
     fold = Fold(size, width, first)
     for part, (names, at) in parts.items():
         values = take(np.dtype(REDUCTIONS[part].dtype).str, at, [len(names), used if cells is None else len(cells)])
-        columns = names if "".join(names).isascii() else [_restored(str, name, take) for name in names]
+        columns = names if "".join(names).isascii() else [_restored_scalar(str, name) for name in names]
         fold.restore(used, cells, part, columns, values)
     return fold

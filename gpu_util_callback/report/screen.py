@@ -585,8 +585,9 @@ def _lead_in(group: Group, groups: Sequence[Group], verdict: str, ids: Sequence[
     about = ": " if leads else f" ({subject_of(finding)}): "
     if finding["advice"].get("question"):
         return f"Ask first{about}"
-    has_gain = finding["cause"] in BLOCKING or group.total("saves_s")
-    return f"Fix first{about}" if has_gain else f"To try{about}" if finding["advice"]["code"] else ""
+    if finding["cause"] in BLOCKING or group.total("saves_s"):
+        return f"Fix first{about}"
+    return f"To try{about}" if finding["advice"]["code"] else ""
 
 
 def _where_to_look(run: Mapping) -> str:

@@ -366,7 +366,9 @@ class DispatchWatch:
     def _pause_s(self) -> float:
         """Return the seconds until the next sample: few while samples are few."""
         samples = self._looks - min(self._kinds[COMPILING], _COMPILED) + self._between[""]
-        return _DENSE_S if samples < _DENSE else _USUAL_S if samples < _ENOUGH else _RARE_S
+        if samples < _DENSE:
+            return _DENSE_S
+        return _USUAL_S if samples < _ENOUGH else _RARE_S
 
     def look(self, weight: float = 1.0, late_s: float = 0.0) -> None:
         """Sample the training thread's stack, in place of so many samples, so many seconds after it was due."""
@@ -507,7 +509,10 @@ class DispatchWatch:
             own = code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user"
             if own or path_of(code).endswith(tuple(EXCHANGES)):
                 function = code if code.co_name != "<module>" else function
-            parts |= {"_input"} if delivers(code) else {"_joining"} if code.co_qualname in _JOINS else set()
+            if delivers(code):
+                parts.add("_input")
+            elif code.co_qualname in _JOINS:
+                parts.add("_joining")
             if code.co_name == "predict" and "keras/src/" in path_of(code):
                 parts |= {"_predict", "_predict_set_up"} if sets_up_call else {"_predict"}
             sets_up_call |= sets_up(code)
