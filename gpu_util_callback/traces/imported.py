@@ -110,8 +110,8 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
     for table, columns in tables.items():
         if columns and len(next(iter(columns.values()))):
             writer.append(table, columns)
-    for group, names, time_ns, values in _samples(p, zero):
-        writer.append_samples(group, names, time_ns, values)
+    for d in p.devices:
+        writer.append_samples(*_busy_curve(p, d, zero))
     evidence = Evidence(start)
     evidence.add(tables)
     writer.flush()
@@ -161,15 +161,6 @@ def _facts(
         "started_ns": start_ns,
         "ended_ns": end_ns,
     }
-
-
-def _samples(p: ProcessAnalysis, zero_ns: int):
-    """Yield curves of a trace as sample groups: (group, columns, times, values)."""
-    for d in p.devices:
-        yield _busy_curve(p, d, zero_ns)
-    for c in p.process.counters:
-        times = c.time_ps // PS_PER_NS + zero_ns
-        yield f"gpu{c.device}/metrics", (c.name,), times, c.value[:, None]
 
 
 def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):

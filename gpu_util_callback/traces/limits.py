@@ -23,7 +23,6 @@ MAX_SHAPES = 100_000  # different ways in which kernels were launched
 MAX_KERNEL_NAMES = 20_000  # listed, of all GPUs; the rest of each is one row
 MAX_JUDGED = 4 << 20  # characters of kernel names that are searched for signs of tensor cores
 MAX_STAGES = 1_000  # of an input pipeline
-MAX_COUNTERS = 1_024
 MAX_PROBLEMS = 50  # lines about problems of a file
 MAX_TEXT = 1_000  # characters of such a line
 MAX_NAME = 16_384  # characters of a name; those of C++ templates are long

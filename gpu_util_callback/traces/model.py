@@ -304,16 +304,6 @@ class Shapes:
 
 
 @dataclass(slots=True)
-class Counter:
-    """Samples of one hardware counter, e.g. "SM Active"."""
-
-    name: str
-    device: int
-    time_ps: np.ndarray  # int64[n]
-    value: np.ndarray  # float64[n]
-
-
-@dataclass(slots=True)
 class Device:
     """One GPU as one process saw it."""
 
@@ -343,7 +333,6 @@ class Process:
     threads: list[str]  # their names
     events: HostEvents
     shapes: list[KernelShape]
-    counters: list[Counter] = field(default_factory=list)
     pid: int | None = None
     rank: int | None = None
     epoch_ns: int | None = None  # time 0, in nanoseconds since the epoch

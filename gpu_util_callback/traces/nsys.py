@@ -25,7 +25,6 @@ from gpu_util_callback.traces.foreign import READABLE, ROCPD
 from gpu_util_callback.traces.limits import epoch, gpu_facts
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
-    Counter,
     Device,
     DeviceEvents,
     DeviceKind,
@@ -336,7 +335,7 @@ class _TableReader:
     def read(self) -> Trace:
         file = self.file
         has_cuda = not file.tables.keys().isdisjoint((*_GPU_EVENTS, "CUPTI_ACTIVITY_KIND_RUNTIME"))
-        if not has_cuda and file.tables.keys().isdisjoint(("NVTX_EVENTS", "GPU_METRICS")):
+        if not has_cuda and "NVTX_EVENTS" not in file.tables:
             if any(table.startswith("rocpd_") for table in file.tables):
                 raise UnusableInput(f"{file.path}: {ROCPD}. {READABLE}")
             raise UnusableInput(
@@ -386,7 +385,6 @@ class _TableReader:
             )
         if not self.trace.processes:
             raise UnusableInput(f"{file.path}: no GPU work and no CUDA calls were recorded in it")
-        self._counters()
         return self.trace
 
     # --- tables -------------------------------------------------------------------------------
@@ -559,33 +557,3 @@ class _TableReader:
             }
             gpus[index] = gpu["name"] if isinstance(gpu["name"], str) else "GPU", facts
         return gpus
-
-    def _counters(self) -> None:
-        """Read GPU metrics samples into the first process: they belong to GPUs, not processes."""
-        data = self.file.integers("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))
-        titles = {
-            (kind, metric): name
-            for kind, metric, name in self.file.rows("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
-            if isinstance(name, str)
-        }
-        when = data["timestamp"]
-        sane = np.flatnonzero((when > -_MAX_NS) & (when < _MAX_NS))
-        _, kind_of = np.unique(data["typeId"][sane], return_inverse=True)
-        metrics, metric_of = np.unique(data["metricId"][sane], return_inverse=True)
-        keys = kind_of.reshape(-1).astype(np.int64) * (len(metrics) + 1) + metric_of.reshape(-1)
-        counters = self.trace.processes[0].counters
-        for _, of_sane in groups(keys):
-            rows = sane[of_sane]
-            kind, metric = int(data["typeId"][rows[0]]), int(data["metricId"][rows[0]])
-            if len(counters) >= limits.MAX_COUNTERS:
-                return
-            name = titles.get((kind, metric))
-            if name is not None:
-                counters.append(
-                    Counter(
-                        name=name,
-                        device=kind & 0xFF,
-                        time_ps=when[rows] * PS_PER_NS,
-                        value=data["value"][rows].astype(np.float64),
-                    )
-                )

@@ -53,7 +53,6 @@ def trace_json(analysis: Analysis) -> TraceReport:
         "kernels": of_devices(_kernels),
         "copies": of_devices(lambda d: [_row(c, gpu=d.index, gb_per_s=c.gb_per_s) for c in d.copies]),
         "launches": [_row(d.launches, gpu=d.index) for d in analysis.devices],
-        "counters": of_processes(_counters),
         "host_ops": of_processes(lambda p: map(_row, p.host_ops)),
         "pipeline": of_processes(lambda p: map(_row, p.stages)),
         "verdict": analysis.verdict,
@@ -164,19 +163,4 @@ def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
             "block": list(k.shape.block) if k.shape.block else None,
         }
         for k in d.kernels
-    ]
-
-
-def _counters(p: ProcessAnalysis) -> list[Row]:
-    """Return the mean and 95th percentile of each of a process's counters."""
-    return [
-        {
-            "gpu": c.device,
-            "name": c.name,
-            "samples": len(c.value),
-            "mean": float(c.value.mean()),
-            "p95": float(np.percentile(c.value, 95)),
-        }
-        for c in p.process.counters
-        if len(c.value)
     ]

@@ -127,7 +127,6 @@ class TraceReport(TraceDiagnosis):
     kernels: list[TraceKernel]
     copies: list[Row]
     launches: list[Row]
-    counters: list[Row]
     host_ops: list[Row]
     pipeline: list[Row]
     thresholds: dict[str, dict[str, Signed]]

@@ -36,8 +36,6 @@ _COLUMNS = {
     "PROCESSES": "pid name",
     "ThreadNames": "nameId globalTid",
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "start globalPid deviceId bytes memKind memoryOperationType",
-    "GPU_METRICS": "timestamp typeId metricId value",
-    "TARGET_INFO_GPU_METRICS": "typeId metricId metricName",
 }
 
 
@@ -74,8 +72,6 @@ def _made() -> Tables:
         "PROCESSES": [[77, "python"]],
         "ThreadNames": [[5, tid]],
         "CUDA_GPU_MEMORY_USAGE_EVENTS": [[1000, pid, 0, 4096, 2, 0], [9000, pid, 0, 4096, 2, 1]],
-        "GPU_METRICS": [[5000, 0, 1, 50]],
-        "TARGET_INFO_GPU_METRICS": [[0, 1, "SM Active"]],
     }
     return {name: {"columns": _COLUMNS[name].split(), "rows": rows} for name, rows in rows_by_table.items()}
 
