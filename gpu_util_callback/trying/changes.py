@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.trying.hooks import EPOCH_HOOKS, ONCE
 from gpu_util_callback.words import ordinal
 
 REWRITTEN = "it changes the program's own Python code"
-ONCE = 10**9  # calls that no training makes
-FEWEST_EPOCHS = 3  # epochs that are timed where a change works at their ends
+EPOCHS = 3  # that are timed where a change works at their ends: with the rare work, and without it
 VALIDATION = "validation_data"  # of fit: what a change is about, in place of a function or a stage
 
 
@@ -92,10 +92,8 @@ class Change:
     @property
     def epochs(self) -> int:
         """Whole epochs to time; 0 = steps."""
-        if not TARGETS[self.target].epochs and not self.of.endswith((".on_epoch_end", VALIDATION)):
-            return 0
-        often = (self.args.get("validation_freq", 0), self.args.get("every", 0))
-        return max(FEWEST_EPOCHS, *(epochs for epochs in often if epochs < ONCE), 0)
+        at_ends = TARGETS[self.target].epochs or self.of.endswith((*EPOCH_HOOKS, VALIDATION))
+        return EPOCHS if at_ends else 0
 
     @property
     def words(self) -> str:

@@ -31,6 +31,11 @@ _MODULE_OF_CLASS = {
 }
 # Functions that open a file outside of Python, of which no audit hook hears: module -> class, function, argument.
 _NATIVE_WRITERS = {"torch.serialization": ("", "save", "f"), "h5py._hl.files": ("File", "__init__", "name")}
+# Hooks of callbacks that are called once an epoch, at its end.
+EPOCH_HOOKS = ("on_epoch_end", "on_test_begin", "on_test_end")
+ONCE = 10**9  # calls that no training makes
+_EPOCHS_OF_FIT = {"validation_freq": 1, "initial_epoch": 0, "epochs": 1}  # arguments and their defaults
+FEWEST_VALIDATED = 3  # epochs of a fit: one to warm up, one with validation, one without
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
 _READER_CLASSES = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
 _NewArgs = Callable[[inspect.BoundArguments], dict[str, Any]]  # from a call's arguments those to set, by name
@@ -43,6 +48,7 @@ class CallsChanged:
         self.target: str = change.get("target", "")
         self.args: dict[str, Any] = change.get("args", {})
         self.of: str = change.get("of", "")
+        self.validates = any(name.startswith("validation_") for name in self.args)  # it is about validation
         self.applied = not self.target
 
     def args_for(self, target: str, of: str = "") -> dict[str, Any]:
@@ -201,8 +207,23 @@ class Hooks:
                 left_out.add(name)
             if self.change.target == "every" and self.change.of.partition(".")[0] == name:
                 self.change.applied = True
-                _call_rarely(callback, self.change.of.partition(".")[2], int(self.change.args["every"]))
+                self._call_rarely(callback, self.change.of.partition(".")[2], int(self.change.args["every"]))
         return {"callbacks": [callback for callback in callbacks if type(callback).__name__ not in left_out]}
+
+    def _call_rarely(self, callback: Any, hook: str, every: int) -> None:
+        """Restrict a callback's hook to every `every`th call; one of an epoch's end to the first two and those."""
+        if hook in vars(callback):  # of a fit before
+            return
+        first = hook in EPOCH_HOOKS and every < ONCE
+        if first:
+            self.meter.rare_work, self.meter.rare_every = self.change.of, every
+        calls = itertools.chain([0] * first, itertools.count())
+
+        @_replaces(callback, hook)
+        def rarely(original: Callable, *args: Any, **kwargs: Any) -> None:
+            if next(calls) % every == 0:
+                self.meter.happens(self.change.of)
+                original(*args, **kwargs)
 
     def _on_trainer(self, module: Any) -> None:
         """Change a backend's trainer: `TensorFlowTrainer`, and from Keras 3.16 on `Trainer`."""
@@ -210,7 +231,7 @@ class Hooks:
 
     def _on_fit(self, trainer: type) -> None:
         """Change the arguments of a trainer's `fit`, and settings of `compile` before it."""
-        self._change_args(trainer, "fit", self.fit_args)
+        self._change_args(trainer, "fit", lambda bound: self._validated_early(bound, self.fit_args(bound)))
 
         @_replaces(trainer, "fit")
         def fit(original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -241,11 +262,25 @@ class Hooks:
         if as_last and hasattr(changed, "with_options"):
             self.change.applied = True
             new_args[argument] = changed.cache()
-        if "validation_freq" in new_args and bound.arguments.get("validation_data") is None:
+        if self.change.validates and bound.arguments.get("validation_data") is None:
             self.change.applied = bool(bound.arguments.get("validation_split"))
         if hasattr(data, "with_options"):
             new_args |= self._dataset_args(data)
         return new_args
+
+    def _validated_early(self, bound: inspect.BoundArguments, new_args: dict[str, Any]) -> dict[str, Any]:
+        """Return a fit's changed arguments so that one that validates rarely does after its first two epochs, too.
+
+        So a few whole epochs hold both kinds, and the meter weighs them.
+        """
+        arguments = bound.arguments | new_args
+        every, first, last = (arguments.get(n, d) for n, d in _EPOCHS_OF_FIT.items())
+        if not self.meter.plan["epochs"] or self.change.target == "every" or not isinstance(every, int):
+            return new_args
+        if every < 2 or last - first < FEWEST_VALIDATED:
+            return new_args
+        self.meter.rare_work, self.meter.rare_every = "validation", every
+        return new_args | {"validation_freq": [first + 1, *range(first + 2, last + 1, every)]}
 
     def _dataset_args(self, data: Any) -> dict[str, Any]:
         """Return the dataset of `fit` with a last step or options."""
@@ -525,6 +560,7 @@ def watch(base: type) -> type:
         def on_test_begin(self, logs: Any = None) -> None:
             if self.done:
                 self.meter.pauses(self.before + self.done)
+                self.meter.happens("validation")
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.meter.epoch_ends(self.before + self.done)
@@ -548,16 +584,6 @@ def _batch_size(data: Any) -> int | None:
                 return None
         data = getattr(data, "_input_dataset", None)  # of `tf.data`: the stage before
     return None
-
-
-def _call_rarely(callback: Any, hook: str, every: int) -> None:
-    """Restrict a callback's hook to every `every`th call."""
-    calls = itertools.count()
-
-    @_replaces(callback, hook)
-    def rarely(original: Callable, *args: Any, **kwargs: Any) -> None:
-        if next(calls) % every == 0:
-            original(*args, **kwargs)
 
 
 def _function_name(function: Any) -> str:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 try:
@@ -61,11 +62,16 @@ class Meter:
         self.was_applied: Callable[[], bool] = lambda: True  # whether the change met its call
         self.batch_size: int | None = None  # of the training; None = not known
         self.by_monitor = False  # our monitor's loop marks the steps
+        self.rare_work = ""  # at the end of some epochs: "validation", or a callback's name
+        self.rare_every = 1  # how many epochs of the whole training have one end with it
         self._is_trainer: bool | None = None  # of the program's processes; None = it has not trained so far
         self.steps = 0  # so far
         self._epochs = 0  # that ended; from then on whole ones are timed
         self._epoch_steps = 0  # at the beginning of the epoch
         self._between_s = 0.0  # in pauses that ended: between epochs, in validation
+        self._before_epoch_s = 0.0  # of it, before the epoch began
+        self._did_rare_work = False  # since the epoch began
+        self._ends_s: dict[bool, list[float]] = {}  # pauses of each timed epoch, with and without `rare_work`
         # Moments of `time.perf_counter`, s:
         self._began_s = time.perf_counter()
         self._pause_began_s: float | None = None  # None = within an epoch
@@ -93,6 +99,8 @@ class Meter:
     def epoch_begins(self) -> None:
         """An epoch begins; the time since the one before is no step's."""
         self._end_pause()
+        self._ends_s.setdefault(self._did_rare_work, []).append(self._between_s - self._before_epoch_s)
+        self._before_epoch_s, self._did_rare_work = self._between_s, False
         self._epoch_steps = self.steps
         if self._start_mark is not None:
             if self._has_enough():
@@ -122,6 +130,10 @@ class Meter:
             if self._epochs == 1 and self._start_mark is not None and self._start_mark.steps != self._epoch_steps:
                 self._start_mark = None
         self.pauses(steps)
+
+    def happens(self, work: str) -> None:
+        """Some work is done at the end of the epoch."""
+        self._did_rare_work |= work == self.rare_work
 
     def pauses(self, steps: int = 0) -> None:
         """So many steps are done, and what follows until the next one is no step: validation, work between epochs."""
@@ -158,6 +170,7 @@ class Meter:
         self.drain()
         self._mark_now()
         self._start_mark = self._last_mark
+        self._ends_s = {}
         self._least_s = max(LEAST_S, LEAST_SHARE * (time.perf_counter() - self._began_s))
 
     def _is_warm(self) -> bool:
@@ -177,7 +190,8 @@ class Meter:
             took_s, is_complete = done.seconds, done.steps >= self.plan["steps"]
         if times_as_long == 1 and is_complete and took_s >= min(self._least_s, seconds):
             return True
-        return took_s >= times_as_long * seconds and (done.epochs >= 1 or done.steps >= FEWEST_STEPS)
+        waits = done.epochs == 1 and self.rare_every > 1  # for an epoch of the other kind
+        return took_s >= times_as_long * seconds and not waits and (done.epochs >= 1 or done.steps >= FEWEST_STEPS)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -186,7 +200,7 @@ class Meter:
         self.drain()
         assert self._start_mark is not None
         self._mark_now()
-        self._write(self._last_mark.since(self._start_mark))
+        self._write(self._timed_part())
         self.leave()
 
     def leave(self) -> None:
@@ -199,11 +213,28 @@ class Meter:
             return
         warm_marks = [tick for tick in self._step_marks if tick.steps >= self.steps // 4]
         if self._start_mark is not None and self._last_mark.steps - self._start_mark.steps >= FEWEST_STEPS:
-            self._write(self._last_mark.since(self._start_mark))
+            self._write(self._timed_part())
         elif warm_marks and warm_marks[-1].steps - warm_marks[0].steps >= FEWEST_STEPS:
             self._write(warm_marks[-1].since(warm_marks[0])._replace(epochs=0))
         else:
             self.fail(f"it ended after {self.steps} steps, too few to take a pace from")
+
+    def _timed_part(self) -> Mark:
+        """Return the timed part, between its epochs what passes there in a whole training; 0 epochs = not known.
+
+        Epochs whose pause was not seen to end get the mean of the others.
+        """
+        assert self._start_mark is not None
+        done = self._last_mark.since(self._start_mark)
+        rare, plain = self._ends_s.get(True, []), self._ends_s.get(False, [])
+        whole_steps = self._epoch_steps - self._start_mark.steps
+        if whole_steps <= 0 or (self.rare_every > 1 and not (rare and plain)) or not (rare or plain):
+            return done._replace(epochs=0)
+        end_s = fmean(rare + plain)
+        if self.rare_every > 1:
+            end_s = fmean(plain) + (fmean(rare) - fmean(plain)) / self.rare_every
+        epochs = done.steps * len(rare + plain) / whole_steps
+        return done._replace(between_s=end_s * epochs)
 
     def fail(self, problem: str) -> None:
         """Report why this training cannot be timed."""

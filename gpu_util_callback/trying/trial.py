@@ -16,7 +16,7 @@ from gpu_util_callback.words import counted, duration
 RESOLVED_SHARE = 0.03  # a change that further pairs are to resolve
 LOSS_ROUNDING = 1e-5  # relative difference of losses that is rounding
 MEMORY_FACTOR = 1.1
-UNTIMED = "No epoch ended in time: later passes, validation and what else follows an epoch do not count (--seconds)."
+UNTIMED = "No epoch's end was timed: later passes, validation and what else follows do not count (--seconds)."
 
 
 @dataclass
@@ -58,7 +58,8 @@ class Trial:
     def unit(self) -> str:
         """Length of a measurement: "200 steps", "3 epochs"."""
         side = self.first[0]
-        return counted(side.epochs, "epoch") if side.epochs else counted(side.steps, "step")
+        whole = side.epochs and (self.counts_between or not self.between)
+        return counted(side.epochs, "epoch") if whole else counted(side.steps, "step")
 
     def sentence(self) -> str:
         """Return the outcome in a line."""

@@ -151,10 +151,10 @@ def test_other_words_are_refused_in_a_line(words):
 
 
 def test_whole_epochs_are_timed_where_a_change_works_at_their_ends():
-    assert change_of("model.fit(..., validation_freq=5)").epochs == 5
+    assert change_of("model.fit(..., validation_freq=5)").epochs == 3
     assert change_of("ds = ds.cache()  # behind map(decode), before shuffle and repeat").epochs == 3
     assert change_of("held_out.workers = 4  # your validation PyDataset, before model.fit").epochs == 3
-    assert parse("Watcher.on_epoch_end every 10").epochs == 10
+    assert parse("Watcher.on_epoch_end every 10").epochs == 3
     assert parse("Watcher.on_train_batch_end every 10").epochs == 0
     once = "self.last = epoch, logs\n...  # what Watcher.on_epoch_end does"
     assert (change_of(once).epochs, change_of(once).words) == (3, "Watcher.on_epoch_end once")
@@ -172,3 +172,11 @@ def test_the_trainer_of_any_keras_is_changed(names):
     assert [kind.__name__ for kind in changed] == [
         next(n for n in names if n not in ("BaseTrainer", "JAXEpochIterator"))
     ]
+
+
+@pytest.mark.parametrize("words", ["validation_freq=5", "validation_steps=8"])
+def test_a_fit_that_does_not_validate_is_not_what_a_change_of_validation_is_about(words):
+    for arguments, applies in (({"x": 0}, False), ({"x": 0, "validation_split": 0.1}, True)):
+        hooks = Hooks({"change": parse(words).for_child(), "folder": ""}, types.SimpleNamespace())
+        hooks.fit_args(types.SimpleNamespace(arguments=arguments))
+        assert hooks.change.applied == applies

@@ -456,6 +456,24 @@ def test_a_callback_is_left_out(here):
         called.unlink(missing_ok=True)
 
 
+def test_rare_validation_is_weighed_as_in_a_whole_training(here):
+    """A validation of 0.4 s in every fourth epoch is 0.1 s an epoch, though two or three epochs are timed."""
+    text = """
+    import keras, numpy, time
+    class Waits(keras.callbacks.Callback):
+        def on_test_end(self, logs=None):
+            time.sleep(0.4)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    x = numpy.zeros((160, 4))
+    model.fit(x, x[:, 0], validation_data=(x, x[:, 0]), epochs=40, batch_size=16, verbose=0, callbacks=[Waits()])
+    """
+    change = parse("validation_freq=4")
+    with Children(steps=1000, seconds=1.0, epochs=change.epochs) as children:
+        result = children.run(Side(python([write(text)]), change.for_child()))
+    assert result.epochs >= 3 and 0.09 < result.between_s / result.epochs < 0.2
+
+
 @pytest.mark.parametrize(
     "line, calls",
     [
@@ -511,7 +529,7 @@ def test_a_cache_is_put_behind_the_stage_that_is_named(here, line, calls):
     "limit, batches, seconds, between_s, code, says",
     [
         ("50", 10, 0.004, 0.08, 1, "pairs of "),  # what passes between epochs makes it slower
-        ("900", 9999, 0.012, 0, 0, "No epoch ended in time"),
+        ("900", 9999, 0.012, 0, 0, "No epoch's end was timed"),
     ],
 )
 def test_two_commands_are_compared_for_a_merge(here, limit, batches, seconds, between_s, code, says):
