@@ -45,6 +45,8 @@ RUNS = {
         (traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)", "steps_per_execution"),
         (traced("idle_sync", framework=TORCH, **LOOP), "loss.item()", "steps_per_execution"),
         (traced("idle_sync", **LOOP), "float(loss)", "model.compile"),
+        (traced("idle_sync", framework=TORCH, **LOOP, trainer="transformers"), "logging_nan_inf_filter=False", "item"),
+        (traced("idle_sync", framework=TORCH, **LOOP, trainer="lightning"), "self.log(", "item"),
         (traced("idle_sync", strategy="MirroredStrategy"), "ds.batch(128)", "steps_per_execution"),
         (traced("idle_sync", run_eagerly=True), "run_eagerly=False", "steps_per_execution"),
     ],

@@ -13,6 +13,21 @@ from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshol
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
 BY_CALL = "what callbacks see: their batch hooks run once a call"
+# What trainers read from the GPU in every step (`findings/trainers_read_the_loss_in_each_step.sh`), and what stops it.
+_BY_TRAINER = {
+    "transformers": Advice(
+        "By its default the Trainer reads the loss in every step, to leave what is not finite out of its log, and the "
+        "GPU idles meanwhile. May such a loss be logged as it is? If so, it need not read it.",
+        "TrainingArguments(..., logging_nan_inf_filter=False)",
+        question=True,
+    ),
+    "lightning": Advice(
+        "The progress bar reads each value that is logged for it in every step, not only as it is drawn, and the "
+        "GPU idles meanwhile. Is prog_bar=True among what training_step logs? If so, leave it out there.",
+        'self.log("loss", loss)  # without prog_bar=True',
+        question=True,
+    ),
+}
 
 
 class SyncBound(Rule):
@@ -133,6 +148,8 @@ def _advice(run: Run) -> Advice:
             f"The program waits for the GPU{' in every step' * steps}, and the GPU idles meanwhile"
             ": read results from it less often, and synchronize only where they are needed."
         )
+    if run.trainer in _BY_TRAINER:
+        return _BY_TRAINER[run.trainer]
     if not has_keras_fit(run):
         words = idioms(run)
         return Advice(
