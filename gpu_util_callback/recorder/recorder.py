@@ -482,7 +482,6 @@ class Recorder:
             due = time.monotonic() + min(0.5, FLUSH_S)  # the first flush comes early
             latest = 0
             while not self._wait(min(LOOK_S, max(due - time.monotonic(), 0.0))):
-                self._look_at_input()
                 self._answer_requests()
                 before, latest = latest, self.timeline.latest()
                 if latest == before and not self._ended_ns and self.watch.over():
@@ -536,7 +535,7 @@ class Recorder:
         before = reading()
         try:
             if self.dispatch is None:
-                self._wake.wait(pause_s)
+                self._wait_and_look(pause_s)
             else:
                 self.dispatch.wait(self._wait_and_look, pause_s)
         except Exception as error:  # the look uses CPython internals

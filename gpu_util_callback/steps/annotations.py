@@ -30,12 +30,11 @@ mark: Callable[[], Annotation | None] | None = None
 def fetch(iterator: Iterator[Batch]) -> Batch:
     """Return `next(iterator)`, annotated while a window is open."""
     marker = begin()
-    if marker is None:
-        return next(iterator)
     try:
         return next(iterator)
     finally:
-        marker.close()
+        if marker is not None:
+            marker.close()
 
 
 def begin() -> Annotation | None:

@@ -30,11 +30,12 @@ from gpu_util_callback.processes import core_s
 from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
 
 OWN_PYTHON = "The program's own Python"  # in place of a call where none is under way
-# Samples are dense at first, so that short runs have enough, and rare once there are enough. Those of
-# a compilation do not count: it may last for a minute.
-_DENSE, _ENOUGH = 60, 300
+# Samples are dense at first, so that short runs have enough, and rare once there are enough: after some four minutes in
+# steps, or as long between them, which are counted apart, as what comes between is short. Those of compiling do not
+# count, up to as many: a loop that compiles in every step is not sampled densely for ever. A rare sample weighs what
+# the usual ones in its place would, so that shares of the weight stay shares of the time.
+_DENSE, _ENOUGH = 60, 1200
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
-_COMPILED = 1200  # samples of compiling, a minute's: a loop that compiles in every step is not sampled densely for ever
 _DEEPEST = 200  # frames
 _MOST_KNOWN = 4096  # functions
 
@@ -342,9 +343,10 @@ class DispatchWatch:
         self._called: Counter[CodeType] = Counter()  # functions of the program that the loop calls in steps
         self._training: set[CodeType] = set()  # those that train
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
-        self._meanings: dict[CodeType, str] = {}
+        self._meaning_of = functools.lru_cache(_MOST_KNOWN)(self._of)
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
+        self._since_s = time.monotonic()  # a mean pause after that the next sample is due
 
     def wait(self, stopped: Callable[[float], bool], pause_s: float) -> bool:
         """Wait as `stopped(pause_s)` does, and sample the stack during the wait.
@@ -352,28 +354,33 @@ class DispatchWatch:
         Returns: the result of `stopped`.
         """
         until = time.monotonic() + pause_s if self._meaning else 0.0
-        while (seconds_left := until - time.monotonic()) > 0:
-            # Aperiodic, to avoid aliasing with the loop.
+        while (now_s := time.monotonic()) < until:
             mean_s = self._pause_s()
-            due = time.monotonic() + min(seconds_left, mean_s * self._random.uniform(0.5, 1.5))
-            if stopped(due - time.monotonic()):
+            # Not at once after other work of this thread: who waits for Python's lock would be met too often.
+            due = max(self._since_s + mean_s, now_s + min(mean_s, _DENSE_S) / 2)
+            if stopped(min(due, until) - now_s):
                 return True
+            if not self._working():
+                self._before.pop(self._thread, None)  # time between steps is not read as time in them
+            if due > until:
+                break
             late_s = max(0.0, time.monotonic() - due)
             # A call that keeps Python's lock (a garbage collection) is looked at only as it returns.
-            self.look(1 + late_s / mean_s, late_s)
+            self.look(max(1.0, mean_s / _USUAL_S) + late_s / min(mean_s, _USUAL_S), late_s)
+            # Aperiodic, to avoid aliasing with the loop.
+            self._since_s = time.monotonic() + mean_s * self._random.uniform(-0.5, 0.5)
         return stopped(0.0 if self._meaning else pause_s)
 
     def _pause_s(self) -> float:
-        """Return the seconds until the next sample: few while samples are few."""
-        samples = self._looks - min(self._kinds[COMPILING], _COMPILED) + self._between[""]
-        if samples < _DENSE:
+        """Return the mean seconds between samples: few while there are few of what the thread is in."""
+        steps, between = self._looks - min(self._kinds[COMPILING], _ENOUGH), self._between[""]
+        if steps + between < _DENSE:
             return _DENSE_S
-        return _USUAL_S if samples < _ENOUGH else _RARE_S
+        return _USUAL_S if (steps if self._working() else between) < _ENOUGH else _RARE_S
 
     def look(self, weight: float = 1.0, late_s: float = 0.0) -> None:
         """Sample the training thread's stack, in place of so many samples, so many seconds after it was due."""
         if not self._working():
-            self._before.pop(self._thread, None)
             self._look_between()
             return
         # All stacks at once, before anything else: whatever gives up Python's lock lets short calls end meanwhile.
@@ -521,15 +528,6 @@ class DispatchWatch:
         self._between.update(parts - {"_input"} if "_predict" in parts else parts)
         if function is not None:
             self._between_functions[function] += 1
-
-    def _meaning_of(self, code: CodeType) -> str:
-        """Return what it means that a stack holds this code, remembered for a bounded number of codes."""
-        meaning = self._meanings.get(code)
-        if meaning is None:
-            if len(self._meanings) >= _MOST_KNOWN:  # a program that keeps creating functions
-                self._meanings.clear()
-            meaning = self._meanings[code] = self._of(code)
-        return meaning
 
     def _of(self, code: CodeType) -> str:
         """Return what it means that a stack holds this code: "user" for the program's own, "" for a library's."""

@@ -150,11 +150,6 @@ def given_adapter() -> object | None:
     return getattr(epoch_iterator(calling_fit()), "data_adapter", None)
 
 
-def given_dataset() -> object | None:
-    """Return what the `fit` that is calling us iterates over, on the TensorFlow backend."""
-    return getattr(epoch_iterator(calling_fit()), "_distributed_dataset", None)
-
-
 def is_tf_keras(model: object) -> bool:
     """Return whether a model is one of `tf_keras` (Keras 2), whatever Keras 3's backend."""
     return any(base.__module__.split(".")[0] == "tf_keras" for base in type(model).__mro__)

@@ -115,6 +115,33 @@ def test_a_long_compilation_leaves_dense_looks_for_the_steps_behind_it(monkeypat
     assert watch.facts()["samples"] == 0 and pauses[0] < 0.1
 
 
+def test_samples_get_rare_and_stand_for_as_much_time(monkeypatch):
+    now_s, working, looks = [1000.0], [True], []
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: []})
+    watch = DispatchWatch("torch", 0, lambda: working[0])
+    look = watch.look
+    watch.look = lambda weight, late_s: (looks.append((now_s[0], weight)), look(weight, late_s))
+
+    def waited(seconds):
+        now_s[0] += seconds
+        return False
+
+    def of(minutes):
+        """Return the number of samples in so many minutes, waited for in slices as the recorder does; their weight."""
+        looks.clear()
+        for _ in range(minutes * 240):
+            watch.wait(waited, 0.25)
+        return len(looks), sum(weight for _, weight in looks)
+
+    assert 280 < of(1)[0] < 360  # enough of a short run
+    of(4)
+    count, weight = of(20)
+    assert 550 < count < 650 and 0.9 < weight / (20 * 60 * 5) < 1.1
+    working[0] = False  # what comes between steps is met often enough, too
+    assert 280 < of(1)[0] < 320
+
+
 @pytest.mark.parametrize(
     ("inside", "called"),
     [

@@ -20,7 +20,7 @@ from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.tensorflow.runtime import RUNTIME
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable
-from gpu_util_callback.steps.frames import given_dataset, is_tf_keras, uncounted
+from gpu_util_callback.steps.frames import calling_fit, epoch_iterator, is_tf_keras, uncounted
 from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED, Timeline
 
@@ -177,7 +177,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._test = self._make_timer("test_function", None, raised=stale)  # it leaves the fit, too
         self._train.wrap()
         self._time_input(failed)
-        self._pipelines.note_dataset("train", given_dataset())
+        self._pipelines.note_dataset("train", getattr(epoch_iterator(calling_fit()), "_distributed_dataset", None))
         self.shapes = self._batches[0].shapes
         self._test_stays = is_tf_keras(model)
         if self._test_stays:
