@@ -527,27 +527,6 @@ def map_before_cache(side: Side) -> None:
     side.fit(timed_model(4), data, epochs=6)
 
 
-@cures("let several of them wait at the same time", r"interleave")
-def split_generator(side: Side) -> None:
-    def rows(k=0, parts=1):
-        for _ in range(k, 100, parts):
-            wait(20)
-            yield np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
-
-    signature = (tf.TensorSpec((4, 8), tf.float32), tf.TensorSpec((4, 1), tf.float32))
-    if side.cured:
-        options = tf.data.Options()
-        options.threading.private_threadpool_size = 7
-
-        def part(k):
-            return tf.data.Dataset.from_generator(rows, output_signature=signature, args=(k, 6))
-
-        data = tf.data.Dataset.range(6).interleave(part, cycle_length=6, num_parallel_calls=6).with_options(options)
-    else:
-        data = tf.data.Dataset.from_generator(rows, output_signature=signature)
-    side.fit(timed_model(4), data)
-
-
 @cures("Skip them before they are made", r"skip\(\d+\)")
 def skip_first(side: Side) -> None:
     rows, load = tf.data.Dataset.range(140), _slow_row(10)
@@ -808,6 +787,38 @@ def loader_whole_batches(side: Side) -> None:
     if side.cured:
         loader = torch.utils.data.DataLoader(loader.dataset, sampler=loader.batch_sampler, batch_size=None)
     _torch_loop(side, loader, ms=1)
+
+
+def _augmented(side: Side, augmented: Callable[[], Any]) -> None:
+    """Train a loop on batches that a generator draws anew."""
+    _torch_loop(side, (torch.as_tensor(augmented()).reshape(-1, 8)[:32].float() for _ in range(60)))
+
+
+@cures(r"interpolate linearly \(order=1\)", "", "torch")
+def turned_by_splines(side: Side) -> None:
+    from scipy import ndimage
+
+    rng, photos = np.random.default_rng(0), np.random.default_rng(0).random((16, 64, 64), "float32")
+
+    def turned(photo):
+        return ndimage.rotate(photo, rng.uniform(-30, 30), reshape=False, order=1 if side.cured else 3)
+
+    _augmented(side, lambda: np.stack([turned(photo) for photo in photos]))
+
+
+@cures("draw and smooth that on a coarse grid", "", "torch")
+def smoothed_fields(side: Side) -> None:
+    from scipy import ndimage
+
+    rng = np.random.default_rng(0)
+
+    def field():
+        if side.cured:
+            small = ndimage.gaussian_filter(rng.uniform(-1, 1, (16, 16)), 2) / 8
+            return ndimage.zoom(small, 8, order=1)
+        return ndimage.gaussian_filter(rng.uniform(-1, 1, (128, 128)), 16)
+
+    _augmented(side, lambda: np.stack([field() for _ in range(8)]))
 
 
 @cures("Do that part of|do that part of", r"prepared = ", "torch")

@@ -272,11 +272,18 @@ def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast
     variables = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     argument_ids = {id(value) for name, call in functions.items() if name not in _COLLECTS for value in call.args}
     elements = [part for part in parts if isinstance(part, ast.Subscript) and id(part) not in argument_ids]
-    if any(isinstance(part.slice, ast.Name) and part.slice.id in variables for part in elements):
+    counters = {loop.target.id for loop in loops if isinstance(loop.target, ast.Name)}
+    if any(_is_single(part.slice, variables, counters) for part in elements):
         return "rows"
     joins = [node for name in _JOINS & functions.keys() for arg in functions[name].args for node in ast.walk(arg)]
     stored = around[-1].targets if loops and isinstance(around[-1], ast.Assign) else []
     return "grow" if {ast.unparse(node) for node in stored} & {ast.unparse(node) for node in joins} else ""
+
+
+def _is_single(index: ast.expr, variables: set[str], counters: set[str]) -> bool:
+    """Return whether an index is one variable of a loop, or has the counters of two: x[row, column]."""
+    names = {name.id for name in ast.walk(index) if isinstance(name, ast.Name)}
+    return (isinstance(index, ast.Name) and index.id in variables) or len(names & counters) > 1
 
 
 def _long_call(wall_ns: int, number: int, args: tuple[object, ...]) -> _Long:

@@ -321,6 +321,9 @@ def batches():
         total += x[i]  # rows
         xs.append(load(paths[i]))  # - xs.append load
         out = np.concatenate([out, x[i : i + 1]])  # grow np.concatenate
+        crop = x[i, top : top + 8]  #
+        for row in range(8):
+            crop[row] = x[i, top + row]  # rows
     pictures = np.stack([load(paths[i]) for i in rows])  # - np.stack load
     wide = np.concatenate([wide, wide[:, ::-1]])  # - np.concatenate
     some = rng.choice(10, 5, replace=False)  # draw rng.choice

@@ -1,8 +1,5 @@
 """Advice about inputs fits the run: the facts decide which line is printed."""
 
-import re
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from advised import apply
@@ -74,7 +71,6 @@ CHOSEN = ("map(select_dataset)", "ParallelMapV2", 35.0, 1.0, "autotuned,library,
 RESIZE = ("map(resize)", "ParallelMapV2", 4.0, 8.0, "autotuned")
 MANY_THREADS = ("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")
 UNSIZED = {"input_dims": [[None, 64, 64, 3]], "steps_per_epoch": None}
-FIGHTING = {"process_cpu_pct": 20, "cpu_pct": 98, "children_cpu_pct": 300}
 THREADS, PROCESSES = ({"input_workers": 4, "input_processes": processes} for processes in (False, True))
 
 ARRAY = {"dtype": "float32", "rank": 4, "rows": 32, "bytes": 600_000, "integers": True, "min": 0.0, "max": 255.0}
@@ -153,12 +149,6 @@ INPUTS = [
     (loader(gpus=[], **LOOP), WAITING, "num_workers=4", "pin_memory"),
     (loader(input_pin_memory=True), WAITING, "num_workers=4", "pin_memory"),
     (loader(input_workers=2), COMPUTING | {"children_cpu_pct": 200}, "num_workers=5", "AUTOTUNE"),
-    (
-        waits(**TWO_CORES, **DATALOADER | {"input_workers": 2}),
-        FIGHTING,
-        "threadpoolctl.threadpool_limits(1)",
-        "num_workers",
-    ),
     (waits(framework=JAX, **DATALOADER), WAITING, "num_workers=", "ds."),
     (dataset(), WAITING, "dataset.workers = 4", "multiprocessing"),
     (dataset(gpus=[]), COMPUTING, "dataset.use_multiprocessing = True", "ds."),
@@ -169,7 +159,6 @@ INPUTS = [
     (generator(input_class="read", wait_ms=8, **LOOP), None, "Ahead(lambda: read(...))", "keras"),
     (generator(**LOOP), WAITING, "ThreadPoolExecutor(4)", "spawn"),
     (generator(**LOOP), COMPUTING, "Pooled(make_batch, number_of_batches)", "ThreadPool"),
-    (waits(GENERATOR, PREFETCH, **LOOP), WAITING, "interleave(part, cycle_length=6", "Ahead"),
     (waits(("map(decode)", "Map", 8.0, 1.0, "sequential"), wait_ms=8, **LOOP), None, "ds.prefetch(", "num_parallel"),
     (waits(framework=TORCH, input_kind="generator", **LOOP), None, "torch.utils.data.DataLoader(", "keras"),
     (waits(REPEAT, ZIP, TUNED, **ONCE_AND_KEPT), ALL_CORES, "ds = ds.cache()", "AUTOTUNE"),  # which ends
@@ -486,22 +475,6 @@ def test_a_generator_becomes_a_dataset_of_keras():
     code = found(generator, "input_bound", COMPUTING)["advice"]["code"]
     dataset = apply(code, keras=keras, make_batch=lambda i: (i, -i), number_of_batches=3)["dataset"]
     assert [dataset[i] for i in range(len(dataset))] == [(0, 0), (1, -1), (2, -2)]
-
-
-@pytest.mark.heavy
-def test_a_generator_behind_tf_data_is_split_and_loses_no_batch():
-    tf = pytest.importorskip("tensorflow")
-    code = found(waits(GENERATOR, PREFETCH), "input_bound", WAITING)["advice"]["code"]
-    parts = int(re.search(r"range\((\d+)\)", code)[1])
-
-    def split(generator, _, args):
-        spec = tf.TensorSpec((), tf.int32)
-        return tf.data.Dataset.from_generator(generator, output_signature=spec, args=args)
-
-    dataset = SimpleNamespace(from_generator=split, range=tf.data.Dataset.range)
-    given = SimpleNamespace(data=SimpleNamespace(Options=tf.data.Options, Dataset=dataset))
-    ds = apply(code, tf=given, your_generator=lambda k: iter(range(k, 50, parts)))["ds"]
-    assert sorted(ds.as_numpy_iterator()) == list(range(50))
 
 
 @pytest.mark.heavy

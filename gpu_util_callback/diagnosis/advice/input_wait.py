@@ -21,7 +21,6 @@ from gpu_util_callback.words import capitalized, percent
 MOST_WORKERS = Count(16, "more workers rarely help, and each takes memory")
 MOST_CALLS = Count(32, "more files or calls at a time rarely help, and each takes memory")
 COMPUTES = Constant(0.65, "CPU share from which a call computes: with a free core it would use all of it")
-FIGHTS = Constant(1.3, "a worker process that burns more CPUs than this runs several threads")
 LOOP_PYTHON_MS = Constant(0.8, "Python of a step in Keras' fit on TensorFlow and JAX, measured")
 NO_MS = Constant(1e-6, "a wait that is nothing: shares are divided by it")
 YOURS = "your_function"  # in a line of code

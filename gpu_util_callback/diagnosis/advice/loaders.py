@@ -6,14 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_util_callback.diagnosis.advice.input_wait import (
-    FIGHTS,
-    MOST_WORKERS,
-    ROWS_IN_MEMORY,
-    InputWait,
-    brief,
-    first_types,
-)
+from gpu_util_callback.diagnosis.advice.input_wait import MOST_WORKERS, ROWS_IN_MEMORY, InputWait, brief, first_types
 from gpu_util_callback.diagnosis.advice.input_work import ONCE, work_of
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
 from gpu_util_callback.diagnosis.advice.table import Entry
@@ -336,6 +329,12 @@ def _of_line(word: str) -> Callable[[InputWait], Any]:
     return lambda wait: getattr(work_of(wait), word)
 
 
+def _at_line(wait: InputWait) -> float:
+    """Return the share (0-1) of the input's function that the remedy of its line is about."""
+    call = wait.calls.named or {}
+    return (call.get("in_line") or 0) / call["samples"] if _of_line("rewritten")(wait) else wait.line_share
+
+
 def _says_work(wait: InputWait) -> str:
     at, share = f" at {wait.call_line}" if wait.call_line else "", percent(100 * wait.line_share)
     return f"{wait.paces}. {wait.call_name} spends {share} of its time{at}, where {_of_line('does')(wait)}."
@@ -347,13 +346,16 @@ OF_CALLS = (
         when=lambda wait: (
             (work := work_of(wait)) is not None
             and (not work.once or (wait.passes.later > 0 and wait.repeats is not False))
-            and (work.once or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data"))
+            and not (work.rewritten and wait.cores.has_room)
+            and (work.once or work.rewritten or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data"))
         ),
         says=_says_work,
         asks=lambda wait: "" if _of_line("once")(wait) and wait.repeats else _of_line("asks")(wait),
         remedy=_of_line("instead"),
         code=_of_line("code"),
-        saves=lambda wait: wait.line_share * (_made_once(wait) if _of_line("once")(wait) else _of_line("share")(wait)),
+        saves=lambda wait: (
+            _made_once(wait) * wait.line_share if _of_line("once")(wait) else _of_line("share")(wait) * _at_line(wait)
+        ),
         proof=_of_line("proof"),
     ),
     Entry(
@@ -455,17 +457,6 @@ DATA_LOADER = (
         code=lambda wait: loader_line(wait, _loader_workers(wait).count),
         saves=lambda wait: _loader_workers(wait).saves,
         proof="loader_sleeping",
-    ),
-    Entry(
-        "worker threads",
-        when=lambda wait: wait.worker_cpus is not None and wait.worker_cpus > FIGHTS and wait.cores.full,
-        says="Each of the {workers} workers keeps {worker_cpus:.1f} CPUs busy, and {cores.busy}.",
-        asks="Do NumPy, SciPy or OpenCV operations in the dataset run on several threads?",
-        remedy="Limit each worker to one",
-        # PyTorch limits its own threads in workers; NumPy, SciPy and OpenCV have others.
-        code="import threadpoolctl  # pip install threadpoolctl\n"
-        "loader = DataLoader(dataset, ..., worker_init_fn=lambda _: threadpoolctl.threadpool_limits(1))",
-        saves=lambda wait: wait.saves(wait.arrives_ms / wait.worker_cpus),
     ),
     Entry(
         "samples prepared once",

@@ -360,18 +360,6 @@ def _on_threads(count: int, line: str) -> str:
     )
 
 
-def _split_generator(wait: InputWait) -> str:
-    """Return lines that read the parts of a generator side by side."""
-    parts = _calls(wait)
-    return _on_threads(
-        parts + 1,
-        "def part(k):\n"
-        "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
-        f"  # element k, k + {parts}, ...\n"
-        f"ds = tf.data.Dataset.range({parts}).interleave(part, cycle_length={parts}, num_parallel_calls={parts})",
-    )
-
-
 def _interleaved(wait: InputWait) -> str:
     files = _files(wait)
     return f"ds = files.interleave({function_of(_opener(wait))}, cycle_length={files}, num_parallel_calls={files})"
@@ -647,18 +635,6 @@ REMEDIES = (
         saves=_reading_files,
         changes="the order of samples",
     ),
-    Entry(
-        "split generator",
-        untried="the generator has to be split",
-        when=lambda wait: wait.stage.op.startswith("Generator") and _calls_wait(wait),
-        says="The generator makes one element at a time, and mostly waits, for files or a network: {pace}.",
-        asks="Can what it reads be split into parts, each with a generator of its own?",
-        remedy="Let several of them wait at the same time",
-        code=_split_generator,
-        saves=lambda wait: wait.saves(wait.after(max(wait.arrives_ms / _calls(wait), wait.python_ms))),
-        changes="the order of samples",
-        proof="split_generator",
-    ),
 )
 
 # What holds the pipeline up where nothing above gains enough; no code, no promise.
@@ -693,9 +669,9 @@ LIMITS = (
     ),
     Entry(
         "Python, unclear",
-        when=_calls_python,
-        says="{takes}. It calls Python. Time one call: if it waits, num_parallel_calls helps; if "
-        "it computes, only TensorFlow operations run in parallel.",
+        when=is_python,
+        says="{takes}. It calls Python. Time one call: if it waits, several at a time help (num_parallel_calls, an "
+        "interleave of generators); if it computes, only TensorFlow operations run in parallel.",
     ),
     Entry(
         "random after the cache",
