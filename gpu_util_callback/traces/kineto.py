@@ -50,7 +50,7 @@ from gpu_util_callback.traces.xplane_events import host_kind
 _BLOCK = 64  # events whose times are read together
 _BLOCK_BYTES = 1 << 16  # of rows that are put into columns together
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
-_LAUNCH = "registers per thread", "shared memory", "est. achieved occupancy %"
+_LAUNCH = "registers per thread", "est. achieved occupancy %"
 
 
 def _kind_and_memory(category: str, name: str) -> tuple[DeviceKind, MemoryKind]:
@@ -148,16 +148,15 @@ class DeviceRows(_Rows):
         self.add(*place, *ids, size, kind, name, shape, memory, graph)
 
     def _shape_of(self, arguments: dict) -> int:
-        """Return the id of how a kernel was launched: its grid, blocks, registers and shared memory."""
-        registers, shared, occupancy = map(arguments.get, _LAUNCH)
+        """Return the id of how a kernel was launched: its grid, blocks and registers."""
+        registers, occupancy = map(arguments.get, _LAUNCH)
         grid, block = (tuple(size) if type(size) is list else () for size in map(arguments.get, ("grid", "block")))
-        key = registers, shared, occupancy, grid, block
+        key = registers, occupancy, grid, block
         try:
             return self._launched[key]
         except (KeyError, TypeError):  # a new one, or odd values that are not hashable
             shape = KernelShape(
                 registers=None if registers is None else integer(registers),
-                shared_bytes=None if shared is None else integer(shared),
                 grid=triple([integer(part) for part in grid]),
                 block=triple([integer(part) for part in block]),
                 occupancy_pct=number(occupancy),

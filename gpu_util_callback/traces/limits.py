@@ -47,7 +47,6 @@ MAX_TIME_PS = 1 << 62  # 53 days from the trace's own zero
 MAX_TOTAL_PS = 1 << 62  # of all events of a process together: sums stay within 64 bits
 MAX_EPOCH_NS = 1 << 62  # the year 2116
 MAX_REGISTERS = 1_024
-MAX_SHARED = 1 << 24
 MAX_GRID = (1 << 31) - 1
 MAX_BLOCK = 1 << 16
 MAX_OCCUPANCY = 100.0

@@ -245,7 +245,6 @@ class KernelShape:
     """The launch parameters of a kernel; None = not in the file."""
 
     registers: int | None = None
-    shared_bytes: int | None = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     occupancy_pct: float | None = None
@@ -259,11 +258,7 @@ class KernelShape:
         return None if self.block is None else self.block[0] * self.block[1] * self.block[2]
 
 
-_MOST_OF_LAUNCH = {
-    "registers": limits.MAX_REGISTERS,
-    "shared_bytes": limits.MAX_SHARED,
-    "occupancy_pct": limits.MAX_OCCUPANCY,
-}
+_MOST_OF_LAUNCH = {"registers": limits.MAX_REGISTERS, "occupancy_pct": limits.MAX_OCCUPANCY}
 # The most of a dimension, and of all together.
 _MOST_OF_SIZE = {"grid": (limits.MAX_GRID, 1 << 62), "block": (limits.MAX_BLOCK, limits.MAX_BLOCK)}
 

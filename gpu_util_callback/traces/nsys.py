@@ -44,17 +44,7 @@ from gpu_util_callback.traces.naming import api_kind, device_kind, step_marker
 from gpu_util_callback.traces.xplane_events import host_kind
 
 # Columns of a kernel's launch shape.
-_SHAPE = (
-    "gridX",
-    "gridY",
-    "gridZ",
-    "blockX",
-    "blockY",
-    "blockZ",
-    "registersPerThread",
-    "staticSharedMemory",
-    "dynamicSharedMemory",
-)
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread")
 _ROWS = 5_000  # fetched at a time
 MAX_ROWS = 10_000_000
 # The capacity of a file: a row takes a pointer of two bytes and a record of three or more. Pages
@@ -461,9 +451,7 @@ class _TableReader:
         _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
         numbers = []
         for row in np.stack([data[c][first] for c in _SHAPE], axis=1).tolist():
-            shared_bytes = row[7] + row[8] if min(row[7:9]) >= 0 else None
-            shape = KernelShape(row[6], shared_bytes, grid=tuple(row[0:3]), block=tuple(row[3:6]))
-            numbers.append(self.shapes.id(shape))
+            numbers.append(self.shapes.id(KernelShape(row[6], grid=tuple(row[0:3]), block=tuple(row[3:6]))))
         return np.array(numbers, np.int32)[inverse.reshape(-1)]
 
     def _calls(self) -> tuple[HostEvents, np.ndarray]:

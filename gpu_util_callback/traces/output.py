@@ -158,7 +158,6 @@ def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
             "max_us": k.max_ps / PS_PER_US,
             "occupancy_pct": k.occupancy_pct,
             "registers": k.shape.registers,
-            "shared_bytes": k.shape.shared_bytes,
             "grid": list(k.shape.grid) if k.shape.grid else None,
             "block": list(k.shape.block) if k.shape.block else None,
         }

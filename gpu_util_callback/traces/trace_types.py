@@ -91,7 +91,6 @@ class TraceKernel(TypedDict):
     max_us: float
     occupancy_pct: float | None
     registers: int | None
-    shared_bytes: int | None
     grid: list[int] | None
     block: list[int] | None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.traces import limits, wire
+from gpu_util_callback.traces import wire
 from gpu_util_callback.traces.limits import integer
 from gpu_util_callback.traces.limits import number as number_of
 from gpu_util_callback.traces.model import (
@@ -300,16 +300,12 @@ def _count(text: str) -> int:
 def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShape:
     """Return the launch of a kernel from `kernel_details`.
 
-    Reads "regs:128 static_shared:16384 dynamic_shared:0 grid:1,2,1 block:256,1,1 occ_pct:50", the
-    older "regs:… shm:… grid:… block:…" and ROCm's "grid:… block:… private_mem:0 group_mem:0".
+    Reads "regs:128 static_shared:16384 dynamic_shared:0 grid:1,2,1 block:256,1,1 occ_pct:50", and
+    ROCm's "grid:… block:… private_mem:0 group_mem:0".
     """
     pairs = _key_values(details)
-    parts = [_count(pairs[key]) for key in ("static_shared", "dynamic_shared", "shm", "group_mem") if key in pairs]
-    registers = _count(pairs["regs"]) if "regs" in pairs else None
-    wild = registers is not None and not 0 <= registers <= limits.MAX_REGISTERS  # then the shared sizes are wrong, too
     return KernelShape(
-        registers=registers,
-        shared_bytes=sum(parts) if parts and min(parts) >= 0 and not wild else None,
+        registers=_count(pairs["regs"]) if "regs" in pairs else None,
         grid=triple([_count(part) for part in pairs.get("grid", "").split(",")]),
         block=triple([_count(part) for part in pairs.get("block", "").split(",")]),
         # Drivers that do not compute it write 0 %; no kernel runs at 0 %.
