@@ -54,8 +54,7 @@ def add_promises(runs: Sequence[RunReport]) -> None:
     Args:
         runs: of one report, oldest first.
     """
-    # The newest run of each job, by its script, model name and GPUs.
-    latest: dict[tuple, dict[tuple[str | None, str, frozenset], RunReport]] = {}
+    latest: dict[tuple, dict[_Job, RunReport]] = {}  # the newest run of each job
     for run in runs:
         run["since"] = None
         key = _job_identity(run)
@@ -66,19 +65,30 @@ def add_promises(runs: Sequence[RunReport]) -> None:
         by_job = latest.setdefault(key, {})
         # Older recordings and notebooks do not record a script.
         gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or () if gpu["used_by_framework"])
+        job = script, name, gpus
         alike = [
             candidate
-            for (its_script, its_name, its_gpus), candidate in by_job.items()
-            if (its_script == script if None not in (its_script, script) else its_name == name)
-            and (its_gpus == gpus or not (its_gpus and gpus))
-            and _may_follow(candidate, run)
-            and _same_program(candidate, run)
+            for its_job, candidate in by_job.items()
+            if _same_job(its_job, job) and _may_follow(candidate, run) and _same_program(candidate, run)
         ]
         previous = max(alike, key=lambda candidate: candidate["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _outcome_of_promise(previous, run)
         if run["steps"]:
-            by_job[script, name, gpus] = run
+            by_job[job] = run
+
+
+_Job = tuple[str | None, str, frozenset]  # script (None = not recorded), the model's name, the GPUs' names
+
+
+def _same_job(one: _Job, other: _Job) -> bool:
+    """Return whether two jobs have the same script and GPUs as far as these are known, else the same model."""
+    if None in (one[0], other[0]):
+        same_program = one[1] == other[1]
+    else:
+        same_program = one[0] == other[0]
+    same_gpus = one[2] == other[2] or not one[2] or not other[2]
+    return same_program and same_gpus
 
 
 def _same_program(previous: Mapping, run: Mapping) -> bool:

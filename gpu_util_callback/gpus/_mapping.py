@@ -120,9 +120,10 @@ def match(
 
 def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) -> bool:
     """Return whether NVML and this device provide an identity of the same kind."""
-    return device is not None and bool(
-        (device.uuid and any(gpu.uuid for gpu in pool)) or (device.pci_bus_id and any(gpu.pci_bus_id for gpu in pool))
-    )
+    if device is None:
+        return False
+    by_uuid = bool(device.uuid) and any(gpu.uuid for gpu in pool)
+    return by_uuid or (bool(device.pci_bus_id) and any(gpu.pci_bus_id for gpu in pool))
 
 
 def _by_identity(

@@ -318,7 +318,8 @@ class PipelineReadings:
             last: whether there will be no later reading.
         """
         now = time.monotonic()
-        if not self._works or not self._adapter.has_stages or not steps or (now < self._next and not last):
+        is_due = last or now >= self._next
+        if not is_due or not steps or not self._works or not self._adapter.has_stages:
             return None
         self._next = now + min(SELDOM_S, 1 + self._readings)
         self._readings += 1

@@ -352,16 +352,14 @@ class Recorder:
 
         Workers of a job have to agree on what is one recording, which timing cannot settle.
         """
-        return (
-            self._thread is not None
-            and bool(self._ended_ns)
-            and self._outputs.recording
-            and not self.in_child
-            and int(self.facts.get("world_size") or 1) == 1
-            and _fits.get(self._key) == self._index  # no fit of another callback came in between
-            and self.clock.now() - self._ended_ns < SERIES_GAP_S * 1e9
-            and self._ended_ns - self._fit_started_ns < SERIES_FIT_S * 1e9
-        )
+        idles = self._thread is not None and bool(self._ended_ns) and self._outputs.recording
+        if not idles or self.in_child:
+            return False
+        alone = int(self.facts.get("world_size") or 1) == 1
+        is_newest = _fits.get(self._key) == self._index  # no fit of another callback came in between
+        ended_just_now = self.clock.now() - self._ended_ns < SERIES_GAP_S * 1e9
+        was_short = self._ended_ns - self._fit_started_ns < SERIES_FIT_S * 1e9
+        return alone and is_newest and ended_just_now and was_short
 
     @property
     def was_short(self) -> bool:
@@ -909,8 +907,9 @@ class Recorder:
     def _close(self) -> None:
         """End the recording: stop the sampling, wait for a window, judge the last rows and seal the files."""
         self._look_at_input()
-        remote = "://" in self.settings.log_dir  # each file takes its time there
-        if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
+        is_remote = "://" in self.settings.log_dir  # each file takes its time there
+        reads_windows = self.windows is not None and self.windows.busy
+        if not is_remote or reads_windows or self._is_late():
             self._save_rows()  # the rest may take a while on a slow machine
         self._gpus.stop()
         if self._state is State.INTERRUPTED:

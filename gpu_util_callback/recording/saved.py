@@ -201,7 +201,8 @@ def _fold(stored: list[Any], take: Take) -> Fold:
     size, width, first, used, parts, *sparse = stored
     if not all(type(number) is int and 0 <= number < 1 << 62 for number in (size, width, used, first or 0)):
         raise Damaged("sums: cells without a number")
-    if not (0 < size <= MOST_CELLS and size % 2 == 0 and width and used <= size) or (first is None and used):
+    is_possible = 0 < size <= MOST_CELLS and size % 2 == 0 and width and used <= size
+    if not is_possible or (first is None and used):
         raise Damaged("sums: impossible cells")
     cells = np.array(sparse[0]) if sparse else None
     if cells is not None and len(cells) and not (cells.dtype == np.int64 and 0 <= cells.min() <= cells.max() < used):

@@ -458,13 +458,10 @@ def _is_plain(hook: Callable) -> bool:
     Passing those on takes more time than all the rest of timing a hook.
     """
     code = getattr(hook, "__code__", None)
-    return (
-        code is not None
-        and (code.co_argcount, code.co_kwonlyargcount) == (3, 0)
-        and code.co_varnames[1:3] == ("batch", "logs")
-        and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
-        and hook.__defaults__ == (None,)
-    )
+    if code is None or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
+        return False
+    takes = code.co_argcount, code.co_kwonlyargcount, *code.co_varnames[1:3]
+    return takes == (3, 0, "batch", "logs") and hook.__defaults__ == (None,)
 
 
 def _overridden(callback: object, hook: str) -> bool:

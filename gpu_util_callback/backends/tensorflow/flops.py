@@ -304,9 +304,11 @@ def _static(tensor: tf.Tensor) -> Shape | None:
 
 
 def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
-    """Return a shape with what either knows."""
-    if first is None or second is None or len(first) != len(second):
-        return first if second is None else second if first is None else None
+    """Return a shape with what either knows; None where neither does, or their ranks differ."""
+    if first is None or second is None:
+        return second if first is None else first
+    if len(first) != len(second):
+        return None
     return [b if a is None else a for a, b in zip(first, second, strict=True)]
 
 
@@ -395,8 +397,9 @@ def _add(work: CountedWork, op: tf.Operation, static: list[Shape | None] | None)
     rule = _OPERATIONS.get(op.type)
     if rule is None:
         foreign = op.type[0] != "_" and not hasattr(tf.raw_ops, op.type)
+        is_counted = not (foreign or op.type in _UNKNOWN or op.type in _PYTHON)
         # One without inputs reads a clock, say: it works on nothing of the model's.
-        if (foreign or op.type in _UNKNOWN or op.type in _PYTHON) and len(op.inputs):
+        if not is_counted and len(op.inputs):
             what = "a Python function in the graph" if op.type in _PYTHON else op.type
             work.miss(f"{what} ({op.name})")
         return

@@ -350,17 +350,15 @@ class SetUp:
     @property
     def shuffles_two_arrays(self) -> bool:
         """True if `fit` reads two arrays of equal length, x and y, through a shuffled tf.data pipeline of its own."""
-        fit = self.run.fit
-        return (
-            (self.run.input_kind, self.run.framework) == ("numpy", "tensorflow")
-            and fit.get("input_beside") == ["y"]
-            and len({array.get("rows") for array in fit.get("input_first", ())}) == 1
-            and len(fit["input_first"]) == 2
-            and self.batch_size is not None
-            and not fit.get("validation_split")  # `fit` splits arrays only
-            and int(self.run.manifest.get("fits", 1)) < A_FEW  # each fit would set up its own
-            and any(stage.get("random") for stage in fit.get("input_maps", ()))
-        )
+        fit, arrays = self.run.fit, self.run.fit.get("input_first", ())
+        if (self.run.input_kind, self.run.framework) != ("numpy", "tensorflow") or self.batch_size is None:
+            return False
+        are_x_and_y = fit.get("input_beside") == ["y"] and len(arrays) == 2
+        alike_long = len({array.get("rows") for array in arrays}) == 1
+        splits = bool(fit.get("validation_split"))  # `fit` splits arrays only
+        few_fits = int(self.run.manifest.get("fits", 1)) < A_FEW  # each fit would set up its own
+        shuffles = any(stage.get("random") for stage in fit.get("input_maps", ()))
+        return are_x_and_y and alike_long and few_fits and shuffles and not splits
 
 
 def _several_passes(epoch: SetUp) -> str:

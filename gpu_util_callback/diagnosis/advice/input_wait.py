@@ -619,8 +619,10 @@ def _mostly_waits(cores: Cores, call: Mapping[str, Any] | None) -> bool | None:
     """
     queued_ms = call.get("queued_ms") if call else None
     if call is not None and call.get("cpu_ms") is not None and (queued_ms is not None or not cores.full):
-        share = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
-        return True if share < MOSTLY else False if share > COMPUTES else None
+        computed = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
+        if computed < MOSTLY:
+            return True
+        return False if computed > COMPUTES else None
     if cores.own is None:
         return None
     if cores.own >= COMPUTES:

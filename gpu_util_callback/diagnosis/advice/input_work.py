@@ -171,8 +171,10 @@ def work_of(wait: InputWait) -> LineWork | None:
     """Return the kind of work in which the input's function spends most of its time; None = not known."""
     call = wait.calls.named or {}
     called, slow, library = call.get("called"), call.get("slow") or "", call.get("library") or ""
-    if called is None:  # several functions of one library
-        called = f"{library}." if library and wait.in_library(library) else "" if slow else None
+    if called is None and library and wait.in_library(library):  # several functions of one library
+        called = f"{library}."
+    elif called is None and slow:
+        called = ""
     if called is None or (call.get("samples") or 0) < 2 * A_FEW or wait.made_at_once:
         return None
     return next((kind for kind in KINDS if kind.slow in ("", slow) and re.search(kind.called, called)), None)

@@ -340,15 +340,20 @@ def _says_work(wait: InputWait) -> str:
     return f"{wait.paces}. {wait.call_name} spends {share} of its time{at}, where {_of_line('does')(wait)}."
 
 
+def _has_remedy_for_line(wait: InputWait) -> bool:
+    """Return whether the kind of work of the input's busiest line is known, and its remedy holds in this run."""
+    work = work_of(wait)
+    if work is None or (work.rewritten and wait.cores.has_room):
+        return False
+    if work.once:  # worth it only where the same items come again
+        return wait.passes.later > 0 and wait.repeats is not False
+    return work.rewritten or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data")
+
+
 OF_CALLS = (
     Entry(
         "work of the line",
-        when=lambda wait: (
-            (work := work_of(wait)) is not None
-            and (not work.once or (wait.passes.later > 0 and wait.repeats is not False))
-            and not (work.rewritten and wait.cores.has_room)
-            and (work.once or work.rewritten or not work.asks or (wait.run.device == "cpu" and wait.kind != "tf.data"))
-        ),
+        when=_has_remedy_for_line,
         says=_says_work,
         asks=lambda wait: "" if _of_line("once")(wait) and wait.repeats else _of_line("asks")(wait),
         remedy=_of_line("instead"),

@@ -182,8 +182,9 @@ def accumulation(run: Run, parts: int) -> str:
             f"(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
             "    optimizer.step()\n    optimizer.zero_grad()"
         )
-    legacy = "tf_keras" in str(run.framework_facts.get("keras", ""))
-    if not has_keras_fit(run) or legacy or (run.framework == "tensorflow" and run.fit.get("strategy")):
+    is_keras_2 = "tf_keras" in str(run.framework_facts.get("keras", ""))
+    under_strategy = run.framework == "tensorflow" and run.fit.get("strategy")
+    if not has_keras_fit(run) or is_keras_2 or under_strategy:
         return ""
     name = str(run.fit.get("optimizer", "Adam"))
     if not re.fullmatch(r"[A-Za-z]\w*", name) or name == "LossScaleOptimizer":
