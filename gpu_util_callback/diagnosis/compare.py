@@ -136,7 +136,6 @@ def _outcome_of_promise(previous: Mapping, run: Mapping) -> Since | None:
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
         "estimated": [None if gain is None else round(gain, 2) for gain in gains],
-        "promised_up_to": round(whole / max(1e-9, whole - sum(map(_promised_s, resolved))), 2),
         "got": got,
         "slower": got < 1 - A_TWENTIETH,
     }
@@ -169,12 +168,6 @@ def _cost_fell(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
         return True
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
     return after < share * (before - MOSTLY * (finding["lost_s"] or 0))
-
-
-def _promised_s(finding: Mapping) -> float:
-    """Return the promised saving; the whole loss where none is stated."""
-    saves = finding.get("saves_s")
-    return finding["lost_s"] if saves is None else saves
 
 
 def _training_s(run: Mapping, stalls: bool) -> float:

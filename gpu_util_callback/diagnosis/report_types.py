@@ -184,7 +184,6 @@ class Since(TypedDict):
     run: str
     gone: list[str]  # causes that this run does not have
     estimated: Bounds  # gains: times as fast; the most is null where it has no upper end
-    promised_up_to: float
     got: float
     slower: bool  # by more than runs that are alike differ
 

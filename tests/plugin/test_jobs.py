@@ -44,7 +44,7 @@ def test_the_fit_before_is_named_with_what_was_promised_and_got(ask):
     assert first["since"] is None and first["findings"] == [] and first["verdict"] is None
     since = second["since"]
     assert (since["id"], since["run"], since["gone"]) == (before, "before", ["input_bound"])
-    assert 1.5 < since["got"] <= 1.1 * since["promised_up_to"]
+    assert 1.5 < since["got"] <= 1.1 * since["estimated"][1]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

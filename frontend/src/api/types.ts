@@ -677,7 +677,6 @@ export interface Since {
   gone: string[];
   /** gains: times as fast; the most is null where it has no upper end */
   estimated: [number | null, number | null];
-  promised_up_to: number;
   got: number;
   /** by more than runs that are alike differ */
   slower: boolean;
