@@ -67,7 +67,7 @@ def _unjudged(run: Mapping) -> str:
 
 
 def _broken_limits(run: Mapping, check: Check) -> Iterable[str]:
-    for broken in (_low_utilization, _high_shares, _lost, _slow_steps, _stuck, _refused_causes):
+    for broken in (_low_utilization, _high_shares, _high_loss, _slow_steps, _stuck, _refused_causes):
         yield from broken(run, check)
 
 
@@ -102,10 +102,11 @@ def _high_shares(run: Mapping, check: Check) -> Iterable[str]:
             yield f"{word} {percent(share)} of the time, at most {percent(limit)} allowed"
 
 
-def _lost(run: Mapping, check: Check) -> Iterable[str]:
+def _high_loss(run: Mapping, check: Check) -> Iterable[str]:
     """Yield why a run breaks the limit on lost time, %, or cannot be judged."""
     unjudged = _unjudged(run)
-    if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
+    asks_for_causes = check.max_lost is not None or check.forbid or not check.limited
+    if unjudged and asks_for_causes:
         yield unjudged
     elif check.max_lost is not None:
         lost_s = sum(finding["lost_s"] or 0 for finding in own_findings(run))

@@ -56,7 +56,7 @@ def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
     findings = list(_own_time(ranked, limits["worker_wait_pct"], pace))
     findings = findings or list(_on_cpus(ranked, limits))
     findings = findings or list(_traced(ranked, limits["worker_wait_pct"]))
-    findings = findings or list(_counters(ranked, limits["gap_pct"]))
+    findings = findings or list(_by_utilization(ranked, limits["gap_pct"]))
     return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
 
 
@@ -289,8 +289,12 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
     yield _straggler(runs, rank, part, word, evidence, limit, text, waited * run["steps"] / 1e3)
 
 
-def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
-    """Yield stragglers by counters: NCCL keeps a waiting GPU active on few multiprocessors."""
+def _by_utilization(runs: Sequence[Mapping], gap_pct: float) -> Iterator[Claim]:
+    """Yield the worker that the others wait for, by its GPU: NCCL keeps a waiting one active on few multiprocessors.
+
+    Args:
+        gap_pct: by which its utilization or SM activity has to differ from all others'.
+    """
     if any((run.get("framework") or {}).get("collectives") != "nccl" for run in runs):
         return
     if any(Contention.cause in _causes(run) for run in runs):
@@ -300,7 +304,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
         return
     rank = min(utilization, key=lambda worker: utilization[worker])
     other_pcts = [pct for other, pct in utilization.items() if other != rank]
-    if min(other_pcts) >= WAITING_PCT and min(other_pcts) - utilization[rank] >= gap:
+    if min(other_pcts) >= WAITING_PCT and min(other_pcts) - utilization[rank] >= gap_pct:
         part, word = "host", "its GPU idles while the others wait"
         evidence: Evidence = {
             "worker_gap_pct": round(min(other_pcts) - utilization[rank], 1),
@@ -315,7 +319,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
     elif min(utilization.values()) >= WAITING_PCT and sm_active:
         rank = max(sm_active, key=lambda worker: sm_active[worker])
         most = max(pct for other, pct in sm_active.items() if other != rank)
-        if sm_active[rank] - most < gap:
+        if sm_active[rank] - most < gap_pct:
             return
         part, word = "gpu", "its GPU works longest"
         evidence = {
@@ -330,7 +334,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[Claim]:
         )
     else:
         return
-    yield _straggler(runs, rank, part, word, evidence, gap, text)
+    yield _straggler(runs, rank, part, word, evidence, gap_pct, text)
 
 
 def _pair(ms: float, others_ms: float) -> Evidence:
@@ -408,7 +412,7 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Claim]) -> JobVe
     groups = _groups(ranked)
     first = groups[0][0]
     holding = next(iter(findings), None)
-    least = min(_lost(run) for run in ranked)
+    least = min(_lost_s(run) for run in ranked)
     if holding is not None and least < DOUBLE * (holding["lost_s"] or 0.0) + 1e-9:
         first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
         shown: Claim | None = holding
@@ -432,7 +436,7 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Claim]) -> JobVe
                 "ids": [run["id"] for run in group],
                 "ranks": sorted(run["rank"] for run in group),
                 "text": group[0]["verdict"],
-                "lost_s": round(_lost(group[0]), 6),
+                "lost_s": round(_lost_s(group[0]), 6),
             }
             for group in groups
         ],
@@ -465,7 +469,7 @@ def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
     def badness(run: Mapping) -> tuple:
         blocking = bool(BLOCKING & _causes(run))
         unknown = is_unknown(run["verdict"]) or bool(_causes(run))
-        return not blocking, -_lost(run), not unknown, run["rank"]
+        return not blocking, -_lost_s(run), not unknown, run["rank"]
 
     groups: list[list[Mapping]] = []
     for run in sorted(runs, key=badness):
@@ -482,11 +486,11 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
     """Return whether a worker has the causes of a worse one, at about the same cost."""
     if _causes(worst) != _causes(run) or is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
         return False
-    more = _lost(worst) - _lost(run)
-    return _lost(worst) <= DOUBLE * _lost(run) or more <= A_TWENTIETH * (worst["wall_s"] or 0)
+    more = _lost_s(worst) - _lost_s(run)
+    return _lost_s(worst) <= DOUBLE * _lost_s(run) or more <= A_TWENTIETH * (worst["wall_s"] or 0)
 
 
-def _lost(run: Mapping) -> float:
+def _lost_s(run: Mapping) -> float:
     return min(run["wall_s"] or 0.0, sum(claim["lost_s"] or 0.0 for claim in own_findings(run)))
 
 

@@ -32,6 +32,9 @@ class TooMany(Exception):
     """More entries than a trace has: made up, or far too long a window."""
 
 
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types: how a field's value is written; BYTES has its length first
+
+
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return one varint: (value, position after it)."""
     value = shift = 0
@@ -58,17 +61,17 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         number, wire = key >> 3, key & 7
         if number == 0:
             raise BadMessage("field number 0")
-        if wire == 0:
+        if wire == VARINT:
             value, at = varint(data, at, end)
             yield number, wire, value, at
-        elif wire == 2:
+        elif wire == BYTES:
             length, at = varint(data, at, end)
             if at + length > end:
                 raise BadMessage("a field is longer than its message")
             yield number, wire, at, at + length
             at += length
-        elif wire == 1 or wire == 5:
-            size = 8 if wire == 1 else 4
+        elif wire in (FIXED64, FIXED32):
+            size = 8 if wire == FIXED64 else 4
             if at + size > end:
                 raise BadMessage("a field is longer than its message")
             yield number, wire, int.from_bytes(data[at : at + size], "little"), at + size
@@ -267,22 +270,22 @@ def _fields_at(
     value, size = _numbers(buffer.words[at + 1])
     if (size == 0).any():
         value, size = _long_numbers(buffer, at, value, size)
-        if ((size == 0) & ((wire == 0) | (wire == 2))).any():
+        if ((size == 0) & ((wire == VARINT) | (wire == BYTES))).any():
             raise BadMessage("a number runs past its message")
     if ((wire > 2) & (wire != 5)).any() or (number == 0).any():
         raise BadMessage("unknown wire type")
     payload = after = at + 1 + size
-    is_bytes = wire == 2
+    is_bytes = wire == BYTES
     if is_bytes.any():
         length = value.astype(np.int64)
         if (is_bytes & ((length > stop - after) | (length < 0))).any():
             raise BadMessage("a field is longer than its message")
         after = np.where(is_bytes, after + length, after)
-    fixed = (wire == 1) | (wire == 5)
+    fixed = (wire == FIXED64) | (wire == FIXED32)
     if fixed.any():
-        after = np.where(fixed, at + 1 + np.where(wire == 1, 8, 4), after)
+        after = np.where(fixed, at + 1 + np.where(wire == FIXED64, 8, 4), after)
         raw = buffer.words[at + 1]
-        raw = np.where(wire == 5, raw & np.uint64(0xFFFFFFFF), raw)
+        raw = np.where(wire == FIXED32, raw & np.uint64(0xFFFFFFFF), raw)
         value = np.where(fixed, raw, value)
     if (after > stop).any():
         raise BadMessage("a field is longer than its message")
@@ -311,11 +314,11 @@ def _decode_slowly(
             fields_left -= 1
             if fields_left < 0:
                 raise TooMany("messages of many thousand fields")
-            if number == repeated and wire == 2 and a < b:
+            if number == repeated and wire == BYTES and a < b:
                 occurrences.append((row, base + a, base + b))
             column = table.get(number)
-            if column is not None and (wire == 2) == (number in payloads):
+            if column is not None and (wire == BYTES) == (number in payloads):
                 column.present[row] = True
-                column.value[row] = base + a if wire == 2 else a
+                column.value[row] = base + a if wire == BYTES else a
                 column.end[row] = base + b
     return [tuple(np.array(occurrences, np.int64).T)] if occurrences else []

@@ -117,11 +117,11 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
     payloads, other_fields = wire.payloads_of(data, at, end, (4,), limits.MAX_EVENTS)
     line = _Line(0, "", 0, *payloads[4])
     for number, kind, a, b in other_fields:
-        if kind == 0 and number == 1:
+        if kind == wire.VARINT and number == 1:
             line.id = a - (1 << 64) if a >> 63 else a
-        elif kind == 0 and number == 3:
+        elif kind == wire.VARINT and number == 3:
             line.timestamp_ns = a - (1 << 64) if a >> 63 else a
-        elif kind == 2 and (number == 2 or (number == 11 and not line.name)):
+        elif kind == wire.BYTES and (number == 2 or (number == 11 and not line.name)):
             line.name = _text(data[a:b])
     return line
 
@@ -196,7 +196,7 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
     for count, (number, kind, a, b) in enumerate(wire.fields(data, 0, len(data))):
         if count > limits.MAX_FIELDS:
             raise wire.TooMany(f"more than {limits.MAX_FIELDS:,} planes and messages")
-        if kind != 2 or not 1 <= number <= 4:
+        if kind != wire.BYTES or not 1 <= number <= 4:
             raise wire.BadMessage(f"unknown field {number}")
         if number == 1:
             planes.append(_read_plane(data, a, b))
