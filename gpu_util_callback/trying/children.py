@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import printable
+from gpu_util_callback.trying.child import listed
 
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0
@@ -141,17 +142,17 @@ class Children:
         self._process: subprocess.Popen | None = None
         self._folder: Path | None = None  # of the running child: its plan, output and result
         self.hang_s = HANG_S  # seconds without a step after which a child is ended
-        self._terminate: Any = None  # the handler of SIGTERM before the block
+        self._handlers = contextlib.ExitStack()  # puts the signals' handlers before the block back
 
     def __enter__(self) -> "Children":
-        with contextlib.suppress(ValueError):  # another thread, which no signal reaches
-            self._terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self._handlers.enter_context(_handled_by(signal.default_int_handler))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end()
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGTERM, self._terminate or signal.SIG_DFL)
+        self._handlers.close()
+        if kind is KeyboardInterrupt:
+            print("\ngpu-util: interrupted: all that it started is ended, and removed", file=sys.stderr)
 
     def run(self, side: Side) -> Timed:
         """Run a side once. Raises: ChildFailed."""
@@ -224,6 +225,7 @@ class Children:
             "claim": str(folder / "claim"),
             "folder": str(folder),
             "here": str(where),
+            "temporary": tempfile.gettempdir(),
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         package = str(Path(__file__).with_name("__init__.py"))
@@ -263,23 +265,37 @@ class Children:
 
     def _end(self) -> None:
         """End the child with all that it started, and remove what it left."""
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl+C waits until all is removed
-        try:
+        presses: list[Any] = []  # of Ctrl+C, which wait until all is removed
+        with _handled_by(lambda *signal_and_frame: presses.append(signal_and_frame)):
             if self._process is not None:
                 _end_group(self._process)
                 self._process = None
             if self._folder is not None:
-                with contextlib.suppress(OSError):  # files first, then empty folders
-                    for path in map(Path, reversed((self._folder / "made").read_text(encoding="utf-8").splitlines())):
-                        with contextlib.suppress(OSError):
-                            path.rmdir() if path.is_dir() else path.unlink()
-                with contextlib.suppress(OSError):  # of random names, with all that is in them
-                    for path in map(Path, (self._folder / "temporary").read_text(encoding="utf-8").splitlines()):
-                        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                for path in map(Path, listed(self._folder / "filled")):
+                    with contextlib.suppress(OSError):
+                        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                for path in map(Path, reversed(listed(self._folder / "made"))):  # files before their folders
+                    with contextlib.suppress(OSError):
+                        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if presses:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Any) -> Iterator[None]:
+    """Handle what asks this process to end within a block: Ctrl+C, SIGTERM and a closed terminal, unless ignored."""
+    replaced = {}
+    with contextlib.suppress(ValueError):  # another thread, which no signal reaches
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                replaced[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in replaced.items():
+            signal.signal(number, before or signal.SIG_DFL)
 
 
 def _end_group(process: subprocess.Popen) -> None:

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,49 @@ from .meter import Meter
 # Constructors of what writes, and the argument that says where.
 _PATH_ARGUMENT_OF_CLASS = {"ModelCheckpoint": "filepath", "BackupAndRestore": "backup_dir", "TensorBoard": "log_dir"}
 _PATH_ARGUMENT_OF_CLASS |= {"CSVLogger": "filename", "TrainingArguments": "output_dir", "SummaryWriter": "log_dir"}
+_PATH_ARGUMENT_OF_CLASS |= {"create_file_writer_v2": "logdir", "start": "logdir", "start_trace": "log_dir"}  # functions
 _RECORDERS = ("GpuUtilCallback", "GpuUtilTrainerCallback", "RemoteMonitor")
 _MODULE_OF_CLASS = {
     "TrainingArguments": "transformers.training_args",
     "Trainer": "lightning.pytorch.trainer.trainer",
     "SummaryWriter": "torch.utils.tensorboard.writer",
+    "create_file_writer_v2": "tensorflow.python.ops.summary_ops_v2",
+    "start": "tensorflow.python.profiler.profiler_v2",
+    "start_trace": "jax._src.profiler",
 }
-# Functions that open a file outside of Python, of which no audit hook hears: module -> class, function, argument.
-_NATIVE_WRITERS = {"torch.serialization": ("", "save", "f"), "h5py._hl.files": ("File", "__init__", "name")}
+# Audit events of ours: outside of Python a file is made, or a folder with all in it, unless it is there.
+CREATED, FILLED = "gpu_util.created", "gpu_util.filled"
+_CHECKPOINT = ".index .data-00000-of-00001"
+# What writes outside of Python, of which no audit hook hears: module -> function, its argument that is a path, the
+# audit event to raise for it, and endings of the files.
+_NATIVE_WRITERS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
+    "torch.serialization": (("save", "f", "open", ""),),
+    "torch.jit._serialization": (("save", "f", "open", ""),),
+    "h5py._hl.files": (("File.__init__", "name", "open", ""),),
+    "safetensors": (("serialize_file", "filename", "open", ""),),
+    "pyarrow.parquet.core": (("ParquetWriter.__init__", "where", "open", ""),),
+    "pandas.core.frame": (("DataFrame.to_parquet", "path", "open", ""),),
+    "orbax.checkpoint._src.checkpointers.checkpointer": (("Checkpointer.save", "directory", FILLED, ""),),
+    "orbax.checkpoint._src.checkpointers.async_checkpointer": (("AsyncCheckpointer.save", "directory", FILLED, ""),),
+    "tensorflow.python.lib.io.tf_record": (("TFRecordWriter.__init__", "path", "open", ""),),
+    "tensorflow.python.ops.gen_io_ops": (("write_file", "filename", "open", ""),),
+    "tensorflow.python.checkpoint.functional_saver": (("MultiDeviceSaver.save", "file_prefix", "open", _CHECKPOINT),),
+    "tensorflow.python.data.ops.dataset_ops": (
+        ("DatasetV2.cache", "filename", CREATED, _CHECKPOINT),
+        ("DatasetV2.save", "path", FILLED, ""),
+        ("DatasetV2.save", "path", "os.rmdir", ""),
+        ("DatasetV2.snapshot", "path", FILLED, ""),
+    ),
+    "tensorflow.python.lib.io.file_io": (
+        ("FileIO.__init__", "name", "open", ""),
+        ("delete_file_v2", "path", "open", ""),
+        ("rename_v2", "src", "open", ""),
+        ("rename_v2", "dst", "open", ""),
+        ("copy_v2", "dst", "open", ""),
+        ("recursive_create_dir_v2", "path", "os.mkdir", ""),
+        ("delete_recursively_v2", "path", "os.rmdir", ""),
+    ),
+}
 # Hooks of callbacks that are called once an epoch, at its end.
 EPOCH_HOOKS = ("on_epoch_end", "on_test_begin", "on_test_end")
 ONCE = 10**9  # calls that no training makes
@@ -69,6 +104,7 @@ class Hooks:
     def __init__(self, plan: dict[str, Any], meter: Meter):
         self.change = CallsChanged(plan["change"])
         self.folder = Path(plan["folder"])
+        self.recorded = plan.get("record") or plan["folder"]
         self.meter = meter
         meter.was_applied = lambda: self.change.applied
         # By module: what changes it as it is imported.
@@ -97,7 +133,8 @@ class Hooks:
                 f"{_OURS}.monitor": lambda module: self._set_log_dir(module.GpuUtilMonitor, plan["record"]),
             }
         self.actions |= {path: functools.partial(self._on_class, name) for name, path in _MODULE_OF_CLASS.items()}
-        self.actions |= {path: functools.partial(self._on_writer, *where) for path, where in _NATIVE_WRITERS.items()}
+        for path in _NATIVE_WRITERS:
+            self.actions[path] = functools.partial(self._on_writers, path, self.actions.get(path, lambda module: None))
         self._batch_counts: Counter[int] = Counter()  # id of a loader's dataset -> batches drawn
         self._training_id: int | None = None  # id of the one whose batches train
         self._last_id: int | None = None  # id of the one that gave the last batch
@@ -111,17 +148,14 @@ class Hooks:
         action = self.actions.pop(name, None)
         return None if action is None else spec_followed_by(action, self, name, path, target)
 
-    def _on_writer(self, kind: str, function: str, argument: str, module: Any) -> None:
-        """Have the audit hooks hear of the files that a function writes."""
-
-        def audit(bound: inspect.BoundArguments) -> dict[str, Any]:
-            bound.apply_defaults()
-            path = bound.arguments[argument]
-            if isinstance(path, (str, bytes, os.PathLike)) and bound.arguments.get("mode", "w") != "r":
-                sys.audit("open", os.fspath(path), "w", 0)
-            return {}
-
-        self._change_args(getattr(module, kind, module), function, audit)
+    def _on_writers(self, path: str, action: Callable[[Any], None], module: Any) -> None:
+        """Have the audit hooks hear of the files that a module's functions write, after another action on it."""
+        action(module)
+        for function, argument, event, endings in _NATIVE_WRITERS[path]:
+            kind, _, method = function.rpartition(".")
+            with suppress(AttributeError, ValueError):  # of another version, or without a signature
+                owner = getattr(module, kind) if kind else module
+                self._change_args(owner, method, functools.partial(_announce_file, argument, event, endings))
 
     # -- calls with other arguments ------------------------------------------------------------------
 
@@ -153,6 +187,8 @@ class Hooks:
         if argument is None:
             return args
         path = str(bound.arguments.get(argument) or name).replace("..", "up").replace(":", "")
+        if path.startswith((self.recorded, str(self.folder))):  # our profiler's, or changed already
+            return args
         written_path = self.folder / "files" / path.lstrip("/\\")
         written_path.parent.mkdir(parents=True, exist_ok=True)
         return {argument: str(written_path), **args}
@@ -160,7 +196,9 @@ class Hooks:
     def _on_class(self, name: str, owner: Any) -> None:
         """Change how a class is made, given it or its module."""
         if name in _PATH_ARGUMENT_OF_CLASS or (self.change.target == "class" and self.change.of == name):
-            self._change_args(getattr(owner, name, owner), "__init__", functools.partial(self._class_args, name))
+            made: Any = getattr(owner, name, owner)
+            kind, method = (made, "__init__") if isinstance(made, type) else (owner, name)
+            self._change_args(kind, method, functools.partial(self._class_args, name))
 
     def _set_log_dir(self, kind: type, log_dir: str) -> None:
         """Have a recorder write into the trial's log directory, wherever the program says."""
@@ -571,6 +609,19 @@ def watch(base: type) -> type:
                 float(value)
 
     return Watch
+
+
+def _announce_file(argument: str, event: str, endings: str, bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Raise an audit event for the path among a call's arguments, unless it is read; change none of them."""
+    bound.apply_defaults()
+    path = bound.arguments[argument]
+    if hasattr(path, "numpy"):  # TensorFlow's string
+        with suppress(Exception):  # of a graph, whose value nobody knows yet
+            path = path.numpy()
+    if isinstance(path, (str, bytes, os.PathLike)) and path and str(bound.arguments.get("mode")).strip("b") != "r":
+        for ending in endings.split(" "):
+            sys.audit(event, os.fsdecode(path) + ending, "w", -1)  # in no open folder
+    return {}
 
 
 def _batch_size(data: Any) -> int | None:

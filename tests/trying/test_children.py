@@ -1,9 +1,10 @@
 """Programs in children: what is timed, what goes wrong, and that nothing is left behind."""
 
+import contextlib
 import io
 import json
 import os
-import signal
+import pty
 import socket
 import subprocess
 import sys
@@ -101,6 +102,72 @@ with h5py.File("kept/new.h5"):
         problem = fails(write(f"{before}{change}\n{training}"))
         assert "old.bin, which is there already: give --copy" in str(problem)
         assert Path("old.bin").read_text() == "as it was"
+
+
+def test_checkpoints_and_data_of_tensorflow_are_removed_or_kept_from_change(here):
+    pytest.importorskip("tensorflow")
+    before = """
+import tensorflow as tf
+{start}
+model = tf.Module()
+model.v = tf.Variable(1.0)
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(v=model.v), "saved", max_to_keep=1)
+manager.save()
+manager.save()
+tf.train.Checkpoint(v=model.v).write("new/plain")
+tf.saved_model.save(model, "export")
+with tf.summary.create_file_writer("events").as_default():
+    tf.summary.scalar("a", 1, step=0)
+tf.data.Dataset.range(3).save("rows")
+list(tf.data.Dataset.range(3).cache("cached"))
+with tf.io.TFRecordWriter("rows.tfrecord") as file:
+    file.write(b"x")
+"""
+    training = LOOP.format(epochs=1, batches=100_000, seconds=0.002)
+    Path("events").mkdir()
+    timed(write(before.format(start="") + training))
+    assert sorted(path.name for path in here.rglob("*")) == ["events", "train.py"]
+    Path("saved").mkdir()
+    Path("saved/checkpoint").write_text("model_checkpoint_path: 'of yesterday'")
+    assert "it changes saved/checkpoint" in str(fails(write(before.format(start="") + training)))
+    assert Path("saved/checkpoint").read_text() == "model_checkpoint_path: 'of yesterday'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "old"),
+    [
+        ("shutil.rmtree('runs', ignore_errors=True)\nos.makedirs('runs')", "runs"),
+        ("os.rename('runs', 'runs-before')", "runs"),
+        ("os.rmdir('empty')", "empty"),
+        ("os.remove('latest')\nos.symlink('runs', 'latest')", "latest"),
+    ],
+)
+def test_a_folder_or_link_that_is_there_stays_as_it_is(here, lines, old):
+    Path("runs").mkdir()
+    Path("empty").mkdir()
+    Path("runs/best.pt").write_text("of yesterday")
+    Path("latest").symlink_to("runs")
+    names = sorted(here.rglob("*"))
+    problem = fails(write(f"import os, shutil\n{lines}\n" + LOOP, batches=9, seconds=0, epochs=1))
+    assert f"it changes {old}, which is there already: give --copy" in str(problem)
+    assert sorted(here.rglob("*")) == sorted([*names, here / "train.py"])
+
+
+def test_folders_links_and_databases_that_it_makes_are_removed(here):
+    text = """
+import os, shutil, sqlite3
+os.makedirs("runs/unfinished/inner")
+open("runs/unfinished/inner/a.pt", "w").close()
+os.rename("runs/unfinished", "runs/1")
+os.symlink("1", "runs/latest")
+os.remove("runs/latest")
+os.symlink("1", "runs/latest")
+os.makedirs("cleared/inner")
+shutil.rmtree("cleared")
+sqlite3.connect("study.db").execute("create table t(x)")
+"""
+    timed(write(text + LOOP, batches=9999, seconds=0.002, epochs=1))
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
 
 
 def test_temporary_files_of_random_names_are_removed(here, monkeypatch, tmp_path_factory):
@@ -238,7 +305,7 @@ def test_a_program_that_hangs_is_ended(here):
 def test_a_file_that_is_there_stays_as_it_is(here):
     Path("best.pt").write_text("of yesterday")
     for line in ("open('best.pt', 'w')", "open('best.pt', 'ab')", "import os; os.remove('best.pt')"):
-        assert "it writes best.pt, which is there already: give --copy" in str(
+        assert "it changes best.pt, which is there already: give --copy" in str(
             fails(write(line + LOOP, batches=9, seconds=0, epochs=1))
         )
     assert Path("best.pt").read_text() == "of yesterday"
@@ -348,27 +415,38 @@ def test_what_cannot_be_tried_is_one_line(here, arguments, says):
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-def test_ctrl_c_ends_the_child_with_all_that_it_started(here):
+@pytest.mark.parametrize("what", [["--patch", "patch.py"], []])
+def test_ctrl_c_in_a_terminal_ends_all_and_leaves_nothing(here, what, tmp_path_factory):
+    """Pressed three times, during a pair and during the recording, while the program does not mind SIGTERM."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     text = """
-    import subprocess, sys, time
+    import signal, subprocess, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "left-{mark}"])
     open("made", "w")
     time.sleep(60)
     """
-    arguments = ["try", "--yes", "--change", "workers=8", write(text, mark=mark)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_util_callback", *arguments],
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    until = time.monotonic() + 30
+    write(text, mark=mark)
+    write("", "patch.py")
+    temporary = tmp_path_factory.mktemp("temporary")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["TMPDIR"] = str(temporary)
+        os.execv(sys.executable, [sys.executable, "-m", "gpu_util_callback", "try", "--yes", *what, "train.py"])
+    until = time.monotonic() + 60
     while not (Path("made").exists() and processes_with(f"left-{mark}")) and time.monotonic() < until:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert processes_with(mark) == []
-    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+    for _ in range(3):
+        os.write(terminal, b"\x03")
+        time.sleep(0.2)
+    said = b""
+    with contextlib.suppress(OSError):  # the terminal's end
+        while part := os.read(terminal, 4096):
+            said += part
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+    assert said.decode().splitlines()[-1] == "gpu-util: interrupted: all that it started is ended, and removed"
+    assert processes_with(mark) == [] and list(temporary.iterdir()) == []
+    assert sorted(path.name for path in here.iterdir()) == ["patch.py", "train.py"]
 
 
 # -- a trial -----------------------------------------------------------------------------------------
