@@ -161,6 +161,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "other_cpus": ("cores that the rest of the machine keeps busy", ""),
     "share_of_step_pct": ("in it, share of a step", "%"),
     "begin_pct": ("to begin a pass, share of a step", "%"),
+    "kept_pct": ("backward, share of a step", "%"),
     "others_active_at_least_pct": ("other workers' GPUs active, at least", "%"),
     "others_active_pct": ("GPU active for other processes", "%"),
     "others_collective_ms_per_step": ("other workers: waiting in collectives, per step", "ms"),

@@ -169,6 +169,8 @@ class PythonInSteps(TypedDict, total=False):
     learned: bool  # ... whether a step learns from its value, as from a part of the loss, ...
     at_line: Share  # ... and its share of that
     parts: dict[str, Share]  # of PyTorch's step on a CPU, such as "backward" -> its share of the time
+    keeps_at: str  # a line of the program that goes backward and keeps the graph (retain_graph=True), ...
+    kept: Share  # ... and its share
     through: str  # what a compiled step calls it through, such as tf.numpy_function
     beside: Share  # of the samples waited for Python's lock while another thread ran `at`; `aside`: training idled
     of_batch: bool | None  # whether the step gives it the batch alone, nothing that the model computes; null = unknown

@@ -262,6 +262,16 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[tuple[range, set[str], set[
             yield from _statements(inner)
 
 
+@functools.lru_cache(_MOST_KNOWN)
+def keeps_graph(code: CodeType, line: int) -> bool:
+    """Return whether a line of a function calls something with `retain_graph=True`, or a comparison, by its source."""
+    body, above = tree_of(code)
+    nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call))
+    calls = [call for call in nodes if call.lineno <= line - above <= (call.end_lineno or 0)]
+    given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "retain_graph"]
+    return any(isinstance(value, ast.Compare) or getattr(value, "value", None) is True for value in given)
+
+
 def _is_neutral(function: ast.expr) -> bool:
     """Return whether a call says nothing of its line: of a type, or what a loop over anything calls."""
     name = function.id if isinstance(function, ast.Name) else ""
@@ -330,6 +340,7 @@ class DispatchWatch:
         self._weight = 0.0  # of all samples but those of compiling
         # (function that the loop has called, part of PyTorch's step) -> weight
         self._parts = defaultdict[tuple[CodeType | None, str], float](float)
+        self._kept = defaultdict[str, float](float)  # place of a backward that keeps its graph -> weight
         # Function of another thread that computed while somebody kept Python's lock -> samples, in fetches as well.
         self._beside: Counter[CodeType] = Counter()
         self._looks = 0  # samples in steps, and in the fetches of batches between them
@@ -426,6 +437,10 @@ class DispatchWatch:
         if parts:
             part = "backward" if parts[0] == "forward" and "backward" in parts else parts[0]
             self._parts[next((code for _, code, _ in called), None), part] += weight
+            own = [(code, line) for _, code, line in stack if self._meaning_of(code) == "user"]
+            kept = next((frame for frame in own if part == "backward" and keeps_graph(*frame)), None)
+            if kept is not None:
+                self._kept[place_of(*kept)] += weight
 
     def _note_called_back(self, weight: float, stacks: Iterable[Stack]) -> bool:
         """Count a sample for Python that the compiled step waits for; return whether there is any."""
@@ -566,11 +581,11 @@ class DispatchWatch:
 
         Returns: `samples`; the share of the time `aside`, in calls that are neither the framework's nor the input's;
             the line `at` which most of that passes, what it `calls`, whether a step learns from it
-            (`learned`), and its share `at_line`; the share of each of the `parts` of PyTorch's step without CUDA; of a
-            function that a compiled step calls, `through` what, and
-            whether it is given the batch alone (`of_batch`). Where another thread of the program computed in many
-            samples that had to wait for Python's lock (`beside`, their share), all of this is of its function, and
-            `aside` the time in which the training thread had no core and waited for none.
+            (`learned`), and its share `at_line`; the share of each of the `parts` of PyTorch's step without CUDA, and
+            that `kept` in a backward that keeps its graph, on the line `keeps_at`; of a function that a compiled step
+            calls, `through` what, and whether it is given the batch alone (`of_batch`). Where another thread of the
+            program computed in many samples that had to wait for Python's lock (`beside`, their share), all of this is
+            of its function, and `aside` the time in which the training thread had no core and waited for none.
         """
         samples = self._samples - self._kinds[COMPILING]
         sleeps = self._hands_over and self._ran_s < _HALF * self._ready_s
@@ -590,6 +605,7 @@ class DispatchWatch:
         for (function, part), weight in self._parts.items():
             if function is None or function in self._training or part == PASS:
                 parts[part] += weight
+        keeps_at, kept = max(self._kept.items(), key=lambda item: item[1], default=("", 0.0))
         beside = [round(min(1.0, self._beside[code] / self._looks), 4) for code in holders]
         return next((called._asdict() for called in how if called is not None), {}) | {
             **({"beside": beside[0]} if beside else {}),
@@ -601,6 +617,8 @@ class DispatchWatch:
             "learned": learned,
             "at_line": round(most / aside, 4) if aside else 0.0,
             "parts": {part: round(weight / self._weight, 4) for part, weight in parts.items()},
+            "keeps_at": keeps_at,
+            "kept": round(kept / self._weight, 4),
         }
 
     def facts(self) -> dict[str, str | float | None]:

@@ -61,6 +61,7 @@ class SlowSteps(Rule):
         "compared_thresholds": Threshold(20, "of 65,536 values each takes 1.1 ms: 199 took 16, one 0.2"),
         "begin_pct": Threshold(25, "samples miss part of it, as it keeps Python's lock: they saw 58 % of 94 %"),
         "compile_pct": MOSTLY_PCT,
+        "kept_pct": Threshold(67, "a backward takes about twice its forward: two thirds; through kept graphs 78-93"),
         "backward_times": Threshold(6, "a backward pass took up to 4.8 times its forward pass, one of kept graphs 10"),
         "slowdown": Threshold(1.5, "between an early and a late step: scatter and a busy machine reach 1.3"),
         **SIGNIFICANT,
@@ -89,6 +90,10 @@ try:
 except StopIteration:  # used up
     batches = iter(loader)
     batch = next(batches)"""
+
+
+_ONCE = """state = state.detach()  # between chunks
+sum(losses).backward()  # or: once for all losses"""
 
 
 def _fact(
@@ -132,8 +137,7 @@ def _started(run: Run, limits: Limits) -> Findings:
     queued = measure_cores(run, run.whole).queued or 0.0
     if each_ns > 1e6 * limits["step_ms"]:
         return
-    error_pct = (max(0.0, pct * (100 - pct)) / max(1, samples)) ** 0.5  # of the share, by the number of samples
-    enough = samples >= limits["min_looks"] and pct - DOUBLE * error_pct >= limits["share_of_step_pct"]
+    enough = samples >= limits["min_looks"] and _at_least(pct, samples) >= limits["share_of_step_pct"]
     if is_compiled and enough and not _waits_beside_input(run, queued):
         evidence: Evidence = {"share_of_step_pct": round(pct, 1), "looks": samples, "step_ms": round(each_ns / 1e6, 3)}
         says = f"Of a step of {duration(each_ns / 1e9)} the thread that starts it works for {percent(pct)}. "
@@ -143,6 +147,12 @@ def _started(run: Run, limits: Limits) -> Findings:
     elif 0 < size <= limits["batch_size"] and run.steps.total("body_ns") >= MOSTLY * run.present_ns:
         title = f"Each step of {duration(each_ns / 1e9)} trains {counted(size, 'sample')}"
         yield _fact("samples", title, {"batch_size": size, "step_ms": round(each_ns / 1e6, 3)}, LARGER)
+
+
+def _at_least(pct: float, samples: int) -> float:
+    """Return what a share is at least, by the number of samples that it was counted in, %."""
+    error_pct = (max(0.0, pct * (100 - pct)) / max(1, samples)) ** 0.5
+    return pct - DOUBLE * error_pct
 
 
 def _waits_beside_input(run: Run, queued: float) -> bool:
@@ -244,7 +254,21 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         title = "Each step begins a pass over the data"
         yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
         return
-    if parts.get("backward", 0.0) >= limits["backward_times"] * parts.get("forward", 1.0):
+    backward, kept = parts.get("backward", 0.0), calls.get("kept", 0.0)
+    is_kept = kept >= MOSTLY * backward and _at_least(100 * backward, looks) >= limits["kept_pct"]
+    alone = int(run.manifest.get("world_size", 1)) < 2  # a backward waits for other ranks
+    if looks >= limits["min_looks"] and is_kept and alone:
+        asks = (
+            f"{calls['keeps_at']} goes backward with retain_graph=True. Does a later call go through the same graph "
+            "again, such as through all chunks of a sequence before its own, or through layers that several losses "
+            "share? If so, detach the state between chunks, or add the losses up and go backward once."
+        )
+        evidence = {"kept_pct": round(100 * backward, 1), "looks": looks}
+        title = "Most of each step goes backward through graphs that are kept"
+        twice = backward - DOUBLE * (1 - backward)  # beyond the time of a usual backward
+        yield _fact("kept_graph", title, evidence, asks, _ONCE, round(twice * body_ns))
+        return
+    if backward >= limits["backward_times"] * parts.get("forward", 1.0):
         return  # it goes through graphs that were kept, or waits for other ranks
     op_us = samples.op_us if samples is not None and run.framework == "torch" else None
     if samples is not None and op_us and op_us < limits["eager_op_us"]:
