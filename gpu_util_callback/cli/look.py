@@ -23,7 +23,7 @@ from gpu_util_callback.report.screen import UNFINISHED, strip_control
 from gpu_util_callback.traces import limits
 from gpu_util_callback.words import steps, stood_still
 
-MOST_STACKS_BYTES = 4 << 20
+MOST_STACKS_BYTES = 4 << 20  # of a file that is printed
 POLL_S, REMOTE_POLL_S = 0.25, 2.0  # between two reads of the recording; a store is asked less often
 
 

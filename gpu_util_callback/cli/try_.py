@@ -21,7 +21,7 @@ from gpu_util_callback.trying.trial import Trial, measure, sides_of
 from gpu_util_callback.words import between, counted
 
 USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
-RECORDED_S = 20.0
+RECORDED_S = 20.0  # of a program that was never recorded, to find what to fix
 VALUED = ("--fix", "--change", "--patch", "--steps", "--pairs", "--seconds", "--log-dir")
 _LAUNCHERS = ("torchrun", "accelerate", "horovodrun", "mpirun", "deepspeed")
 

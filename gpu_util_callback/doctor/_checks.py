@@ -35,7 +35,7 @@ FRAMEWORKS = {
     "jax": ("jax",),
     "torch": ("torch",),
 }
-_STDERR_CHARS = 4_000
+_STDERR_CHARS = 4_000  # of what a probe printed last, where a framework says why it skips a GPU
 
 
 def _version(distribution: str) -> str:

@@ -443,7 +443,7 @@ class Counters(_Source):
 
 _PCIE = "nvmlDeviceGetPcieThroughput"
 _THROUGHPUT = {"pcie_tx_bytes_per_s": 0, "pcie_rx_bytes_per_s": 1}  # column -> argument of the call
-_THROUGHPUT_S = 1.0
+_THROUGHPUT_S = 1.0  # between two queries, each of which takes the 20 ms that it measures
 _SHARES = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
 REASON_CALLS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
@@ -454,7 +454,7 @@ REASON_CALLS = (
 _MIB = float(1 << 20)
 # The driver refreshes its counters every 100 ms: closer samples hold no difference.
 _APART_NS = 110_000_000
-_TOO_OLD_NS = 10_000_000_000
+_TOO_OLD_NS = 10_000_000_000  # after a gap this long (a lost GPU, a stopped process) a mean over it says little
 
 # metric id -> (column, value of one unit)
 METRICS: dict[int, tuple[str, float]] = {

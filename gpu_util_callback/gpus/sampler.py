@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gpu_util_callback.gpus._devices import NvmlGpu
     from gpu_util_callback.gpus._reader import GpuReader, XidWatch
 
-HANG_S = 1.0
-WATCH_S = 0.5
+HANG_S = 1.0  # a call of the driver that takes this long hangs, as far as anybody knows: others get its work
+WATCH_S = 0.5  # between two looks for such calls
 SLOW_S = 1.0  # host metrics and critical errors
 Opened: TypeAlias = "tuple[Gate | None, Sequence[GpuReader], XidWatch | None]"
 

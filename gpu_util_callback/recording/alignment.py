@@ -9,8 +9,8 @@ from gpu_util_callback.recording.reader import Recording
 
 MIN_STEPS = 100  # with fewer, steps may end together by chance
 MAX_STEPS = 20_000  # a longer run is sampled in blocks
-BLOCKS, BLOCK = 20, 1_000
-MAX_LAG = 32
+BLOCKS, BLOCK = 20, 1_000  # how many, and steps in each
+MAX_LAG = 32  # steps by which two workers' are shifted, to see that those of one number belong together
 # Crystals differ by some tens of ppm, and NTP slews by 500 at most: a larger drift is no clock's.
 MAX_DRIFT = 500e-6
 # A step's end scatters by less than this share of a step where the workers wait for each other.
@@ -18,8 +18,8 @@ MAX_SCATTER = 0.25
 # Independent processes drift apart like a random walk: the variance of their distance over q steps
 # is q times that over one (1.0 below); that of workers that wait for each other stays (1 / q).
 MAX_WALK = 0.3
-MIN_CORRELATION = 0.3
-NOTABLE_NS = 1_000_000
+MIN_CORRELATION = 0.3  # of the lengths of common steps; where these hardly vary, noise hides that they wait
+NOTABLE_NS = 1_000_000  # clocks that NTP keeps on a local network usually agree within this
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from gpu_util_callback.traces.steps import MIN_KERNELS, Steps, find_steps
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.report_types import AnyFinding  # with all rules
 
-_UNLINKED_SHARE = 0.1
+_UNLINKED_SHARE = 0.1  # of the kernels: where the calls that launched more of them are missing, it is said
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time is not evidence.
 _MIN_STEPS = 3
 

@@ -16,7 +16,7 @@ from gpu_util_callback.traces.intervals import Intervals, union
 from gpu_util_callback.traces.kernels import op_name
 from gpu_util_callback.traces.model import KERNELS, PS_PER_MS, PS_PER_NS, DeviceEvents, HostEvents, HostKind, Names
 
-_AS_LONG = 0.8
+_AS_LONG = 0.8  # of the longest: an operation within it that takes as much is what it spends its time in
 # Of the steps: what the host did in less is not searched, which takes long in a long trace.
 _SEARCHED = 0.01
 _ALL_TO_ALL = re.compile(r"all_?to_?all|deep_ep::|dpsk::ep::", re.IGNORECASE)

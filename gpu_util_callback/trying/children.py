@@ -20,7 +20,7 @@ from gpu_util_callback.redaction import printable
 from gpu_util_callback.trying.child import listed
 
 HANG_S = 600.0  # a child without a result is given up after so long
-_POLL_S, _GRACE_S = 0.05, 5.0
+_POLL_S, _GRACE_S = 0.05, 5.0  # between two looks at a child, and how long it may take to end when asked to
 _TAIL_LINES = 12  # lines of a failed program's output that are shown
 _SITECUSTOMIZE = """import importlib.machinery, importlib.util, os, sys
 sys.path[:] = [path for path in sys.path if path != {site!r}]

@@ -15,7 +15,7 @@ from gpu_util_callback.words import counted, duration
 
 RESOLVED_SHARE = 0.03  # a change that further pairs are to resolve
 LOSS_ROUNDING = 1e-5  # relative difference of losses that is rounding
-MEMORY_FACTOR = 1.1
+MEMORY_FACTOR = 1.1  # times as much memory is a difference to name
 UNTIMED = "No epoch's end was timed: later passes, validation and what else follows do not count (--seconds)."
 
 

@@ -20,10 +20,11 @@ from gpu_util_callback.words import duration, ordinal, percent
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
 SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
+# Round numbers of batches, of which advice takes the first that suffices.
 BATCHES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 # Interval in epochs at which a callback may work, and the share of the time it may still take.
 EPOCHS = (1, 2, 3, 5, 10, 20, 50, 100)
-LEFT = 0.045
+LEFT = 0.045  # so that what is left is no gain worth a word (`LEAST_GAIN`: 5 %)
 
 # Measured, of what update_freq="batch" takes: update_freq="epoch" alone leaves 30-40 %, with
 # write_steps_per_second 40-80 %, and this 1 %.

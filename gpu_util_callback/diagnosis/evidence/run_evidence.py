@@ -32,7 +32,7 @@ from gpu_util_callback.recording.segments import AnyTables, complete
 from gpu_util_callback.recording.summary import Account
 from gpu_util_callback.recording.top import PIPELINE, Top
 
-AROUND_NS = 500_000_000
+AROUND_NS = 500_000_000  # on either side: NVML's utilization is a mean over up to a second
 MOST_VALIDATIONS = Count(1024, "validations whose batches are counted: what is used up shows in the second")
 
 

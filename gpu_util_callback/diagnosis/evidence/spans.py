@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.thresholds import DOUBLE, MOSTLY, THREE_QUARTER
 # occurrences in a run.
 SMALLEST_WINDOW = 16
 NEXT_WINDOW = 8
-MAX_SPANS = 24
+MAX_SPANS = 24  # of one cause, so that a report of a run of any length stays readable: those nearby are joined
 MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findin
 from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold
 
 PER_CALL = 16  # a sixteenth of the loss is left
-EVERY = 100
+EVERY = 100  # steps, after which a loop still shows how its loss goes: a hundredth of the loss of time is left
 BY_CALL = "what callbacks see: their batch hooks run once a call"
 # What trainers read from the GPU in every step (`findings/trainers_read_the_loss_in_each_step.sh`), and what stops it.
 _BY_TRAINER = {
