@@ -243,7 +243,10 @@ class Assembler:
                 continue
             complete()
             for item in run:
-                self._use(item) if isinstance(item, Function) else self._skip(item, phases)  # type: ignore[arg-type]
+                if isinstance(item, Function):
+                    self._use(item)
+                else:
+                    self._skip(item, phases)  # type: ignore[arg-type]
         complete()
         self._release(phases, np.array([self.steps]))
         if last:
@@ -337,14 +340,19 @@ class Assembler:
     # ---- phases --------------------------------------------------------------------------
 
     def _release(self, phases: list[tuple[Phase, int]], steps_before: np.ndarray) -> None:
-        """Assign their step to phases whose position among the steps is known by now."""
+        """Assign their step to phases whose position among the steps is known by now.
+
+        Args:
+            steps_before: int64[calls + 1], steps before each of the newest calls and after the last.
+        """
         waiting = []
         for phase in self._waiting:
-            back = self._calls - phase.calls  # calls since then
-            if back < 0:
+            calls_since = self._calls - phase.calls
+            if calls_since < 0:  # it follows calls that are not rows yet
                 waiting.append(phase)
             else:
-                phases.append((phase, int(steps_before[-1 - min(back, len(steps_before) - 1)])))
+                at = max(0, len(steps_before) - 1 - calls_since)  # of older ones: before the first of these calls
+                phases.append((phase, int(steps_before[at])))
         self._waiting = waiting
 
     def _phases(self, phases: list[tuple[Phase, int]]) -> Columns | None:
@@ -390,9 +398,9 @@ class Assembler:
         new_shape = np.zeros(n, bool)
         if rows is not None:
             # Some loops fetch before the begin hooks run, others inside the train function.
-            before = rows.delivered_ns <= at["call"]
-            most = np.where(before, at["hooks"] - at["start"], call_ns)
-            get = np.clip(rows.delivered_ns - rows.requested_ns, 0, most)
+            fetched_before = rows.delivered_ns <= at["call"]
+            most_ns = np.where(fetched_before, at["hooks"] - at["start"], call_ns)
+            get = np.clip(rows.delivered_ns - rows.requested_ns, 0, most_ns)
             wait = get
             if rows.busy_until_ns is not None:  # a busy device waits for no batch
                 late = rows.delivered_ns - np.maximum(rows.requested_ns, rows.busy_until_ns)
@@ -402,8 +410,9 @@ class Assembler:
             shape, new_shape = self.compilations.shape_ids(rows.signature)
         else:
             get = wait = np.full(n, ABSENT, np.int64)
-            before = np.zeros(n, bool)
-        compute_ns = np.where(before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
+            fetched_before = np.zeros(n, bool)
+        # A fetch before the call is no part of it, but for what the device still computed meanwhile.
+        compute_ns = np.where(fetched_before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
         compiles = self.compilations.among((at["flags"] & TRACED) > 0, new_shape, compute_ns)
         for i in np.flatnonzero(compiles):
             self._compilation(phases, calls[i], int(compute_ns[i]), bool(at["flags"][i] & TRACED), int(i))

@@ -114,7 +114,8 @@ class Loop:
             begin = requested = min(requested, delivered)
         if self._working:
             self._end_work(begin)
-        if not timeline.open and not timeline.in_test and not (timeline.first and self._in_epoch):
+        begins_epoch = timeline.first and self._in_epoch  # what came before is no code between its steps
+        if not timeline.open and not timeline.in_test and not begins_epoch:
             self._leave_own_code(begin)
             timeline.first = False
         timeline.fetch = begin
@@ -135,8 +136,10 @@ class Loop:
 
     def count_operations(self, batch: object = None) -> None:
         """Count operations of a step that begins with this batch."""
-        if self.operations is not None and not self.validating:
-            self.operations = self.operations if self.operations.step(batch) else None
+        if self.operations is None or self.validating:
+            return
+        if not self.operations.step(batch):  # enough were counted
+            self.operations = None
 
     def step_end(self) -> None:
         """End the step's work."""
@@ -233,11 +236,11 @@ class Loop:
                 self.windows.test_begin()
             self._phases.append(_OpenPhase(kind, name, now, "validation"))
             return
-        counted = "callbacks" if not self._working and not self.validating else ""
-        if counted and not self._phases:
+        account = "callbacks" if not self._working and not self.validating else ""  # within a step: the step's own
+        if account and not self._phases:
             timeline.leave_steps()
             self._leave_own_code(now)
-        self._phases.append(_OpenPhase(kind, name, now, counted))
+        self._phases.append(_OpenPhase(kind, name, now, account))
         timeline.inside = kind if kind != "callback" else timeline.inside
 
     def phase_end(self) -> None:
