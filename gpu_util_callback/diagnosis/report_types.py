@@ -279,7 +279,6 @@ class RankClock(TypedDict):
 
     rank: int
     offset_ms: float
-    drift_ppm: float
     steps: int
     text: str
 
@@ -486,7 +485,6 @@ class TrainingReport(Spent):
     end_ns: int
     wall_s: float
     steps: int | None  # each counted once; null where it is not known which were done again
-    steps_done: Count
     restarts: list[Restart]
     gpus: Count
     lost: list[Loss]

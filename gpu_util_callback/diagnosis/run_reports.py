@@ -112,7 +112,6 @@ def _clocks(recordings: list[Recording]) -> ClocksReport | None:
             {
                 "rank": offset.rank,
                 "offset_ms": round(offset.offset_ns / 1e6, 4),
-                "drift_ppm": round(1e6 * offset.drift, 2),
                 "steps": offset.steps,
                 "text": clocks.sentence(offset),
             }

@@ -348,7 +348,6 @@ def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
         "end_ns": last.end_ns,
         "wall_s": round(sum(start.first["wall_s"] or 0.0 for start in training.starts), 6),
         "steps": training.steps,
-        "steps_done": sum(start.steps for start in training.starts),
         "restarts": [
             {"id": start.first["id"], "because": start.because, "begins": start.begins} for start in training.starts[1:]
         ],

@@ -107,7 +107,6 @@ class CopyGroup:
     count: int
     bytes: int | None  # None where unknown
     total_ps: int
-    exposed_ps: int  # while no kernel ran
 
     @property
     def gb_per_s(self) -> float | None:
@@ -118,7 +117,6 @@ class CopyGroup:
 def copy_groups(device: Device) -> list[CopyGroup]:
     """Return the copies and memsets of a GPU, the group with most time first."""
     events = device.events
-    kernels = device.busy(DeviceKind.KERNEL)
     copies = []
     for kind in (kind for kind in DeviceKind if kind not in KERNELS):
         for memory in MemoryKind:
@@ -134,7 +132,6 @@ def copy_groups(device: Device) -> list[CopyGroup]:
                     # Exact: of many copies the sum may not fit in 64 bits.
                     bytes=sum(size.tolist()) if (size >= 0).all() else None,
                     total_ps=int(events.duration_ps[rows].sum()),
-                    exposed_ps=(events.times(rows) - kernels).total,
                 )
             )
     return sorted(copies, key=lambda copy: -copy.total_ps)

@@ -107,7 +107,6 @@ def _device(d: DeviceAnalysis) -> TraceDevice:
         "copy_busy_ms": cast(CopyBusy, {name: _ms(d.device.busy(kind).total) for name, kind in directions.items()}),
         "kernels": d.launches.kernels,
         "copies": int(copies.sum()),
-        "memsets": int(d.device.events.of(DeviceKind.MEMSET).sum()),
         **d.device.facts,
     }
 

@@ -42,7 +42,6 @@ class TraceDevice(OfProcess):
     copy_busy_ms: CopyBusy
     kernels: Count
     copies: Count
-    memsets: Count
 
 
 class StepGpu(TypedDict):

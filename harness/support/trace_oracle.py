@@ -27,7 +27,6 @@ _LENGTHS = (
     "registers",
     "samples",
     "self_ms",
-    "exposed_ms",
     "gb_per_s",
     "lost_s",
 )

@@ -100,7 +100,7 @@ def test_workers_with_wrong_clocks_are_put_on_one_axis(tmp_path):
     (found,) = clocks["workers"]
     # Whoever hears last of a gradient may wake some milliseconds later, step by step.
     assert found["offset_ms"] == pytest.approx(-2000, abs=20)
-    assert found["steps"] == 110 and found["drift_ppm"] == 0
+    assert found["steps"] == 110
     assert "behind worker 0's" in found["text"]
     # On the reference's clock every step ends at the same moment; as recorded it did not.
     shared = session_clocks(recordings)
