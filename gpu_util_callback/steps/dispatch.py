@@ -64,7 +64,7 @@ _MEANING: dict[str, tuple[tuple[str, ...], ...]] = {
         (EAGER, "torch/autograd/graph", "torch/nn/", "torch/optim/", "torch/_tensor"),
     ),
 }
-# Files of libraries that write a training's log, and what the user calls to write to it.
+# Files of libraries that write a training's log, or text for it, and what the user calls for that.
 _LOGS = (
     ("tensorflow/python/ops/summary_ops_v2", "tf.summary"),
     ("tensorboard/plugins/", "tf.summary"),
@@ -72,6 +72,8 @@ _LOGS = (
     ("tensorboardX/", "SummaryWriter"),
     ("site-packages/wandb/", "wandb"),
     ("site-packages/mlflow/", "mlflow"),
+    ("torch/_tensor_str.", "str(tensor)"),
+    ("/arrayprint.", "str(array)"),  # NumPy's, which TensorFlow and JAX use
 )
 # Functions in which JAX traces what it will compile, whatever they call.
 TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
@@ -123,6 +125,7 @@ _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 _CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
 # Functions of transformers that join what the model returned for a validation's batches so far to that of the next.
 _JOINS = frozenset({"EvalLoopContainer.add", "nested_concat"})
+_TAKES = frozenset({"tensor", "as_tensor", "from_numpy"})  # PyTorch's functions that take over Python's objects
 # Methods that make Python objects of a tensor's elements. On a GPU, and on JAX, they wait for the step's own work.
 _CONVERTS = frozenset({"tolist", "item", "cpu", "numpy"})
 _A_FIFTH, _HALF, _FOUR_FIFTHS = 0.2, 0.5, 0.8
@@ -273,7 +276,9 @@ def keeps_graph(code: CodeType, line: int) -> bool:
 
 
 def _is_neutral(function: ast.expr) -> bool:
-    """Return whether a call says nothing of its line: of a type, or what a loop over anything calls."""
+    """Return whether a call says nothing of its line: of a type, what a loop calls, or what takes its value."""
+    if isinstance(function, ast.Attribute) and function.attr in _TAKES:
+        return True
     name = function.id if isinstance(function, ast.Name) else ""
     return isinstance(getattr(builtins, name, None), type) or name in ("len", "iter", "next", "isinstance", "getattr")
 

@@ -184,6 +184,8 @@ def test_of_what_keras_calls_what_predict_makes_is_told_apart(method, counted, m
         ("tensorflow", "site-packages/tensorboard/plugins/histogram/summary_v2.py", "tf.summary"),
         ("torch", "site-packages/torch/utils/tensorboard/writer.py", "SummaryWriter"),
         ("jax", "site-packages/wandb/sdk/wandb_run.py", "wandb"),
+        ("torch", "site-packages/torch/_tensor_str.py", "str(tensor)"),
+        ("jax", "site-packages/numpy/_core/arrayprint.py", "str(array)"),
     ],
 )
 def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, log):

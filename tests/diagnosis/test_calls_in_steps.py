@@ -47,6 +47,8 @@ monitor = GpuUtilMonitor.__new__(GpuUtilMonitor)
 def loop(loader):
     for x in monitor.batches(loader):
         with monitor.step(): GpuUtilMonitor.phase(monitor, "log")
+def made(text):
+    return torch.tensor(json.loads(text))
 """
 
 
@@ -78,6 +80,7 @@ def program(tmp_path, monkeypatch):
         (13, ""),
         (18, ""),
         (19, ""),
+        (21, "json.loads"),
     ],
 )
 def test_only_calls_that_are_surely_no_training_are_named(program, line, call):

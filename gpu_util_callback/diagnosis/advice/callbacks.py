@@ -490,6 +490,12 @@ _LOG = (
     f"if step % {EVERY_BATCH} == 0: ...  # what is logged now",
     "how many points the log has",
 )
+_TEXT = (
+    "An f-string makes text of each element, whether a logger shows the line or not: make it every "
+    f"{ordinal(EVERY_BATCH)} step, or of the shape and the mean alone",
+    f"if step % {EVERY_BATCH} == 0: ...  # what is printed or logged now",
+    "how many lines the log has",
+)
 _SPARED = {
     "gc.collect": (
         "Python collects garbage by itself: leave it out, or collect once an epoch",
@@ -497,6 +503,7 @@ _SPARED = {
         "when memory that refers to itself is freed",
     ),
     "log_metrics": (_LOG[0], f"Trainer(..., log_every_n_steps={EVERY_BATCH})", _LOG[2]),  # Lightning's loggers
+    **dict.fromkeys(("str(tensor)", "str(array)"), _TEXT),
     **dict.fromkeys(("tf.summary", "SummaryWriter", "wandb", "mlflow"), _LOG),
 }
 
@@ -523,7 +530,8 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
         remedy, code, changes = spared
         saves = at_line * (1 - 1 / EVERY_BATCH)
         text = f"{says} {remedy}. This changes {changes}."
-        return Advice(text, code, saves, changes=changes, leaves_out=True, proof="logs_in_steps")
+        proof = "blind/ninth/debug_strings" if spared is _TEXT else "logs_in_steps"
+        return Advice(text, code, saves, changes=changes, leaves_out=True, proof=proof)
     if is_exchange(calls) and calls["learned"]:
         sends = f"A step exchanges gradients in {exchanges:,} calls, and in each waits for all ranks."
         text = f"{says} {sends} Are most of them small? If so, let DistributedDataParallel send many at a time, while "
