@@ -533,9 +533,10 @@ class Recorder:
         before = reading()
         try:
             if self.dispatch is None:
-                self._wait_and_look(pause_s)
+                self._wake.wait(pause_s)
+                self._look_at_input()
             else:
-                self.dispatch.wait(self._wait_and_look, pause_s)
+                self.dispatch.wait(self._wake.wait, pause_s, self._look_at_input)
         except Exception as error:  # the look uses CPython internals
             self.dispatch = None
             self.fail("how steps are run", error)
@@ -629,13 +630,6 @@ class Recorder:
             return daemon.begin(lambda: others_of_job(log_dir, job, rank), "gpu-util-job").result(OTHERS_S)
         except (TimeoutError, OSError):
             return []
-
-    def _wait_and_look(self, pause_s: float) -> bool:
-        """Wait, and sample the input's functions as often as the steps; return whether the fit has ended."""
-        ended = self._wake.wait(pause_s)
-        if pause_s > 0 and not ended:
-            self._look_at_input()
-        return ended
 
     def _look_at_input(self) -> None:
         """Examine the input's functions through the adapter, until that fails once."""

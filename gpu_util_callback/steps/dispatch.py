@@ -364,8 +364,10 @@ class DispatchWatch:
         self._random = random.Random(0x6A09E667)
         self._since_s = time.monotonic()  # a mean pause after that the next sample is due
 
-    def wait(self, stopped: Callable[[float], bool], pause_s: float) -> bool:
-        """Wait as `stopped(pause_s)` does, and sample the stack during the wait.
+    def wait(
+        self, stopped: Callable[[float], bool], pause_s: float, at_sample: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Wait as `stopped(pause_s)` does, and sample the stack during the wait; call `at_sample` before each sample.
 
         Returns: the result of `stopped`.
         """
@@ -381,6 +383,7 @@ class DispatchWatch:
             if due > until:
                 break
             late_s = max(0.0, time.monotonic() - due)
+            at_sample()
             # A call that keeps Python's lock (a garbage collection) is looked at only as it returns.
             self.look(max(1.0, mean_s / _USUAL_S) + late_s / min(mean_s, _USUAL_S), late_s)
             # Aperiodic, to avoid aliasing with the loop.
