@@ -321,12 +321,11 @@ def _train_worker() -> RayContext | None:
         return None
     context = train.get_context()
     size = context.get_world_size()
-    name = _first_answer(context, "get_experiment_name", "get_trial_name")
+    name = _answer(context, "get_experiment_name")
     if not size or not name:
         return None
     runtime = sys.modules["ray"].get_runtime_context()
-    trial = _first_answer(context, "get_trial_id") or ""  # of a Ray before 2.50: a run in a sweep
-    identity = f"{runtime.gcs_address} {runtime.get_job_id()} {name} {trial}"
+    identity = f"{runtime.gcs_address} {runtime.get_job_id()} {name}"
     rank = int(context.get_world_rank() or 0)
     return RayContext("Ray Train", name, rank=rank, world_size=int(size), identity=identity)
 
@@ -337,22 +336,19 @@ def _tune_trial() -> RayContext | None:
     if tune is None:
         return None
     context = tune.get_context()
-    name = _first_answer(context, "get_trial_name")
+    name = _answer(context, "get_trial_name")
     if not name:
         return None
-    return RayContext("Ray Tune", name, _config_in_name(_first_answer(context, "get_trial_dir") or "", name))
+    return RayContext("Ray Tune", name, _config_in_name(_answer(context, "get_trial_dir") or "", name))
 
 
-def _first_answer(context: object, *questions: str) -> str | None:
-    """Return the first valid answer; Ray raises where a question is no longer supported."""
-    for question in questions:
-        try:
-            answer = getattr(context, question)()
-        except Exception:
-            continue
-        if answer:
-            return str(answer)
-    return None
+def _answer(context: object, question: str) -> str | None:
+    """Return what Ray answers; None for nothing, and where it raises because it no longer takes the question."""
+    try:
+        answer = getattr(context, question)()
+    except Exception:
+        return None
+    return str(answer) if answer else None
 
 
 def _config_in_name(folder: str, name: str) -> str:

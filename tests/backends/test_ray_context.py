@@ -64,15 +64,7 @@ def test_outside_of_ray_there_is_nothing(ray, recwarn, monkeypatch, part_of_a_cl
 
 
 def test_a_worker_of_ray_train(ray):
-    deprecated = DeprecationWarning("the concept of a Trial will soon be removed")
-    ray(
-        "ray.train",
-        get_world_size=4,
-        get_world_rank=3,
-        get_experiment_name="night",
-        get_trial_name=deprecated,
-        get_trial_id=deprecated,
-    )
+    ray("ray.train", get_world_size=4, get_world_rank=3, get_experiment_name="night")
     ray("ray.tune", get_trial_name=None)
     found = ray_context()
     assert found.facts() == {"trial": "night", "trial_of": "Ray Train"}

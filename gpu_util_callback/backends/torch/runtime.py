@@ -156,8 +156,7 @@ def kinds_of_optimizers(base: type[torch.optim.Optimizer] = torch.optim.Optimize
 
 def _device() -> str | None:
     """Return "cpu" where there is nothing else to compute on; None = not known."""
-    accelerator = getattr(torch, "accelerator", None)  # from PyTorch 2.6 on
-    return "cpu" if accelerator is not None and not accelerator.is_available() else None
+    return None if torch.accelerator.is_available() else "cpu"
 
 
 def _cuda_works() -> bool:
@@ -191,9 +190,8 @@ def _bus_id(properties: object) -> str | None:
 
 def _fraction(index: int) -> float | None:
     """Return the share (0-1) of a GPU's memory that the program allows itself; None if it set none."""
-    get = getattr(torch.cuda, "get_per_process_memory_fraction", None)
     try:
-        return float(get(index)) if get is not None else None
+        return float(torch.cuda.get_per_process_memory_fraction(index))
     except Exception:
         return None
 
