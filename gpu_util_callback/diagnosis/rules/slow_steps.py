@@ -7,6 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.advice import host
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.cores import measure_cores
 from gpu_util_callback.diagnosis.evidence.memory_tracks import ONE_STEP
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -287,17 +288,42 @@ def _growing(run: Run, limits: Limits) -> Findings:
     The median of each eighth of the run is longer than that of the eighth before, with no jump between two.
     """
     bodies_ns = usual_bodies_ns(run)
-    sizes = [size for dims in run.fit.get("input_dims") or [None] for size in dims or [None]]
-    if run.used_gpus or None in sizes or len(bodies_ns) < A_FEW * A_TREND:
+    if run.used_gpus or not _of_one_shape(run) or len(bodies_ns) < A_FEW * A_TREND:
         return
     parts = np.array_split(bodies_ns[int(A_TWENTIETH * len(bodies_ns)) :], A_TREND)
     usual_ns = np.array([np.median(part) for part in parts])
     longer_ns, grown_ns = np.diff(usual_ns), usual_ns[-1] - usual_ns[0]
     factor = float(usual_ns[-1] / max(1.0, usual_ns[0]))
-    if longer_ns.min() > 0 and longer_ns.max() <= ONE_STEP * grown_ns and factor >= limits["slowdown"]:
+    is_steady = longer_ns.min() > 0 and longer_ns.max() <= ONE_STEP * grown_ns
+    if is_steady and factor >= limits["slowdown"] and _grown_within_epochs_ns(run, bodies_ns) >= MOSTLY * grown_ns:
         asks = (
             f"They took {times(factor)} as long in the last eighth of the run as in the first, in even growth. Does "
             "something grow with each, such as hooks, a list or a graph? If so, keep it at one size."
         )
         lost_ns = round(float((usual_ns - usual_ns[0]).mean()) * run.steps.total_rows)
         yield _fact("growing", "Steps take longer and longer", {"slowdown": round(factor, 2)}, asks, lost_ns=lost_ns)
+
+
+def _of_one_shape(run: Run) -> bool:
+    """Return whether all batches are known to have one shape, but for some with fewer samples than the first."""
+    dims, first = run.fit.get("input_dims") or [None], run.memory_facts.get("batch_sizes", {}).get("0")
+    shapes = [shape or [None] for shape in dims]
+    samples = all(isinstance(shape[0], int) or (shape[0] and shape[0][1] == first) for shape in shapes)
+    return samples and all(isinstance(size, int) for shape in shapes for size in shape[1:])
+
+
+def _grown_within_epochs_ns(run: Run, bodies_ns: np.ndarray) -> float:
+    """Return by how much steps took longer within epochs, in all, ns; 0.0 where epochs have too few steps to tell.
+
+    What grows with each step does so there; what is made larger for each epoch, such as layers that train, is not.
+
+    Args:
+        bodies_ns: own time of a step, of the blocks of `usual_bodies_ns`.
+    """
+    blocks = run.steps["rows"] > 1 if len(bodies_ns) < len(run.steps) else slice(None)
+    ended_ns = run.phases.of("epoch").get("", Occurrences())["end_ns"]
+    first = np.searchsorted(ended_ns, run.steps["start_ns"][blocks], side="right")  # epoch in which a block begins, ...
+    last = np.searchsorted(ended_ns, run.steps["end_ns"][blocks])  # ... and ends
+    apart = max(1, len(bodies_ns) // (2 * len(np.unique(first))))  # half an epoch
+    longer_ns = (bodies_ns[apart:] - bodies_ns[:-apart])[first[:-apart] == last[apart:]]
+    return float(np.median(longer_ns)) * len(bodies_ns) / apart if len(longer_ns) else 0.0
