@@ -23,7 +23,6 @@ from gpu_util_callback.words import between, counted
 USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
 RECORDED_S = 20.0  # of a program that was never recorded, to find what to fix
 VALUED = ("--fix", "--change", "--patch", "--steps", "--pairs", "--seconds", "--log-dir")
-_LAUNCHERS = ("torchrun", "accelerate", "horovodrun", "mpirun", "deepspeed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--fix", type=count, metavar="N", help="the Nth finding of the report (default: the first one)")
     what.add_argument("--change", metavar="LINE", help='what to change: "workers=8", or a line as the report prints it')
     what.add_argument("--patch", metavar="FILE", help="a Python file that is run before the changed program")
-    parser.add_argument("--log-dir", default="logs", help="where recordings of the program are (default: logs)")
+    parser.add_argument("--log-dir", default="logs", metavar="DIR", help="where recordings of it are (default: logs)")
+    parser.epilog = 'What follows SCRIPT is its own. For example: gpu-util try --change "workers=8" train.py --epochs 3'
     add_engine(parser)
     parser.add_argument("--copy", action="store_true", help="run in copies of the working directory")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -41,18 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add the options that `try` and `ab` share."""
-    parser.add_argument("--steps", type=count, default=200, help="steps to time in each child (default: 200)")
+    parser.add_argument("--steps", type=count, default=200, metavar="N", help="steps to time a run (default: 200)")
     usual = f"{FEWEST_PAIRS}-{MOST_PAIRS}"
     parser.add_argument("--pairs", type=_pairs, default=usual, metavar="N-M", help="fewest and most (default: 4-10)")
     parser.add_argument(
-        "--seconds", type=amount, default=20.0, metavar="S", help="seconds to time at most in each child (default: 20)"
+        "--seconds", type=amount, default=20.0, metavar="S", help="seconds to time at most in each run (default: 20)"
     )
     parser.add_argument("--yes", action="store_true", help="begin without asking")
 
 
 def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     """Measure the change; return 0, 1 where nothing can be tried, 2 where the program cannot be timed."""
-    problem = unusable(program)
+    problem = run_command.unusable(program, USAGE)
     if problem:
         raise UnusableInput(problem)
     change, place = _change(args, program)
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     announce(args, [" ".join(["python", *program])], change.words, change.epochs)
     trial = Trial(change.words, change.line, bool(change.epochs))
     with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
+        children.say = progress
         measure(trial, sides, children.run, args.pairs, progress)
     if args.json:
         print(json.dumps(trial.to_json(), indent=2))
@@ -76,17 +77,6 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     except OSError as error:
         raise UnusableInput(f"cannot write {error.filename}: {error.strerror}") from error
     return 0
-
-
-def unusable(program: Sequence[str]) -> str | None:
-    """Return why a program cannot be tried, None where it can."""
-    problem = run_command.unusable(program, USAGE)
-    if problem and program and program[0].endswith(".ipynb"):
-        return f"{program[0]} is a notebook: make a script of it, jupyter nbconvert --to script {program[0]}"
-    name = "" if problem else Path(program[1] if program[0] == "-m" else program[0]).name
-    if name in _LAUNCHERS or name.startswith("torch.distributed"):
-        return f"{name} starts several processes, which would be timed as one: give the script itself, on one GPU"
-    return problem
 
 
 def _pairs(text: str) -> tuple[int, int]:
@@ -139,7 +129,7 @@ def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | 
     if args.patch:
         if not Path(args.patch).is_file():
             raise UnusableInput(f"--patch {args.patch}: no such file")
-        return Change("environment", line="", of=Path(args.patch).name), None
+        return Change("environment", of=Path(args.patch).name), None
     if args.change is not None:
         return parse(args.change), None
     recording = recorded(args.log_dir, program)
@@ -148,6 +138,7 @@ def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | 
     ask(args, f"no recording of it in {args.log_dir}: will record {RECORDED_S:.0f} s of it first")
     started = Children(args.steps, args.seconds, copy=args.copy)
     with tempfile.TemporaryDirectory(prefix="gpu-util-recorded-") as folder, started as children:
+        children.say = progress
         children.record(program, Path(folder), RECORDED_S)
         recording = recorded(folder, None)
         if recording is None:

@@ -157,6 +157,7 @@ def parse(words: str) -> Change:
         raise UnusableInput(f"--change {words}: {why}; give {_LINE}, or some of {alone}")
     change = change_of(words)
     if isinstance(change, str):
+        change = "it sets nothing" if re.fullmatch(r"[\w.]+", words) else change
         try:
             ast.parse(words)
         except SyntaxError:

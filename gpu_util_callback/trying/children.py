@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gpu_util_callback.trying.child import listed
 
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0  # between two looks at a child, and how long it may take to end when asked to
+QUIET_S = 30.0  # without a training step, after which that is said
 _TAIL_LINES = 12  # lines of a failed program's output that are shown
 _SITECUSTOMIZE = """import importlib.machinery, importlib.util, os, sys
 sys.path[:] = [path for path in sys.path if path != {site!r}]
@@ -43,7 +44,7 @@ _OFFLINE = {
     "MLFLOW_TRACKING_URI": "file:{folder}/mlruns",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-_CAN_BE_TIMED = "`fit` of Keras, PyTorch loops over a DataLoader and loops with GpuUtilMonitor can be tried"
+_CAN_BE_TIMED = "`fit` of Keras, PyTorch loops and loops with GpuUtilMonitor can be tried"
 _CAN_BE_RECORDED = (
     "`fit` of Keras, trainers of Hugging Face and Lightning and loops with GpuUtilMonitor can be recorded; "
     "of another loop, say with --change what to try"
@@ -141,6 +142,7 @@ class Children:
         self._copy = copy
         self._process: subprocess.Popen | None = None
         self._folder: Path | None = None  # of the running child: its plan, output and result
+        self.say: Callable[[str], None] = lambda text: None  # to whoever waits for a child
         self.hang_s = HANG_S  # seconds without a step after which a child is ended
         self._handlers = contextlib.ExitStack()  # puts the signals' handlers before the block back
 
@@ -173,10 +175,13 @@ class Children:
         self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
         run = ["-m", "gpu_util_callback", "run", "--quiet", "--log-dir", str(log_dir)]
         try:
-            output = self._start(Side(python([*run, *program])), {"record": str(log_dir)})
+            output = self._start(Side(python([*run, *program])), {"record": str(log_dir), "until": seconds})
             assert self._process is not None
-            began, until = None, time.monotonic() + self.hang_s
+            began, until, quiet_until = None, time.monotonic() + self.hang_s, time.monotonic() + QUIET_S
             while self._process.poll() is None and time.monotonic() < until:
+                if began is None and time.monotonic() > quiet_until:
+                    quiet_until = until
+                    self.say(f"nothing to record so far, after {QUIET_S:.0f} s: {_CAN_BE_RECORDED}. Ctrl+C ends it")
                 if began is None and any(log_dir.glob("plugins/gpu_utilization/*/manifest.json")):
                     began = time.monotonic()
                     until = began + seconds
@@ -252,11 +257,15 @@ class Children:
     def _wait_for_result(self, output: Path) -> dict[str, Any]:
         """Return what the child's meter saved (see `Timed`). Raises: ChildFailed."""
         assert self._process is not None
-        result = output.with_name("result.json")
-        until = time.monotonic() + self.hang_s
+        result, claim = output.with_name("result.json"), output.with_name("claim")
+        until, quiet_until = time.monotonic() + self.hang_s, time.monotonic() + QUIET_S
         while not result.exists() and self._process.poll() is None:
+            if time.monotonic() > quiet_until and not claim.exists():
+                quiet_until = until
+                self.say(f"no training step so far, after {QUIET_S:.0f} s: {_CAN_BE_TIMED}. Ctrl+C ends it")
             if time.monotonic() > until:
-                raise ChildFailed(f"it did no more steps, and was ended after {self.hang_s:.0f} s", tail(output))
+                steps = "it did no more steps" if claim.exists() else f"it did no training step ({_CAN_BE_TIMED})"
+                raise ChildFailed(f"{steps}, and was ended after {self.hang_s:.0f} s", tail(output))
             time.sleep(_POLL_S)
         answer = json.loads(result.read_text()) if result.exists() else {}
         if "steps" not in answer:

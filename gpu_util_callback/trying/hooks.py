@@ -10,6 +10,7 @@ import inspect
 import itertools
 import os
 import sys
+import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,15 +24,13 @@ from .meter import Meter
 # Constructors of what writes, and the argument that says where.
 _PATH_ARGUMENT_OF_CLASS = {"ModelCheckpoint": "filepath", "BackupAndRestore": "backup_dir", "TensorBoard": "log_dir"}
 _PATH_ARGUMENT_OF_CLASS |= {"CSVLogger": "filename", "TrainingArguments": "output_dir", "SummaryWriter": "log_dir"}
-_PATH_ARGUMENT_OF_CLASS |= {"create_file_writer_v2": "logdir", "start": "logdir", "start_trace": "log_dir"}  # functions
+_PATH_ARGUMENT_OF_CLASS["create_file_writer_v2"] = "logdir"  # a function
 _RECORDERS = ("GpuUtilCallback", "GpuUtilTrainerCallback", "RemoteMonitor")
 _MODULE_OF_CLASS = {
     "TrainingArguments": "transformers.training_args",
     "Trainer": "lightning.pytorch.trainer.trainer",
     "SummaryWriter": "torch.utils.tensorboard.writer",
     "create_file_writer_v2": "tensorflow.python.ops.summary_ops_v2",
-    "start": "tensorflow.python.profiler.profiler_v2",
-    "start_trace": "jax._src.profiler",
 }
 # Audit events of ours: outside of Python a file is made, or a folder with all in it, unless it is there.
 CREATED, FILLED = "gpu_util.created", "gpu_util.filled"
@@ -43,8 +42,6 @@ _NATIVE_WRITERS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "torch.jit._serialization": (("save", "f", "open", ""),),
     "h5py._hl.files": (("File.__init__", "name", "open", ""),),
     "safetensors": (("serialize_file", "filename", "open", ""),),
-    "pyarrow.parquet.core": (("ParquetWriter.__init__", "where", "open", ""),),
-    "pandas.core.frame": (("DataFrame.to_parquet", "path", "open", ""),),
     "orbax.checkpoint._src.checkpointers.checkpointer": (("Checkpointer.save", "directory", FILLED, ""),),
     "orbax.checkpoint._src.checkpointers.async_checkpointer": (("AsyncCheckpointer.save", "directory", FILLED, ""),),
     "tensorflow.python.lib.io.tf_record": (("TFRecordWriter.__init__", "path", "open", ""),),
@@ -70,6 +67,10 @@ _NATIVE_WRITERS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
 EPOCH_HOOKS = ("on_epoch_end", "on_test_begin", "on_test_end")
 ONCE = 10**9  # calls that no training makes
 _EPOCHS_OF_FIT = {"validation_freq": 1, "initial_epoch": 0, "epochs": 1}  # arguments and their defaults
+_OWN_LOOP = (
+    "its training loop is its own, which nothing records: put `with GpuUtilMonitor() as monitor:` around it and "
+    "`monitor.batches(loader)` into it, or say with --change what to try"
+)
 FEWEST_VALIDATED = 3  # epochs of a fit: one to warm up, one with validation, one without
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
 _READER_CLASSES = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
@@ -104,7 +105,6 @@ class Hooks:
     def __init__(self, plan: dict[str, Any], meter: Meter):
         self.change = CallsChanged(plan["change"])
         self.folder = Path(plan["folder"])
-        self.recorded = plan.get("record") or plan["folder"]
         self.meter = meter
         meter.was_applied = lambda: self.change.applied
         # By module: what changes it as it is imported.
@@ -131,6 +131,9 @@ class Hooks:
                 "keras.src.callbacks.callback": self._on_callback_class,
                 f"{_OURS}.callback": lambda module: self._set_log_dir(module.GpuUtilCallback, plan["record"]),
                 f"{_OURS}.monitor": lambda module: self._set_log_dir(module.GpuUtilMonitor, plan["record"]),
+                "torch.optim.optimizer": functools.partial(
+                    self._on_unrecorded_loop, Path(plan["record"]), plan["until"]
+                ),
             }
         self.actions |= {path: functools.partial(self._on_class, name) for name, path in _MODULE_OF_CLASS.items()}
         for path in _NATIVE_WRITERS:
@@ -138,6 +141,7 @@ class Hooks:
         self._batch_counts: Counter[int] = Counter()  # id of a loader's dataset -> batches drawn
         self._training_id: int | None = None  # id of the one whose batches train
         self._last_id: int | None = None  # id of the one that gave the last batch
+        self._optimizer_steps = 0  # of the first optimizer, where no loader gives batches
         self._in_fit = 0  # nesting of calls of Keras' `fit`
         self._compiled = False  # by `torch.compile`
 
@@ -187,8 +191,6 @@ class Hooks:
         if argument is None:
             return args
         path = str(bound.arguments.get(argument) or name).replace("..", "up").replace(":", "")
-        if path.startswith((self.recorded, str(self.folder))):  # our profiler's, or changed already
-            return args
         written_path = self.folder / "files" / path.lstrip("/\\")
         written_path.parent.mkdir(parents=True, exist_ok=True)
         return {argument: str(written_path), **args}
@@ -467,14 +469,34 @@ class Hooks:
             args |= {name: value for name, value in without.items() if name in bound.arguments}
         return args
 
+    def _on_unrecorded_loop(self, log_dir: Path, seconds: float, module: Any) -> None:
+        """End a program that has trained for some seconds by PyTorch's optimizers, and nothing records it."""
+        first_s: float | None = None
+
+        def after_step(*_: Any) -> None:
+            nonlocal first_s
+            first_s = first_s or time.perf_counter()
+            if time.perf_counter() - first_s >= seconds:
+                if not any(log_dir.glob("plugins/gpu_utilization/*/manifest.json")):
+                    self.meter.fail(_OWN_LOOP)
+                    os._exit(1)
+                hook.remove()
+
+        hook = module.register_optimizer_step_post_hook(after_step)
+
     def _on_optimizer(self, module: Any) -> None:
-        """Take the loader that gave the last batch before the first optimizer step for the one that trains."""
+        """Count batches of the loader that gave the last one before the first optimizer step, or that one's steps."""
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if self._training_id is None and self._last_id is not None and not (self._in_fit or self.meter.by_monitor):
-                self._training_id = self._last_id
+            if self._in_fit or self.meter.by_monitor:
+                return
+            if self._training_id is None:
+                self._training_id = self._last_id or id(optimizer)
                 self.meter.begin()
                 self.meter.drain = _wait_for_cuda
+            if self._training_id == id(optimizer):  # no loader
+                self._optimizer_steps += 1
+                self.meter.tick(self._optimizer_steps)
 
         module.register_optimizer_step_post_hook(after_step)
 

@@ -11,7 +11,7 @@ from gpu_util_callback.trying.changes import Change
 from gpu_util_callback.trying.children import Side, Timed
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate, estimate, looks
 from gpu_util_callback.trying.outcomes import factor_text
-from gpu_util_callback.words import counted, duration
+from gpu_util_callback.words import between, counted, duration
 
 RESOLVED_SHARE = 0.03  # a change that further pairs are to resolve
 LOSS_ROUNDING = 1e-5  # relative difference of losses that is rounding
@@ -134,8 +134,12 @@ def measure(
         for side in order:
             (trial.first, trial.second)[side].append(run(sides[side]))
         trial.took_s = time.monotonic() - began
-        say(f"pair {pair + 1}: {_ms_text(trial.ms(trial.first)[-1])} and {_ms_text(trial.ms(trial.second)[-1])} a step")
-        if is_void(trial) or (pair + 1 in stops and trial.estimate.resolved):
+        both = f"{_ms_text(trial.ms(trial.first)[-1])} and {_ms_text(trial.ms(trial.second)[-1])} a step"
+        is_last = is_void(trial) or pair + 1 == stops[-1] or (pair + 1 in stops and trial.estimate.resolved)
+        fewest_s, most_s = (trial.took_s / (pair + 1) * max(1, stop - pair - 1) for stop in (stops[0], stops[-1]))
+        left = between(duration(fewest_s), duration(most_s))
+        say(f"pair {pair + 1}: {both}{'' if is_last else f'; {left} left'}")
+        if is_last:
             break
     return trial
 

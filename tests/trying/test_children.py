@@ -184,6 +184,34 @@ pathlib.Path(tempfile.mkdtemp(), "inside").write_text("x")
     assert [path.name for path in folder.iterdir()] == ["theirs"]
 
 
+OWN_LOOP = """
+import time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100_000):
+    time.sleep(0.002)
+    model(torch.zeros(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_pytorch_loop_without_loader_is_timed_and_not_recorded_to_its_end(here, tmp_path_factory):
+    pytest.importorskip("torch")
+    script = write(OWN_LOOP)
+    assert timed(script).steps >= 30
+    with pytest.raises(ChildFailed, match="its training loop is its own"), Children(30, 0.4) as children:
+        children.record([script], tmp_path_factory.mktemp("recorded"), 0.5)
+
+
+def test_who_waits_for_a_step_is_told_what_can_be_tried(here, monkeypatch):
+    monkeypatch.setattr("gpu_util_callback.trying.children.QUIET_S", 0.3)
+    said = []
+    with Children(steps=30, seconds=0.4) as children:
+        children.say = said.append
+        children.run(Side(python([write("import time\ntime.sleep(1)\n" + LOOP, batches=999, seconds=0.002, epochs=1)])))
+    assert len(said) == 1 and said[0].startswith("no training step so far, after 0 s: `fit` of Keras")
+
+
 def test_what_reads_an_answer_is_told_that_there_is_none(here):
     assert "reads its standard input" in str(fails(write("name = input()\n")))
 
@@ -396,8 +424,8 @@ def test_an_outcome_is_printed_before_it_is_kept(here):
     [
         (["--change", "speed=9", "train.py"], "speed alone names no call"),
         (["--change", "workers=8", "absent.py"], "there is no absent.py"),
+        (["--change", "workers", "train.py"], "it sets nothing"),
         (["--change", "workers=8", "train.ipynb"], "make a script of it"),
-        (["--change", "workers=8", "-m", "torch.distributed.run", "train.py"], "give the script itself"),
         (["--pairs", "9-4", "--change", "workers=8", "train.py"], "from 2 to 200 pairs, not '9-4'"),
         (["--steps", "0", "--change", "workers=8", "train.py"], "from 1 on, got '0'"),
         (["--seconds", "nan", "--change", "workers=8", "train.py"], "got 'nan'"),
@@ -457,7 +485,10 @@ def test_a_patch_is_measured_and_told(here):
     command_ = python([loop(seconds=0.02)])
     trial = Trial("patch.py")
     with Children(steps=20, seconds=0.3) as children:
-        measure(trial, (Side(command_), Side(command_, patch=str(here / "patch.py"))), children.run, (2, 4))
+        said: list[str] = []
+        sides = Side(command_), Side(command_, patch=str(here / "patch.py"))
+        measure(trial, sides, children.run, (2, 4), said.append)
+    assert said[0].startswith("pair 1: ") and said[0].endswith(" left") and not said[-1].endswith(" left")
     ratio = trial.estimate
     assert ratio.resolved and 2 < ratio.ratio < 5 and ratio.low > 1
     assert "patch.py: 2" in trial.sentence() and "pairs of" in trial.sentence()
