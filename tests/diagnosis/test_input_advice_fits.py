@@ -103,6 +103,8 @@ INPUTS = [
     (waits(DECODE), COMPUTING, "ds.map(decode, ", "fn"),
     (waits(DECODE, machine={"cpus": 2}), WAITING, "private_threadpool_size = 12", "cache"),
     (waits(PYTHON, machine={"cpus": 64}), WAITING, "ds = ds.map(decode, num_parallel_calls=6)", "threadpool"),
+    (waits(PYTHON, timing="graph (determinism)"), WAITING, "set_random_seed(0)", "num_parallel_calls"),
+    (waits(DECODE, timing="graph (determinism)"), COMPUTING, "num_parallel_calls=tf.data.AUTOTUNE", "seed"),
     (waits(PYTHON, **call(0.1)), NEIGHBOUR, "ds.map(decode, num_parallel_calls=6)", "tf.image"),
     (waits(GENERATOR, PREFETCH, **PYDATASET, **call(0.1)), WAITING, "dataset.workers = 5", "from_generator"),
     (waits(MANY_THREADS), WAITING, "num_parallel_calls=32", "without"),

@@ -41,6 +41,8 @@ def advise(wait: InputWait) -> Advice:
     of_kind = advise_kind(wait)
     if of_kind is not None:
         return of_kind
+    if tf_data.IN_ORDER.when(wait):
+        return tf_data.IN_ORDER.advice(wait)
     in_python = tf_data.is_python(wait)
     of_stage = (in_python and choose(loaders.OF_CALLS, wait)) or (
         choose(tf_data.IN_VAIN, wait) or choose(tf_data.REMEDIES, wait) or first_holding(tf_data.LIMITS, wait)

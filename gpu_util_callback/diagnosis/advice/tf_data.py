@@ -78,6 +78,16 @@ def _calls_can_wait_together(wait: InputWait) -> bool:
     return waits and _calls(wait) > stage.parallelism
 
 
+def _calls_wait_in_order(wait: InputWait) -> bool:
+    """Return whether op determinism lets a map's Python wait in one call at a time, whatever the map is told."""
+    return (
+        str(wait.run.fit.get("timing")).endswith("(determinism)")
+        and _is_map(wait)
+        and _calls_python(wait)
+        and _calls_wait(wait)
+    )
+
+
 def _call_us(wait: InputWait) -> float:
     return 1e3 * wait.stage.work_ms_per_batch / max(1e-9, wait.stage.elements_per_batch)
 
@@ -477,6 +487,18 @@ _WAITING_CALLS = Entry(
     saves=lambda wait: _with_calls(wait, _calls(wait)),
     changes=lambda wait: f"{_RANDOM_NUMBERS}, if it draws any" if _calls_python(wait) else _random_numbers(wait),
     proof="numpy_sleeping",
+)
+
+
+IN_ORDER = Entry(
+    "determinism",
+    when=_calls_wait_in_order,
+    says="{takes}. It mostly waits, and op determinism lets its Python run in one call at a time, whatever "
+    "num_parallel_calls says.",
+    asks="May two runs differ in their last digits?",
+    remedy="Leave it out: a seed alone keeps the order",
+    code="keras.utils.set_random_seed(0)  # alone",
+    before="tf.config.experimental.enable_op_determinism()",
 )
 
 
