@@ -58,7 +58,6 @@ TARGETS: Mapping[str, Target] = {
     "options": Target(("options",)),  # of the dataset that fit gets
     "reader": Target(("num_parallel_reads",)),  # of a TFRecordDataset or another
     "policy": Target(("name",)),  # Keras' dtype policy
-    "tf32": Target(("on",)),  # in PyTorch
     "torch.compile": Target(("mode", "dynamic")),  # of the first module called
     "eager": Target(("on",)),  # functions are not run eagerly
     "environment": Target(),
@@ -157,7 +156,6 @@ def parse(words: str) -> Change:
         raise UnusableInput(f"--change {words}: {why}; give {_LINE}, or some of {alone}")
     change = change_of(words)
     if isinstance(change, str):
-        change = "it sets nothing" if re.fullmatch(r"[\w.]+", words) else change
         try:
             ast.parse(words)
         except SyntaxError:
@@ -282,7 +280,6 @@ _FIXED_CALLS: Mapping[str, Callable[[str, str], Change | None]] = {
     "cache": lambda code, first: _read_cache(code),
     "prefetch": lambda code, first: Change("prefetch", {"buffer_size": -1}, line=code),
     "set_global_policy": lambda code, first: Change("policy", {"name": ast.literal_eval(first)}, line=code),
-    "set_float32_matmul_precision": lambda code, first: Change("tf32", {"on": True}, line=code),
     "run_functions_eagerly": lambda code, first: Change("eager", {"on": True}, line=code),
     "update": lambda code, first: Change("eager", {"on": True}, line=code) if "jax_disable_jit" in first else None,
 }

@@ -67,10 +67,7 @@ _NATIVE_WRITERS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
 EPOCH_HOOKS = ("on_epoch_end", "on_test_begin", "on_test_end")
 ONCE = 10**9  # calls that no training makes
 _EPOCHS_OF_FIT = {"validation_freq": 1, "initial_epoch": 0, "epochs": 1}  # arguments and their defaults
-_OWN_LOOP = (
-    "its training loop is its own, which nothing records: put `with GpuUtilMonitor() as monitor:` around it and "
-    "`monitor.batches(loader)` into it, or say with --change what to try"
-)
+_OWN_LOOP = "nothing records its own loop: put GpuUtilMonitor around it, or say with --change what to try"
 FEWEST_VALIDATED = 3  # epochs of a fit: one to warm up, one with validation, one without
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
 _READER_CLASSES = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
@@ -123,7 +120,6 @@ class Hooks:
             "torch.optim.optimizer": self._on_optimizer,
             "torch._tensor": self._on_tensor,
             "torch.nn.modules.module": self._on_module,
-            "torch": self._on_torch,
             f"{_OURS}.monitor": self._on_monitor,
         }
         if plan.get("record"):
@@ -418,11 +414,6 @@ class Hooks:
         return {name: False}
 
     # -- PyTorch ---------------------------------------------------------------------------------------
-
-    def _on_torch(self, module: Any) -> None:
-        if self.change.args_for("tf32"):
-            module.set_float32_matmul_precision("high")
-            module.backends.cudnn.allow_tf32 = True
 
     def _on_loader(self, module: Any) -> None:
         """Change a DataLoader's arguments, and count the batches of the one that trains as steps."""

@@ -199,7 +199,7 @@ def test_a_pytorch_loop_without_loader_is_timed_and_not_recorded_to_its_end(here
     pytest.importorskip("torch")
     script = write(OWN_LOOP)
     assert timed(script).steps >= 30
-    with pytest.raises(ChildFailed, match="its training loop is its own"), Children(30, 0.4) as children:
+    with pytest.raises(ChildFailed, match="nothing records its own loop"), Children(30, 0.4) as children:
         children.record([script], tmp_path_factory.mktemp("recorded"), 0.5)
 
 
@@ -424,7 +424,6 @@ def test_an_outcome_is_printed_before_it_is_kept(here):
     [
         (["--change", "speed=9", "train.py"], "speed alone names no call"),
         (["--change", "workers=8", "absent.py"], "there is no absent.py"),
-        (["--change", "workers", "train.py"], "it sets nothing"),
         (["--change", "workers=8", "train.ipynb"], "make a script of it"),
         (["--pairs", "9-4", "--change", "workers=8", "train.py"], "from 2 to 200 pairs, not '9-4'"),
         (["--steps", "0", "--change", "workers=8", "train.py"], "from 1 on, got '0'"),
