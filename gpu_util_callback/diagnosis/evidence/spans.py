@@ -212,10 +212,17 @@ def _largest_in(values: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def _join_spans(series: Series, spans: list[tuple[int, int]], enter: float, finest: int) -> list[tuple[int, int]]:
-    """Join spans between which the loss continues near the threshold."""
+    """Join spans between which the loss continues near the threshold.
+
+    Args:
+        spans: half-open, in blocks of the series, in order.
+        enter: the share of time from which on a span is one.
+        finest: blocks of the smallest window: a gap of up to two of them may be chance.
+    """
     sums, count = _RangeSums(series), 0
     at = np.array(spans, np.int64).reshape(-1, 2)
     while 1 < len(at) != count:
+        # Of each gap between neighbours: its blocks, and the higher level and top of the two.
         count, gap = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
         level, top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
         short = gap[:, 1] - gap[:, 0] <= 2 * finest
@@ -223,23 +230,23 @@ def _join_spans(series: Series, spans: list[tuple[int, int]], enter: float, fine
         # Chains of neighbours between which it goes on: each becomes one span, stays, or is
         # dropped.
         cuts = np.flatnonzero(~(by_chance | sums.continues(gap, level, top)))
-        begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
-        whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
-        is_one_span = (begin == last) | (sums.level(whole) >= enter)
-        stands_out = np.append(0, np.cumsum(sums.level(gap) < THREE_QUARTERS * level))
-        apart_still = ~is_one_span & (stands_out[last] > stands_out[begin])
-        pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
-        at = np.concatenate([whole[is_one_span], *pieces])
+        first, last = np.append(0, cuts + 1), np.append(cuts, count - 1)  # of each chain, in `at`
+        chain = np.stack([at[first, 0], at[last, 1]], axis=1)
+        becomes_one = (first == last) | (sums.level(chain) >= enter)
+        low_gaps = np.append(0, np.cumsum(sums.level(gap) < THREE_QUARTERS * level))  # before each span
+        stays = ~becomes_one & (low_gaps[last] > low_gaps[first])
+        pieces = [at[a : b + 1] for a, b in zip(first[stays], last[stays], strict=True)]
+        at = np.concatenate([chain[becomes_one], *pieces])
         at = at[np.argsort(at[:, 0])]
     # The same for the stretches before the first span and after the last one.
     for row, edge in ((0, 0), (-1, len(series.rows))) if len(at) else ():
         span = at[[row]]
         outside = np.array([[0, span[0, 0]] if row == 0 else [span[0, 1], edge]])
-        whole = np.array([[min(edge, span[0, 0]), max(edge, span[0, 1])]])
-        is_lower = outside[0, 0] < outside[0, 1] and sums.continues(outside, sums.level(span), sums.top(span))
-        if is_lower and sums.level(whole) >= enter:
-            at[row] = whole
-    return [(first, end) for first, end in at.tolist()]
+        with_edge = np.array([[min(edge, span[0, 0]), max(edge, span[0, 1])]])
+        goes_on = outside[0, 0] < outside[0, 1] and sums.continues(outside, sums.level(span), sums.top(span))
+        if goes_on and sums.level(with_edge) >= enter:
+            at[row] = with_edge
+    return [(begin, end) for begin, end in at.tolist()]
 
 
 def _is_steady(series: Series, first: int, end: int) -> bool:
