@@ -60,7 +60,11 @@ class Runtime:
 
     def debugging(self) -> list[str]:
         """Return the switches for debugging that are on in all threads and slow each step; on any thread."""
-        return [] if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") in ("", "0") else ["CUDA_LAUNCH_BLOCKING=1"]
+        import tracemalloc  # 1 ms, beside the training
+
+        blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+        allocations = [f"tracemalloc.start({tracemalloc.get_traceback_limit()})"] * tracemalloc.is_tracing()
+        return ["CUDA_LAUNCH_BLOCKING=1"] * blocking + allocations
 
     def precision(self) -> dict[str, object]:
         """Return the fact that all weights are float64; {} if not, or unknown. On any thread, in some ten ms."""

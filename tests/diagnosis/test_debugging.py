@@ -1,6 +1,7 @@
 """Switches for debugging that were left on: named with the line that turns them off, and no promise."""
 
 import importlib
+import tracemalloc
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from gpu_util_callback.backends.base import Runtime
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 
-ANOMALY = "torch.autograd.set_detect_anomaly(True)"
+ANOMALY, ALLOCATIONS = "torch.autograd.set_detect_anomaly(True)", "tracemalloc.start(25)"
 LINES = {
     ANOMALY: "torch.autograd.set_detect_anomaly(False)",
     'jax.config.update("jax_debug_nans", True)': 'jax.config.update("jax_debug_nans", False)',
@@ -57,7 +58,12 @@ def switched(request):
     framework, switch = request.param
     need(framework)
     module = importlib.import_module(framework)
-    turn = module.autograd.set_detect_anomaly if switch == ANOMALY else partial(module.config.update, switch)
+    if switch == ALLOCATIONS:
+        module, turn = tracemalloc, lambda on: tracemalloc.start(25) if on else tracemalloc.stop()
+    elif switch == ANOMALY:
+        turn = module.autograd.set_detect_anomaly
+    else:
+        turn = partial(module.config.update, switch)
     turn(True)
     yield framework, module, switch
     turn(False)
@@ -73,13 +79,15 @@ def recorded(framework: str, log_dir: str) -> dict:
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize(
-    "switched", [("torch", ANOMALY), ("jax", "jax_debug_nans"), ("jax", "jax_debug_infs")], indirect=True
+    "switched",
+    [("torch", ANOMALY), ("torch", ALLOCATIONS), ("jax", "jax_debug_nans"), ("jax", "jax_debug_infs")],
+    indirect=True,
 )
 def test_the_line_switches_it_off(switched, tmp_path):
     framework, module, switch = switched
     (finding,) = findings(recorded(framework, str(tmp_path / "before")), "slow_steps")
     assert switch in finding["title"]
-    exec(finding["advice"]["code"], {framework: module})
+    exec(finding["advice"]["code"], {module.__name__: module})
     after = recorded(framework, str(tmp_path / "after"))
     assert findings(after, "slow_steps") == []
 

@@ -171,6 +171,12 @@ def _debugging(run: Run, limits: Limits) -> Findings:
             off = switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
             if switch.startswith("tf.data"):  # it has no opposite
                 says, slows, off = "Python runs the functions of its stages, and no stage works ahead.", "the input", ""
+            if switch.startswith("tracemalloc"):
+                says, slows, off = (
+                    "It keeps the stack of each object that Python makes.",
+                    "Python",
+                    "tracemalloc.stop()",
+                )
             title = f"{switch}, meant for debugging, is on and slows {slows}"
             yield _fact(switch, title, {}, f"{says} Leave it out unless you look for an error.", off)
 
