@@ -97,6 +97,8 @@ _HANDS_ON = {"append", "appendleft", "put", "put_nowait", "send"}  # what a thre
 _OUT, _LEARNED = "out", "learned"  # where the value of a line goes
 _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error_handler"})
 BUFFERS = "exchange of buffers"  # between ranks, before a forward
+_FIRST = re.compile(r"(return |.* = )next\((iter\(|.*\.as_numpy_iterator\(\))")
+_ONE = re.compile(r"\.take\(1\)|islice\(.*, 1\)")
 PASS = "begin of a pass"  # over a DataLoader: its iterator, and the order of all samples
 # Files and functions that run a part of PyTorch's step -> the part. `wrapper` is around every optimizer's `step`.
 _PARTS = {
@@ -180,19 +182,9 @@ def call_on(path: str, line: int, reads: bool = False) -> str:
     whose it is, the line counts as training; so do reads of a tensor's elements, unless `reads` says otherwise.
     """
     names = next((vars(owner) for owner in list(sys.modules.values()) if getattr(owner, "__file__", "") == path), {})
-    calls = [_whose(node.func, names, reads) for node in _calls_at(path, line) if not _is_neutral(node.func)]
+    functions = [node.func for node in _nodes_at(path, line) if isinstance(node, ast.Call)]
+    calls = [_whose(function, names, reads) for function in functions if not _is_neutral(function)]
     return calls[0] if calls and all(calls) else ""
-
-
-@functools.lru_cache(_MOST_KNOWN)
-def function_on(path: str, line: int) -> str:
-    """Return the name of the function that the statement on a line is a call of; "" for other statements."""
-    function = next((call.func for call in _calls_at(path, line)), None)
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _calls_at(path: str, line: int) -> list[ast.Call]:
-    return [node for node in _nodes_at(path, line) if isinstance(node, ast.Call)]
 
 
 def _nodes_at(path: str, line: int) -> list[ast.AST]:
@@ -273,6 +265,20 @@ def keeps_graph(code: CodeType, line: int) -> bool:
     calls = [call for call in nodes if call.lineno <= line - above <= (call.end_lineno or 0)]
     given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "retain_graph"]
     return any(isinstance(value, ast.Compare) or getattr(value, "value", None) is True for value in given)
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def begins_pass(code: CodeType, line: int) -> bool:
+    """Return whether a line does nothing but take the first batch of a new iterator, by its source.
+
+    Such as `x = next(iter(...))`, or the head of a loop of one round.
+    """
+    body, above = tree_of(code)
+    nodes = [node for statement in body for node in ast.walk(statement) if getattr(node, "lineno", 0) == line - above]
+    loops = [node for node in nodes if isinstance(node, ast.For)]
+    values = [ast.unparse(node) for node in nodes if isinstance(node, (ast.Assign, ast.Return))]
+    left = any(isinstance(statement, ast.Break) for loop in loops for statement in loop.body)
+    return left or any(map(_FIRST.match, values)) or any(_ONE.search(ast.unparse(loop.iter)) for loop in loops)
 
 
 def _is_neutral(function: ast.expr) -> bool:
@@ -442,10 +448,13 @@ class DispatchWatch:
             called: the frame of the program's function that the loop has called, if there is one.
         """
         parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []
+        own = [(code, line) for _, code, line in stack if self._meaning_of(code) == "user"]
+        # What begins a pass there delays its first batch: a buffer is filled, threads are started.
+        if not self._reads:
+            parts += [PASS for frame in own if begins_pass(*frame)]
         if parts:
             part = "backward" if parts[0] == "forward" and "backward" in parts else parts[0]
             self._parts[next((code for _, code, _ in called), None), part] += weight
-            own = [(code, line) for _, code, line in stack if self._meaning_of(code) == "user"]
             kept = next((frame for frame in own if part == "backward" and keeps_graph(*frame)), None)
             if kept is not None:
                 self._kept[place_of(*kept)] += weight
@@ -569,19 +578,13 @@ class DispatchWatch:
 
     def _weights_aside(self) -> dict[tuple[str, str, bool], float]:
         """Return (line, what it calls, whether a step learns from it) -> weight of samples in what does not train."""
-        functions = self._of_functions
-        whole = {name.rpartition(".")[2]: (path, name) for (path, name), of in functions.items() if of.is_aside}
         weights: defaultdict[tuple[str, str, bool], float] = defaultdict(float)
-        for (path, name), samples in functions.items():
-            if (path, name) in whole.values():
+        for (_, name), samples in self._of_functions.items():
+            if samples.is_aside:
                 weights[samples.named(name)] += sum(samples.aside.values()) + sum(samples.unclear.values())
                 continue
             for (place, call), weight in samples.aside.items():
                 weights[place, call, place in samples.learned] += weight
-            for line, weight in samples.unclear.items():  # what a line computes to call such a function is done for it
-                called = whole.get(function_on(path, line))
-                if called is not None:
-                    weights[functions[called].named(called[1])] += weight
         return weights
 
     def aside(self) -> dict[str, str | float | bool | dict[str, float] | None]:
@@ -597,7 +600,7 @@ class DispatchWatch:
         """
         samples = self._samples - self._kinds[COMPILING]
         sleeps = self._hands_over and self._ran_s < _HALF * self._ready_s
-        if samples <= 0 or (sleeps and not self._called_back):
+        if samples <= 0 or (sleeps and not self._called_back and not self._parts):
             return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
         idle = 1 - self._ran_s / self._ready_s if self._reads and self._ran_s else 0.0
         explains = _HALF * idle * max(self._looks, _FEW) if idle > _HALF else float("inf")

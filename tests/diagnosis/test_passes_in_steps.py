@@ -1,4 +1,4 @@
-"""A DataLoader over which a PyTorch loop begins a pass for each step, and loops that begin few."""
+"""A dataset over which a loop begins a pass for each step, and loops that begin few."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import pytest
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.diagnosis import diagnose
+from gpu_util_callback.steps.dispatch import begins_pass
 
 torch = pytest.importorskip("torch")
 
@@ -41,7 +42,7 @@ def trained(folder, fetch, work=1, steps=STEPS):
 def test_a_pass_in_each_step_is_named_with_its_line(tmp_path, fetch):
     finding = trained(tmp_path, fetch)["slow_steps:begin_of_a_pass"]
     assert "?" in finding["advice"]["text"] and "test_passes_in_steps.py, line" in finding["advice"]["text"]
-    assert finding["evidence"]["begin_pct"] > 25 and "iter(loader)" in finding["advice"]["code"]
+    assert finding["evidence"]["begin_pct"] > 25 and "endless(loader)" in finding["advice"]["code"]
 
 
 @pytest.mark.timed
@@ -65,3 +66,50 @@ def test_passes_that_a_few_steps_begin_are_no_finding(tmp_path):
         return next(iter(loader))[0] if next(fetched) % 10 == 0 else batch
 
     assert "slow_steps:begin_of_a_pass" not in trained(tmp_path, fetch, steps=800)
+
+
+def first_of(dataset):
+    return next(iter(dataset))
+
+
+def of_dataset(dataset):
+    for batch in dataset.take(1):  # noqa: B007 (the loop of those who want one batch)
+        pass
+    return batch
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("fetch", [first_of, of_dataset], ids=["next", "take"])
+def test_a_pass_over_a_tensorflow_dataset_is_named_with_its_line(tmp_path, fetch):
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.range(100_000).shuffle(8000).batch(8)
+    with GpuUtilMonitor(tmp_path, framework="tensorflow", report=False) as monitor:
+        for _ in range(200):
+            with monitor.step():
+                batch = fetch(dataset)
+    [recording] = read_recordings(tmp_path)
+    [finding] = [found for found in diagnose(recording)["findings"] if found["cause"] == "slow_steps"]
+    assert batch.shape == (8,) and finding["id"] == "slow_steps:begin_of_a_pass" and not finding["lost_s"]
+    assert "test_passes_in_steps.py, line" in finding["advice"]["text"] and "?" in finding["advice"]["text"]
+
+
+def lines(step, data, batches, config):
+    x, y = next(iter(data))
+    for batch in data:  # noqa: B007
+        break
+    batch = next(data.as_numpy_iterator())["x"]
+    for batch in itertools.islice(data, 1):
+        step(batch)
+    for batch in data:
+        if batch > 3:
+            break
+    x = next(batches)
+    loss = step(next(iter(data)))
+    first = config.take(1)
+    return next(iter(data)), x, y, loss, first
+
+
+def test_lines_that_begin_a_pass_are_told_by_their_source():
+    first = lines.__code__.co_firstlineno
+    begin = [line for line in range(1, 14) if begins_pass(lines.__code__, first + line)]
+    assert begin == [1, 2, 4, 5]

@@ -98,10 +98,8 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
             share_saved,
             proof="function_made_in_steps",
         )
-    retraced, dims = run.memory_facts.get("retraced"), _declared_dims(run)
-    varying = dims is not None and (_batch_varies(dims) or bool(_varying_sizes(dims)))
-    # It was counted at times: where the shapes are seen to vary, few traces of new ones tell enough.
-    if retraced is None or (retraced["traces"] < MOSTLY * times and (retraced["same_tensors"] or not varying)):
+    retraced = run.memory_facts.get("retraced")
+    if retraced is None or retraced["traces"] < MOSTLY * times:
         return None
     function = retraced["function"]
     if retraced["same_tensors"]:

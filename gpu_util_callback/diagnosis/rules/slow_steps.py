@@ -85,14 +85,11 @@ class SlowSteps(Rule):
         yield from significant(findings, run.present_ns, limits)
 
 
-_PASS = """batches = iter(loader)  # once, before the loop
-try:
-    batch = next(batches)
-except StopIteration:  # used up
-    batches = iter(loader)
-    batch = next(batches)"""
-
-
+_PASS = """def endless(data):
+    while True:
+        yield from data
+batches = endless(loader)  # once, before the loop
+batch = next(batches)"""
 _ONCE = """state = state.detach()  # between chunks
 sum(losses).backward()  # or: once for all losses"""
 
@@ -245,18 +242,20 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         yield _fact("optimizer", "Most of each step passes in the optimizer", evidence, asks, code)
     begins, dispatch = parts.get(PASS, 0.0), run.fit.get("dispatch") or {}
     begins_pct, body_ns = 100 * begins, run.steps.total("body_ns")
-    # A validation within some steps begins a pass, too: half of the begins at least must be in usual steps.
-    is_usual = usual_body_ns(run) * run.steps.total_rows >= (1 - begins / 2) * body_ns
+    # A validation within some steps begins a pass, too. Then usual steps take no more than all but the begins does.
+    least = min(1 - begins / 2, DOUBLE * (1 - begins))
+    is_usual = usual_body_ns(run) * run.steps.total_rows >= least * body_ns
     if looks >= limits["min_looks"] and begins_pct >= limits["begin_pct"] and is_usual:
         # The samples at the line and those of begins are more than all: the line has begins.
         is_there = dispatch.get("at_place", 0) > (1 - begins) * dispatch.get("samples", 0)
         made = f"At {dispatch['own_at']} an" if is_there else "An"
         asks = (
-            f"{made} iterator of a DataLoader is made, and with shuffle=True the order of all "
-            "samples. Is that done for each step, as by next(iter(loader))? If so, make the iterator once, and the "
-            "next one when it is used up."
+            f"{made} iterator over the data is made: shuffled, it orders all samples or fills its buffer; if not, it "
+            "gives the same batch again. Is that done for each step, as by next(iter(loader))? If so, make the "
+            "iterator once, and the next one when it is used up."
         )
-        lost_ns = round(begins * body_ns)
+        # But for PyTorch's, the samples are of its first batch as well.
+        lost_ns = round(begins * body_ns) if run.framework == "torch" else 0
         evidence = {"begin_pct": round(begins_pct, 1), "looks": looks}
         title = "Each step begins a pass over the data"
         yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
