@@ -16,9 +16,7 @@ from gpu_util_callback.recording.work import batch_size
 SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both sides of a time is not chance")
 
 
-def at_changes_of_pace(
-    steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]
-) -> tuple[int, int]:
+def at_pace_changes(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]) -> tuple[int, int]:
     """Return a stretch from samples, its ends moved to where nearby steps change their pace.
 
     A slower GPU makes its steps longer; an end stays where it is if they are not.
@@ -130,7 +128,7 @@ class Sampled:
             mask = np.zeros(len(self), bool)
             mask[inside] = True
             late = max(self.run.lag_ns(), round(2 * period_ns))
-            edges = at_changes_of_pace(self.run.steps, start, stop, late, room)
+            edges = at_pace_changes(self.run.steps, start, stop, late, room)
             spans.append((self.run.range_of(*edges), mask))
         return spans
 
