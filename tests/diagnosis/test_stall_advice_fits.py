@@ -8,6 +8,7 @@ import pytest
 from advised import Given, apply
 from advised_runs import DATALOADER, LOOP, PYDATASET, cases, check_line, found, hooks, phases, run_of
 from generated_runs import GPU, MS, Generated
+from made_up_rows import phase_table
 
 from gpu_util_callback.diagnosis import Evidence, Run
 from gpu_util_callback.diagnosis.advice.host import Validations, advise_validations
@@ -163,13 +164,14 @@ def test_what_other_callbacks_take_is_not_promised():
 
 
 def validated(
-    waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, gpus=(), **facts
+    waited: float = 0.0, pct: float = 50, count: int = 6, batches: int = 40, cache=False, gpus=(), ended=0, **facts
 ) -> Advice:
     """The advice for a run that spends `pct` % of its time in validations.
 
     Args:
         waited: share of them in which they wait for data.
         cache: whether the validation's pipeline has a cache; None = it was not read.
+        ended: epochs that were seen to end.
     """
     facts = {"epochs": count, "input_kind": "tf.data", "validation_kind": "numpy", "validation_batch_size": 32} | facts
     run = run_of(gpus=list(gpus), **facts)
@@ -179,6 +181,9 @@ def validated(
         run.reading(stage, batches=50, which="validation")
     evidence = Evidence()
     evidence.add(run.tables(), run.samples())
+    if ended:
+        epochs = phase_table(*(("epoch", f"epoch {n}", n, n + 1, n + 1) for n in range(ended)))
+        evidence.add({"phases": epochs}, {})
     took = 10**9
     spent = {"rows": count * batches, "duration_ns": round(0.9 * took)}
     made = SimpleNamespace(total_rows=spent["rows"], total=spent.__getitem__)
@@ -221,6 +226,11 @@ def test_what_the_first_validation_takes_longer_is_saved_by_nothing():
     usual, longer = (found(run, "host_stall") for run in runs)
     assert longer["lost_s"] == pytest.approx(usual["lost_s"] + 3.0, rel=0.01)
     assert longer["saves_s"] == pytest.approx(usual["saves_s"], rel=0.01)
+
+
+def test_a_validation_that_is_rare_already_gets_rarer():
+    """Seen: `validation_freq=2` was advised to a fit with `validation_freq=6`."""
+    assert validated(pct=20, batches=5, ended=36).code == "model.fit(..., validation_freq=12)"
 
 
 def test_a_validation_less_often_names_the_callbacks_that_see_fewer():

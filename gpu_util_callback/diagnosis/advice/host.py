@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, ITEM_WAITS, fork_safe, starts_fresh, with_workers
-from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, in_epochs, in_loop
+from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, epochs_apart, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.samples import batch_memory
@@ -70,7 +70,8 @@ class Validations:
     @property
     def total(self) -> int:
         """Validations of the whole training, those to come included."""
-        return max(self.count, int(self.run.fit.get("epochs") or 0)) if not self.run.ended else self.count
+        to_come = int(self.run.fit.get("epochs") or 0) // epochs_apart(self.run, self.count)
+        return max(self.count, to_come) if not self.run.ended else self.count
 
     @property
     def batches(self) -> int:
@@ -158,10 +159,15 @@ class Validations:
         return max(2, min(self._times_less, self.total // LEFT))
 
     @property
+    def every_epochs(self) -> int:
+        """Epochs from one validation to the next with `factor`."""
+        return self.factor * epochs_apart(self.run, self.count)
+
+    @property
     def every(self) -> str:
         """`factor` in words: "every 5th epoch"."""
         in_steps = self.run.custom_loop and not in_epochs(self.run, self.count)
-        return f"{self.factor} times less often" if in_steps else f"every {ordinal(self.factor)} epoch"
+        return f"{self.factor} times less often" if in_steps else f"every {ordinal(self.every_epochs)} epoch"
 
     @property
     def steps(self) -> int:
@@ -331,7 +337,7 @@ VALIDATION_LESS = (
         when=lambda v: not v.run.custom_loop and v.total >= LEFT,
         says="{takes}.",
         remedy="Validate {every}",
-        code="model.fit(..., validation_freq={factor})",
+        code="model.fit(..., validation_freq={every_epochs})",
         saves=lambda v: 1 - (v.total // v.factor) / v.total,
         changes="what callbacks see: {known_less_often}",
         proof="validation_cached",

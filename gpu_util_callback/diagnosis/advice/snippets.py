@@ -310,6 +310,11 @@ def in_epochs(run: Run, count: int) -> bool:
     return 2 * sum(rows.count for rows in run.phases.of("epoch").values()) > count
 
 
+def epochs_apart(run: Run, count: int) -> int:
+    """Return how many epochs, one or more, lie from one to the next of what a training does `count` times."""
+    return max(1, round(sum(rows.count for rows in run.phases.of("epoch").values()) / max(1, count)))
+
+
 _ROUND = (100, 50, 20, 10, 5, 2, 1)
 # (library, phase) -> the settings for every n epochs, and for every n steps.
 _TRAINERS = {
@@ -360,13 +365,14 @@ def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = F
     """Return lines with which a loop does work that it does `count` times at every `factor`th or the last one."""
     epochs = in_epochs(run, count)
     total, steps = run.steps.total_rows, factor * usual_period(run.steps.total_rows, count)
+    apart = epochs_apart(run, count)
     if run.trainer:
         if last and phase == "checkpoint":
             return _SAVE_LAST[run.trainer]
         if last:
             return f"def on_train_end(self, *_, **__): ...  # what {phase} does now"
-        return _in_trainer(run, phase, factor if epochs else 0, steps)
-    name, end, every = ("epoch", count, factor) if epochs else ("step", total, steps)
+        return _in_trainer(run, phase, factor * apart if epochs else 0, steps)
+    name, end, every = ("epoch", count * apart, factor * apart) if epochs else ("step", total, steps)
     return _only_if(f"{name} == {end - 1}" if last else f"{name} % {every} == 0", phase)
 
 
