@@ -789,6 +789,19 @@ def loader_whole_batches(side: Side) -> None:
     _torch_loop(side, loader, ms=1)
 
 
+@cures("fuse it: one pass", r"fused=True", "torch")
+def fused_optimizer(side: Side) -> None:
+    torch.set_num_threads(1)
+    layers = [torch.nn.Linear(1024, 1024) for _ in range(3)]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=side.cured)
+    with side.monitor() as monitor:
+        for x in monitor.batches([torch.ones(8, 1024)] * 150):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+
 def _augmented(side: Side, augmented: Callable[[], Any]) -> None:
     """Train a loop on batches that a generator draws anew."""
     _torch_loop(side, (torch.as_tensor(augmented()).reshape(-1, 8)[:32].float() for _ in range(60)))

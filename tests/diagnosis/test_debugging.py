@@ -21,6 +21,7 @@ LINES = {
     'jax.config.update("jax_debug_infs", True)': 'jax.config.update("jax_debug_infs", False)',
     "tf.debugging.enable_check_numerics()": "tf.debugging.disable_check_numerics()",
     "CUDA_LAUNCH_BLOCKING=1": "CUDA_LAUNCH_BLOCKING=0",
+    "torch.profiler": "",
 }
 
 
@@ -90,6 +91,16 @@ def test_the_line_switches_it_off(switched, tmp_path):
     exec(finding["advice"]["code"], {module.__name__: module})
     after = recorded(framework, str(tmp_path / "after"))
     assert findings(after, "slow_steps") == []
+
+
+def test_a_profiler_that_is_left_on_is_named(tmp_path):
+    """Seen: "Nothing held up training" of steps that took 1.5 times their CPU time, with 5.8 GiB of records."""
+    need("torch")
+    import torch
+
+    with torch.profiler.profile():
+        (finding,) = findings(recorded("torch", str(tmp_path)), "slow_steps")
+    assert "torch.profiler" in finding["title"] and "records" in finding["advice"]["text"]
 
 
 def test_checks_of_numbers_are_seen_in_what_tensorflow_has_traced():

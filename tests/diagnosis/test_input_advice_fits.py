@@ -277,7 +277,6 @@ SAID = [
     (parsed(1.8), busy(100, 55), "outside the pipeline", "map(parse)"),  # less than a sixth of the wait
     (parsed(2.0), busy(100, 55), "map(parse)", "outside the pipeline"),
     (handed(2.3), None, "98 % of the batches were finished", "too few"),
-    (handed(2.3, input_pin_memory=False), None, "pin_memory=True", "batch_size"),
     (handed(0.4), None, "num_workers=4", "handing"),  # less than half of the wait
     (handed(0.4), None, "", "of the batches were finished"),
     (loader(epochs=3, input_workers=8), busy(30, 20), "num_workers=16", "same item"),  # all idle: it waits

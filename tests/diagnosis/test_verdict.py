@@ -70,7 +70,7 @@ JAX_PROCESSES = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JA
 NOT_HELD_UP = "Nothing held up training: "
 
 
-OPTIMIZER = "Most of each step passes in the optimizer; cost unknown."
+OPTIMIZER = "Most of each step passes in the optimizer: "
 
 
 def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: float) -> Generated:
@@ -93,8 +93,8 @@ def in_parts(samples: int = 75, device: str | None = "cpu", gpus=(), **parts: fl
         (run_of(), NOT_HELD_UP, ". No GPU, so the inside of steps was not checked."),
         (unsampled(), NOT_HELD_UP, ". GPU utilization was not measured, so the inside of steps was not checked."),
         (blind(), "", "No GPU, so waits for input and the inside of steps were not checked."),
-        (in_parts(**{"forward": 0.034, "backward": 0.08, "optimizer.step": 0.88}), OPTIMIZER, ""),
-        (in_parts(**{"optimizer.step": 0.4, "zero_grad": 0.2}), OPTIMIZER, ""),
+        (in_parts(**{"forward": 0.034, "backward": 0.08, "optimizer.step": 0.88}), OPTIMIZER, " s of 12 s."),
+        (in_parts(**{"optimizer.step": 0.4, "zero_grad": 0.2}), OPTIMIZER, " s of 12 s."),
         (
             in_parts(forward=0.6, backward=0.3, zero_grad=0.1),
             NOT_HELD_UP,

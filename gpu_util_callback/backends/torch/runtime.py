@@ -40,7 +40,8 @@ class TorchRuntime(Runtime):
         return torch.get_num_threads()
 
     def debugging(self) -> list[str]:
-        return super().debugging() + ["torch.autograd.set_detect_anomaly(True)"] * torch.is_anomaly_enabled()
+        profiles = ["torch.profiler"] * torch.autograd.profiler._is_profiler_enabled
+        return super().debugging() + profiles + ["torch.autograd.set_detect_anomaly(True)"] * torch.is_anomaly_enabled()
 
     def precision(self) -> dict[str, object]:
         groups = [group for optimizer in instances(*kinds_of_optimizers()) for group in optimizer.param_groups]

@@ -444,15 +444,6 @@ DATA_LOADER = (
         proof="loader_whole_batches",
     ),
     Entry(
-        "pin memory",
-        when=lambda wait: _hands_over(wait) and wait.run.used_gpus and not wait.run.fit.get("input_pin_memory"),
-        says=_handing_over,
-        asks="Is an epoch shorter with pinned memory, from which a thread takes the next ones over during the step?",
-        remedy="Pin it",
-        code=lambda wait: f"loader = DataLoader(dataset, ..., num_workers={wait.workers}, pin_memory=True)",
-        saves=lambda wait: min(1.0, _handing_ms(wait) / wait.lost_ms) * wait.saves(_handing_ms(wait)),
-    ),
-    Entry(
         "workers",
         when=_more_help,
         says=_slow_loader,
@@ -710,7 +701,7 @@ LIMITS = (
         when=lambda wait: "dataloader" in wait.kind and _hands_over(wait),
         says=lambda wait: (
             f"{_handing_over(wait)} Fewer tensors a batch need less of it, and cheap "
-            "batches none: num_workers=0 makes them in the loop."
+            "batches none: num_workers=0 makes them in the loop. For a GPU pin_memory=True does it during the step."
         ),
     ),
     Entry("made at once", when=lambda wait: wait.made_at_once, says=_handling),

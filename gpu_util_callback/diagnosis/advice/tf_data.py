@@ -733,5 +733,6 @@ def advise_traced_stage(name: str) -> Advice:
             if name.startswith("TFRecord")
             else "",
             question=True,
+            proof="tests/cures/test_advice.py::test_files_are_read_several_at_a_time",
         )
     return Advice(f"{says}Do less in it, or do it once and store the result.")
