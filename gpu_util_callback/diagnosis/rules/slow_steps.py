@@ -79,9 +79,8 @@ class SlowSteps(Rule):
         kinds = [_debugging, _of_model, _growing]
         on_cpu = run.framework_facts.get("device") == "cpu" and not run.used_gpus
         if run.steps.total("body_ns") >= MOSTLY * run.present_ns:
-            kinds += (
-                [_precision, _of_optimizer, _of_samples] if on_cpu else [_precision]
-            )  # elsewhere a thread starts a device's work
+            kinds += [_precision]  # elsewhere a thread starts a device's work
+            kinds += [_of_optimizer, _of_samples] if on_cpu else []
         kinds += [_started] * on_cpu
         findings = chain.from_iterable(kind(run, limits) for kind in kinds)
         yield from significant(findings, run.present_ns, limits)
