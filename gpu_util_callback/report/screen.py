@@ -6,8 +6,7 @@ Findings in a line each, with evidence and fix as far as there is room, accounts
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings
@@ -76,8 +75,7 @@ COMPARING = frozenset(rule.cause for rule in RULES if rule.comparing)
 _ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on", "stage_flags"}
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(NamedTuple):
     """Amount of detail: `evidence` of every finding in full; `all` of the findings, runs, GPUs."""
 
     evidence: bool = False
@@ -192,8 +190,7 @@ class Pen:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Findings of one cause with one fix: `first` is the costliest of those that promise it, `members` are in order."""
 
     first: Mapping

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,7 @@ ROWS_IN_MEMORY = "TensorDataset", "list", "tuple"  # datasets whose samples are 
 # -- what is measured ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(NamedTuple):
     """Passes over the input.
 
     With `steps_per_epoch`, an epoch may be shorter than a pass: the next one continues it. The length of an
@@ -69,8 +68,7 @@ def measure_passes(run: Run, where: Range, stages: Sequence[Stage]) -> Passes:
     return Passes(steps, first_end, max(0.0, min(1.0, later)))
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(NamedTuple):
     """Python functions of the input, as they were timed and as samples of the stack met them.
 
     Attributes:
@@ -591,8 +589,8 @@ def _usual_stages(
     if slowest is NO_STAGE or slowest.work_ms_per_batch < MOSTLY * long_ms:
         return stages, rare
     usual = max(0.0, 1 - long_ms / slowest.work_ms_per_batch)
-    quicker = replace(
-        slowest, work_ms_per_batch=usual * slowest.work_ms_per_batch, ms_per_batch=usual * slowest.ms_per_batch
+    quicker = slowest._replace(
+        work_ms_per_batch=usual * slowest.work_ms_per_batch, ms_per_batch=usual * slowest.ms_per_batch
     )
     usual_stages = [quicker if stage is slowest else stage for stage in stages]
     named = replace(rare, stage=slowest.name) if run.input_kind == "tf.data" else rare

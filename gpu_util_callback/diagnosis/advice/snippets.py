@@ -7,7 +7,7 @@ framework fills in one of these.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -223,8 +223,7 @@ def sizes_vary(run: Run) -> bool | None:
     return False if is_known else None
 
 
-@dataclass(frozen=True, slots=True)
-class Idioms:
+class Idioms(NamedTuple):
     """A framework's own lines of code; "" = it has no such line, or none is known.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Cores of the host over a range: how many this process may use, and who keeps them busy."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_util_callback.diagnosis.evidence.pipeline import LITTLE
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -14,8 +14,7 @@ WHO_ELSE = ("other programs", "other processes of this job or other programs")
 THREADS = Count(2, "threads of a training that need a core: the step's and the input's")
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
+class Cores(NamedTuple):
     """Numbers of cores, means over a range.
 
     Attributes:

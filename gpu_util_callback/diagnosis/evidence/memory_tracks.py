@@ -1,7 +1,7 @@
 """Memory over a run: what was held, in bounded space, and the growth that does not come back."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class MemoryTrack:
         return float(self.low[-recent:].min()), float(self.high[-recent:].max())
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """Memory that grows and is not given back.
 
     Attributes:

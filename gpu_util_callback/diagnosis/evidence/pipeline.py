@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,7 @@ _FILTER = "Filter"  # end of the operation of one
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """Stage over a time range: own work per batch, and the least time a batch needs through it."""
 
     name: str

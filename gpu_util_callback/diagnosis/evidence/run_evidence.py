@@ -115,8 +115,7 @@ def _nearest_place(places: np.ndarray, row: float, within: float) -> float:
     return float(near_places[np.abs(near_places - row).argmin()]) if len(near_places) else row
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(NamedTuple):
     """Idleness of the GPUs on which this training computes, over a range."""
 
     active_pct: float  # NVML's mean utilization (kernels and copies) of those GPUs

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -158,8 +159,7 @@ def mean_of(values: np.ndarray, digits: int = 1) -> float | None:
     return round(float(np.nanmean(values)), digits) if np.isfinite(values).any() else None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedSpan:
+class SharedSpan(NamedTuple):
     """Stretch in which GPUs of one training lost time.
 
     Attributes:
@@ -221,8 +221,7 @@ def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
     return lane * width
 
 
-@dataclass(frozen=True, slots=True)
-class Allocator:
+class Allocator(NamedTuple):
     """Bytes of one GPU's allocator.
 
     Attributes:
@@ -261,8 +260,7 @@ ENOUGH = Count(10, "readings of the allocator, some of them between steps, show 
 WHOLE = Constant(1.02, "of what stays: a peak this close to it shows nothing of the batches")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMemory:
+class BatchMemory(NamedTuple):
     """GPU memory that batches take.
 
     Attributes:

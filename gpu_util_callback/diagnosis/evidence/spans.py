@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,8 +73,7 @@ def _join_parts(parts: tuple[Range, ...]) -> Range:
     return Range(*extent, parts if len(parts) > 1 else (), share)
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """Blocks of consecutive rows: the time they took and the part of it that was lost.
 
     Attributes:

@@ -1,7 +1,6 @@
 """Profiler windows extrapolated to the run: shares and costs of categories, kernels, occupancy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,7 @@ from gpu_util_callback.recording.manifest_facts import SourceFacts
 IN_A_ROW = AGAIN  # windows in a row that differ from the rest: a single one may have met a checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Share of categories over the traced GPUs that ran kernels.
 
     Attributes:
@@ -50,8 +48,7 @@ class Share:
     def only(self, ns: int) -> "Share":
         """Return the share of a trace for a part of its time."""
         kept_share = max(0, ns) / max(1, self.lost_ns)
-        return replace(
-            self,
+        return self._replace(
             pct=kept_share * self.pct,
             lost_ns=round(kept_share * self.lost_ns),
             ms_per_step=kept_share * self.ms_per_step,

@@ -1,6 +1,7 @@
 """Input-bound: the GPU idles because the next batch is not ready yet."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -327,7 +328,7 @@ class InputBound(Rule):
         input_cpus = wait.input_cpus or 0.0
         if kept := _lock_kept(wait, limits):
             share = wait.python_ms / wait.arrives_ms  # of a core, which a process in its place leaves
-            lost, priced = _priced(replace(wait, cores=replace(cores, spare=cores.spare + share)), kept)
+            lost, priced = _priced(replace(wait, cores=cores._replace(spare=cores.spare + share)), kept)
             evidence: Evidence = {"own_python_pct": round(100 * share, 1), "held_up_by": priced.limit}
         elif not lacks_core or not input_cpus or input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
             return  # a model's own threads fill the cores, too
@@ -495,8 +496,7 @@ def _priced(wait: InputWait, share: float) -> tuple[int, InputWait]:
 # -- a span of steps that wait ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """Steps that wait for input. Times are ns, summed over the span.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +32,7 @@ EXPLAINS = Constant(0.3, "more objects, tensors or operations a step, and no few
 A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Growth of one column, and when it meets its limit.
 
     Attributes:

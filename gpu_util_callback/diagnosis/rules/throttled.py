@@ -1,6 +1,6 @@
 """Throttled: the GPU clocks down because it is hot, or because its power is limited."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,8 +100,7 @@ class Throttled(Rule):
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Slowed:
+class _Slowed(NamedTuple):
     """A GPU's clock, its expected clock, and by column the share of throttled time (%) and the loss for that reason."""
 
     samples: Sampled

@@ -1,6 +1,6 @@
 """Transfer-bound: copies between host and GPU that no kernels hide, or a link that is too slow."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -142,8 +142,7 @@ def _copied(source: SourceFacts) -> Evidence:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(NamedTuple):
     """A GPU's PCIe link per sample: in use (%), actual and possible traffic (bytes per second).
 
     Attributes:
