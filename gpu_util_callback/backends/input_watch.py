@@ -175,7 +175,7 @@ class FirstArrays:
 
 
 def _describe(array: Any) -> InputArray:
-    """Describe an array for the manifest: type, shape, size, and range of the values of its first MiB."""
+    """Describe an array for the manifest: type, shape, size, and range and sum of the values of its first MiB."""
     dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
     entry: InputArray = {"dtype": dtype, "type": _type(array)}
     try:
@@ -200,7 +200,7 @@ def _describe(array: Any) -> InputArray:
     lowest, highest = float(values.min()), float(values.max())
     if math.isfinite(lowest) and math.isfinite(highest):
         whole = values.dtype.kind != "f" or bool((values == np.floor(values)).all())
-        entry |= {"min": lowest, "max": highest, "integers": whole}
+        entry |= {"min": lowest, "max": highest, "sum": float(values.sum(dtype=np.float64)), "integers": whole}
     return entry
 
 

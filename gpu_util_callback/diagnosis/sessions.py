@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis.report_types import JobVerdict
 from gpu_util_callback.diagnosis.rule import ESTIMATED, MEASURED, Confidence, Evidence, own_findings
 from gpu_util_callback.diagnosis.rules import part_of
 from gpu_util_callback.diagnosis.rules.contention import Contention
+from gpu_util_callback.diagnosis.rules.data_waste import DataWaste
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.rules.stuck import Stuck
 from gpu_util_callback.diagnosis.thresholds import (
@@ -26,6 +27,7 @@ from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import between, duration, workers
 
 STUCK = Stuck.cause
+_KINDS = 1000  # whole numbers in a batch's range: sums of two batches of fewer, such as labels, may be equal by chance
 SAME_PACE = Constant(
     THREE_QUARTERS, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
 )
@@ -53,6 +55,8 @@ def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
     if pace is None:
         return []
     limits = ranked[0]["thresholds"][Imbalance.cause]
+    if same := _same_batches(ranked):
+        return [same]
     findings = list(_own_time(ranked, limits["worker_wait_pct"], pace))
     findings = findings or list(_on_cpus(ranked, limits))
     findings = findings or list(_traced(ranked, limits["worker_wait_pct"]))
@@ -141,6 +145,41 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         advice = text.format(rank=rank, ms=ms, others=usual)
         yield _straggler(runs, rank, part, word, evidence, limit, advice, lost, MEASURED)
+
+
+def _same_batches(runs: Sequence[Mapping]) -> Claim | None:
+    """Return the finding that all ranks train on the same batches; None where their first ones differ, or may not.
+
+    Ranks that exchange gradients for one batch compute the same ones. What may be equal by chance, such as labels and
+    masks, does not decide: an array must have values between whole numbers, or of a thousand kinds.
+    """
+    fits = [run.get("fit") or {} for run in runs]
+    first, *others = [fit.get("input_first") or [] for fit in fits]
+    read = (array for array in first if "sum" in array)
+    varied = any(array["max"] - array["min"] > (_KINDS if array["integers"] else 0) for array in read)
+    if not varied or any(one != first for one in others) or not all(fit.get("exchanges") for fit in fits):
+        return None
+    return {
+        "id": f"{DataWaste.cause}:ranks",
+        "cause": DataWaste.cause,
+        "title": f"All {len(runs)} workers train on the same batches",
+        "lost_s": None,
+        "saves_s": None,
+        "severity": None,
+        "confidence": ESTIMATED,
+        "evidence": {"workers": len(runs)},
+        "threshold": {},
+        "advice": {
+            "text": "The first batch of each worker has the same values, so that all compute the same gradients. Give "
+            "each worker its own part of the samples, and a new order in each epoch.",
+            "code": "sampler = torch.utils.data.DistributedSampler(dataset)\n"
+            "loader = DataLoader(dataset, ..., sampler=sampler)  # without shuffle=True\n"
+            "sampler.set_epoch(epoch)  # in each epoch",
+            "before": "",
+        },
+        "gpus": [],
+        "ranks": [run["rank"] for run in runs],
+    }
 
 
 class _Computed(NamedTuple):

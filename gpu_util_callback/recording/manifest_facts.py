@@ -240,6 +240,7 @@ class InputArray(TypedDict, total=False):
     bytes: Count
     min: Signed
     max: Signed
+    sum: Signed
     integers: bool
 
 

@@ -20,6 +20,7 @@ model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn
 parallel = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(parallel.parameters(), 1e-3)
 size = 4096 if rank == 0 and kind == "more" else 512
+torch.manual_seed(1 + rank)  # each rank has batches of its own
 held_out = torch.randn(1024, 256)
 
 

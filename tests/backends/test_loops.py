@@ -62,6 +62,7 @@ def test_wait_is_the_truth(framework, measured):
                 "integers": False,
                 "min": pytest.approx(0.1),
                 "max": pytest.approx(0.1),
+                "sum": pytest.approx(12.8),
             }
         ]
         [entry] = one["fit"]["input_calls"]

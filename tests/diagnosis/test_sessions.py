@@ -125,6 +125,47 @@ def test_a_known_reason_is_the_only_one(tmp_path):
     assert [one["id"] for one in found] == ["imbalance:worker1.input_wait"]
 
 
+def fed(**changed):
+    """A rank with gradients exchanged by DistributedDataParallel, and the first batch of photos that it was given."""
+    photos = {
+        "dtype": "float32",
+        "rows": 32,
+        "bytes": 221184,
+        "min": -3.99,
+        "max": 3.95,
+        "sum": 17.25,
+        "integers": False,
+    }
+    labels = {"dtype": "int64", "rows": 32, "bytes": 256, "min": 0.0, "max": 5.0, "sum": 80.0, "integers": True}
+
+    def make(run):
+        facts = {"exchanges": {"count": 300, "updates": 300, "exposed_ms": 1.0}} | changed.pop("facts", {})
+        run.facts["fit"] = {"loop": "custom", "input_first": [photos | changed, labels]} | facts
+        run.steps(400, step_ms=40)
+
+    return make
+
+
+def test_ranks_that_all_have_the_same_batches_are_named(tmp_path):
+    """Seen: "Nothing held up training" of two ranks that each went through all rows, in the same order."""
+    (found,), text = session(tmp_path, [fed(), fed(), fed()])
+    assert found["id"] == "data_waste:ranks" and found["ranks"] == [0, 1, 2] and found["lost_s"] is None
+    assert "DistributedSampler" in found["advice"]["code"] and "All 3 workers train on the same batches" in text
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        [fed(), fed(sum=17.5)],
+        [fed(), fed(), fed(sum=17.5)],
+        [fed(facts={"exchanges": None}), fed(facts={"exchanges": None})],  # each may train a model of its own
+        [fed(min=0.0, max=1.0, integers=True), fed(min=0.0, max=1.0, integers=True)],  # masks: equal by chance
+    ],
+)
+def test_ranks_whose_batches_differ_or_may_are_not(tmp_path, workers):
+    assert session(tmp_path, workers)[0] == []
+
+
 def test_a_late_start_does_not_hide_the_straggler(tmp_path):
     def early(run):
         run.steps(1, step_ms=6000)  # until the others have come

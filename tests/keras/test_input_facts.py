@@ -588,9 +588,11 @@ def test_values_of_the_arrays_that_fit_is_given(tmp_path, dtype):
             "bytes": pixels.nbytes,
             "min": 0,
             "max": 255,
+            "sum": pixels.sum(dtype="float64"),
             "integers": True,
         },
-        {"dtype": "int64", "type": "numpy", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9, "integers": True},
+        {"dtype": "int64", "type": "numpy", "rank": 1, "rows": 64, "bytes": 512, "min": 0, "max": 9}
+        | {"sum": LABELS.sum(), "integers": True},
     ]
     scaled = first_of(tmp_path / "scaled", SCALED, LABELS)[0]
     assert (scaled["min"], scaled["max"], scaled["integers"]) == (0, 1, False)
