@@ -424,15 +424,6 @@ def validation_skip(side: Side) -> None:
     _validated(side, quick(40), slow, epochs=3)
 
 
-@cures("Take so many before the cache", r"take\(15\)\.cache\(\)")
-def validation_cut(side: Side) -> None:
-    slow = elements(40).map(slow_map(10))
-    if side.cured:
-        _validated(side, quick(30), slow.take(15).cache())
-    else:
-        _validated(side, quick(30), slow.cache(), validation_steps=15)
-
-
 class _Rows:
     """Makes a class of PyDatasets late, as Keras is imported late."""
 
@@ -449,10 +440,10 @@ class _Rows:
         return Rows(**options)
 
 
-@cures("Let several threads prepare it", r"workers = \d+")
-def validation_threads(side: Side) -> None:
-    workers = 4 if side.cured else 1
-    _validated(side, quick(30), _Rows.of(30, 15, workers=workers))
+@cures("Batch it as large", r"batch\(4\)")
+def validation_rows(side: Side) -> None:
+    rows = quick(200).unbatch()
+    _validated(side, quick(30), rows.take(120).batch(4 if side.cured else 1), ms=8)
 
 
 @cures("Validate on .* of its", r"validation_steps=\d+")

@@ -120,8 +120,6 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     if facts.get("validation_kind") == "numpy":
         sizes = names.get("validation_batch_size"), names.get("batch_size"), KERAS_BATCH
         facts["validation_batch_size"] = next(filter(None, sizes))
-    if isinstance(names.get("validation_steps"), int):
-        facts["validation_steps"] = names["validation_steps"]
     if kind == "numpy":
         facts["input_beside"] = [name for name in ("y", "sample_weight") if names.get(name) is not None]
     if names.get("validation_split"):
@@ -135,14 +133,14 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
 
 
 def describe_validation(dataset: object) -> dict[str, object]:
-    """Return `validation_kind` of a validation's input and, if known, `validation_workers`; {} for None."""
+    """Return `validation_kind` of a validation's input and, if known, its `_batch_size` and `_workers`; {} for None."""
     if dataset is None:
         return {}
     source = seen_through(dataset)
     kind = "numpy" if isinstance(source, (tuple, list)) else _kind(source)
-    makers = _workers_of(kind, source)
-    workers = {"validation_workers": makers["input_workers"]} if "input_workers" in makers else {}
-    return {"validation_kind": kind, **workers}
+    known = {"batch_size": _size_of(source), "workers": _workers_of(kind, source).get("input_workers")}
+    facts = {f"validation_{name}": value for name, value in known.items() if value is not None}
+    return {"validation_kind": kind, **facts}
 
 
 def seen_through(dataset: object) -> object:

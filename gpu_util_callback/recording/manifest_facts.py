@@ -306,6 +306,7 @@ class Fit(TypedDict, total=False):
     input_handover_ms: Number
     input_maps: list[InputMap]
     input_drops: list[InputDrop]
+    input_batch_size: Count  # as its pipeline was written, for samples of one shape
     input_set_batches: Count  # of one pass over what the pipeline repeats
     input_set_samples: Count
     input_shuffles: bool  # what stages have made, more than names of files
@@ -319,8 +320,7 @@ class Fit(TypedDict, total=False):
     validation_kind: str
     validation_workers: Count
     validation_split: Share
-    validation_steps: Count  # as given to fit
-    validation_batch_size: Count  # of arrays
+    validation_batch_size: Count
     validation_set_batches: Count  # of one pass over what its pipeline repeats
     validation_set_samples: Count
     variables: dict[str, str]

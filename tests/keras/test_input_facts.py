@@ -74,8 +74,6 @@ def test_arrays():
     assert split["validation_batch_size"] == 32, "Keras' own"
     beside = described(x=x, y=y, validation_data=(x, y), validation_batch_size=4)["tensorflow"]
     assert (beside["validation_kind"], beside["validation_batch_size"]) == ("numpy", 4)
-    cut = described(x=x, y=y, validation_data=(x, y), validation_steps=2)["tensorflow"]
-    assert cut["validation_steps"] == 2
 
 
 def test_tf_data():
@@ -514,11 +512,19 @@ def test_what_a_pipeline_drops_and_repeats(given, drop, a_pass):
 
 def test_the_sizes_of_both_pipelines_are_facts(tmp_path):
     rows = tf.data.Dataset.from_tensor_slices(BATCH)
-    data, validation = rows.batch(2).repeat(), rows.map(lambda x, y: (x + 1, y)).batch(2).skip(1).repeat()
+    data, validation = rows.batch(2).repeat(), rows.map(lambda x, y: (x + 1, y)).batch(1).skip(3).repeat()
     facts = trained(tmp_path, data, steps_per_epoch=4, validation_data=validation, validation_steps=8)
     names = ("input_set_batches", "input_set_samples", "validation_set_batches")
-    assert tuple(facts[name] for name in names) == (4, 8, 3)
+    assert tuple(facts[name] for name in names) == (4, 8, 5)
+    assert (facts["input_batch_size"], facts["validation_batch_size"]) == (2, 1)
     assert [(drop["which"], drop["stage"]) for drop in facts["input_drops"]] == [("validation", "skip")]
+
+
+def test_the_size_of_a_batch_is_none_where_stages_make_others_or_samples_differ():
+    for given in (lambda ds: ds.batch(1).unbatch(), lambda ds: ds.batch(1).map(lambda n: tf.range(n[0])[None])):
+        reader = Reader("validation")
+        reader.look(given(tf.data.Dataset.range(120)))
+        assert "validation_batch_size" not in reader.use
 
 
 def test_a_generator_that_is_used_up(tmp_path):

@@ -382,12 +382,17 @@ class Reader:
             self.written = written(dataset)
             self.use = self._used(dataset, self.written) if self.written is not None else {}
 
-    def _used(self, dataset: object, stage: WrittenStage) -> dict[str, Any]:
-        """Return what a pass drops, and how many batches and samples it has, as the manifest has them."""
+    def _used(self, dataset: Any, stage: WrittenStage) -> dict[str, Any]:
+        """Return what a pass drops, its batches and samples, and those of a batch, as the manifest has them."""
         chain = _chain(dataset, stage)
         role = "input" if self._phase == "train" else self._phase
         a_pass = _pass_facts(chain)
         sizes = {} if a_pass is None else dict(zip((f"{role}_set_batches", f"{role}_set_samples"), a_pass, strict=True))
+        last = next((each for each, _ in chain if each.word not in _ONE_FOR_ONE), stage)
+        specs = tf.nest.flatten(dataset.element_spec)
+        of_one_shape = all(isinstance(spec, tf.TensorSpec) and spec.shape[1:].is_fully_defined() for spec in specs)
+        if last.word in _BATCHES and last.count and of_one_shape:
+            sizes[f"{role}_batch_size"] = last.count
         return {"input_drops": list(_drops(chain, self._phase)), **sizes}
 
     def functions(self) -> list[InputMap]:

@@ -4,14 +4,15 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, ITEM_WAITS, fork_safe, starts_fresh, with_workers
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, fork_safe, starts_fresh
 from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, epochs_apart, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.samples import batch_memory
+from gpu_util_callback.diagnosis.evidence.samples import batch_memory, batch_of
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_QUARTER, A_TENTH, DOUBLE, MIN_SAMPLES, MOSTLY, Count
 from gpu_util_callback.recording.manifest_facts import InputDrop, SourceBlockingCall
+from gpu_util_callback.recording.work import samples_per_s
 from gpu_util_callback.words import duration, ordinal
 
 WORKERS = Count(4, "worker processes are enough for most validation data")
@@ -89,11 +90,6 @@ class Validations:
         return max(WORKERS, 2 * self.workers)
 
     @property
-    def workers_save(self) -> float:
-        """Share of the validations that more workers save, where cores are free."""
-        return self.waiting * (1 - max(1, self.workers) / self.more_workers)
-
-    @property
     def cached(self) -> bool | None:
         """True if the validation pipeline has a cache; None = not known."""
         return self.run.pipeline.has_cache("validation") if self.kind == "tf.data" else False
@@ -148,10 +144,26 @@ class Validations:
     @property
     def larger(self) -> int:
         """Times as many samples a batch, where a training's would fit into the memory of its GPUs; 0 = not known."""
-        size = self.run.fit.get("validation_batch_size") or 0
         memory = [batch_memory(self.run, gpu) for gpu in self.run.used_gpus]
-        rooms = [room.room // max(1, size) if room is not None else 0 for room in memory]
-        return min(TIMES_AS_LARGE, *rooms, self.batches // A_FEW) if size else 0
+        rooms = [room.room // max(1, self.size) if room is not None else 0 for room in memory]
+        return min(TIMES_AS_LARGE, *rooms, self.batches // A_FEW) if self.size else 0
+
+    @property
+    def size(self) -> int:
+        """Samples of a batch; 0 = not known."""
+        return int(self.run.fit.get("validation_batch_size") or 0)
+
+    @property
+    def training_size(self) -> int:
+        """Samples of a batch of training; 0 = not known."""
+        return batch_of(self.run) or int(self.run.fit.get("input_batch_size") or 0)
+
+    @property
+    def batching_saves(self) -> float:
+        """Share that batches as large as training's save, at least, where a row takes as long as one in training."""
+        rate = samples_per_s(self.run.manifest)
+        rows_s = self.count * self.batches * self.size / rate if rate else math.inf
+        return self.per_batch - self.waiting - 1e9 * rows_s / max(1, self.took_ns)
 
     @property
     def factor(self) -> int:
@@ -231,6 +243,7 @@ VALIDATION_AGAIN = (
         proof="validation_skip",
     ),
 )
+_OTHERWISE = "tf.data", "numpy", "dataloader"  # kinds with remedies of their own, or in memory
 # For validations that wait for their data: a cache gained 2 times where validating half as often gained 1.4.
 VALIDATION_DATA = (
     Entry(
@@ -246,19 +259,6 @@ VALIDATION_DATA = (
         proof="validation_decoding",
     ),
     Entry(
-        "cut before the cache",
-        # Of 19 batches of images in a cache ten were decoded again in each validation, measured.
-        when=lambda v: v.total > 1 and v.cached is True and v.batches == v.run.fit.get("validation_steps"),
-        says="{waits}, although the data have a cache: validation_steps may end them before it is full, and what is "
-        "not full keeps nothing.",
-        asks="Are these the same batches every time, of more (no shuffle)?",
-        remedy="Take so many before the cache, without validation_steps",
-        code="val_ds = val_ds.take({batches}).cache()  # behind batch, in place of the cache before",
-        saves=lambda v: v.waiting * (1 - 1 / v.total),
-        frees_cores=True,
-        proof="validation_cut",
-    ),
-    Entry(
         "workers",
         untried="it is about the validation data",
         when=lambda v: "dataloader" in v.kind and fork_safe(v.run) and not starts_fresh(v.run),
@@ -266,27 +266,12 @@ VALIDATION_DATA = (
         asks=CORE_FREE,
         remedy="Let worker processes prepare it ahead of time",
         code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",
-        saves=lambda v: v.workers_save,
+        saves=lambda v: v.waiting * (1 - max(1, v.workers) / v.more_workers),
         proof="validation_workers",
     ),
     Entry(
-        "threads, asked",
-        when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
-        says="{waits}.",
-        asks=ITEM_WAITS,
-        remedy="Let several threads prepare it ahead of time",
-        code=lambda v: with_workers(v.run, "val_dataset", v.more_workers, processes=False),
-        saves=lambda v: v.workers_save,
-        proof="validation_threads",
-    ),
-    Entry(
         "kept batches",
-        when=lambda v: (
-            v.total > 1
-            and v.kind not in ("tf.data", "numpy")
-            and "dataloader" not in v.kind
-            and v.run.fit.get("validation_kind") is not None
-        ),
+        when=lambda v: v.total > 1 and v.run.fit.get("validation_kind") and not v.kind.endswith(_OTHERWISE),
         says="{waits}.",
         asks="Are its batches the same every time, and do they fit into memory?",
         remedy="Make them once, before training",
@@ -295,8 +280,23 @@ VALIDATION_DATA = (
         proof="validation_kept",
     ),
 )
+_SIZES = {
+    "tf.data": "val_ds = val_ds.batch({})  # in place of batch({})",
+    "numpy": "model.fit(..., validation_batch_size={})",
+    "torch dataloader": "val_loader = DataLoader(val_dataset, ..., batch_size={})",
+}
 # Four times 625 batches of 32 took 4.9 to 32 s, of 256 samples 2.3 to 8.8 s: a small model, TensorFlow and PyTorch.
 VALIDATION_BATCHES = (
+    Entry(
+        "rows at once",
+        when=lambda v: 0 < v.size <= A_QUARTER * v.training_size and v.batching_saves > A_QUARTER,
+        says="{takes}: it goes through {batches:,} batches of size {size}, where training's have {training_size}.",
+        asks=lambda v: "" if v.kind in ("tf.data", "numpy") else "Have all its samples one shape?",
+        remedy="Batch it as large",
+        code=lambda v: "" if v.run.trainer else _SIZES.get(v.kind, "").format(v.training_size, v.size),
+        saves=lambda v: v.batching_saves,
+        proof="validation_rows",
+    ),
     Entry(
         "joined outputs",
         untried="it is about what metrics need",
@@ -315,7 +315,7 @@ VALIDATION_BATCHES = (
         says="{takes}, in {batches} batches.",
         asks="Is it faster in batches {larger} times as large?",
         remedy="Validate in those",
-        code=lambda v: f"model.fit(..., validation_batch_size={v.larger * int(v.run.fit['validation_batch_size'])})",
+        code=lambda v: f"model.fit(..., validation_batch_size={v.larger * v.size})",
         saves=lambda v: v.per_batch * MOSTLY,
         proof="validation_small_batches",
     ),
