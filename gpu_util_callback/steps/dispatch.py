@@ -64,6 +64,7 @@ _MEANING: dict[str, tuple[tuple[str, ...], ...]] = {
         (EAGER, "torch/autograd/graph", "torch/nn/", "torch/optim/", "torch/_tensor"),
     ),
 }
+_COPIES = "jax/_src/ops/scatter.py"  # `x.at[i].set(...)`: outside of compiled code each call copies all of x
 # Files of libraries that write a training's log, or text for it, and what the user calls for that.
 _LOGS = (
     ("tensorflow/python/ops/summary_ops_v2", "tf.summary"),
@@ -347,6 +348,7 @@ class DispatchWatch:
         self._between = Counter(dict.fromkeys(("", "_predict", "_predict_set_up", "_input", "_joining"), 0))
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
+        self._copies: Counter[str] = Counter()  # samples by the line that changes an array of JAX outside of `jit`
         self._own: Counter[str] = Counter()
         self._weight = 0.0  # of all samples but those of compiling
         # (function that the loop has called, part of PyTorch's step) -> weight
@@ -436,9 +438,12 @@ class DispatchWatch:
         if kind in ("", EAGER, COMPILED, LOGGING):
             outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
             self._note_function(weight, stack, [*meanings, *outer], instructions.get(self._thread, 0))
-        if not kind and (own or in_loop):
-            self._own[place_of(*(own[0] if own else stack[-1])[1:])] += 1
-        elif kind == EAGER and in_loop and inside:
+        place = place_of(*(own[0] if own else stack[-1])[1:]) if own or in_loop else ""
+        if not kind and place:
+            self._own[place] += 1
+        if kind == EAGER and place and any(path_of(code).endswith(_COPIES) for _, code, _ in inside):
+            self._copies[place] += 1
+        if kind == EAGER and in_loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
 
     def _note_part(self, weight: float, stack: Stack, called: Stack) -> None:
@@ -665,6 +670,8 @@ class DispatchWatch:
             **{f"between{part}": count for part, count in self._between.items()},
             "between_function": name_of(between[0][0]) if between else None,
             "between_in_function": between[0][1] if between else 0,
+            "copied_at": next((place for place, _ in self._copies.most_common(1)), None),
+            "in_copied": self._copies.total(),
             "called": name_of(called[0][0]) if called else None,
             "in_called": called[0][1] if called else 0,
         }

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from generated_runs import Generated
 from packages import need
 from processes import shared
 
@@ -206,6 +207,27 @@ def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, 
     del stack[1]
     watch.look()
     assert watch.facts()["eager"] == 1
+
+
+def test_changes_of_arrays_outside_of_jit_are_said_to_copy_them(monkeypatch):
+    """Seen: "compile remember into one program", which copies a replay memory for each row that it keeps as well."""
+
+    def made_in(file, name):
+        return None, compile(repr(file + name), file, "exec").replace(co_qualname=name), 9
+
+    library = [made_in(f"site-packages/jax/_src/{file}.py", "f") for file in ("lax/lax", "ops/scatter")]
+    keep, loop = (made_in("/home/me/dqn.py", name) for name in ("keep", "main"))
+    stacks = [[*library, keep, loop]] * 40 + [[library[0], loop]] * 5
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stacks.pop(0)})
+    watch = DispatchWatch("jax", 0, lambda: True, loop[1])
+    for _ in range(45):
+        watch.look()
+    run = Generated(framework={"name": "jax", "backend": "jax"})
+    run.facts["fit"] = {"loop": "custom", "dispatch": watch.facts() | {"on_core": 0.9}}
+    run.steps(400, step_ms=8.0)
+    advised = [claim["advice"] for claim in run.findings()]
+    assert advised and all("donate_argnums" in advice["code"] for advice in advised)
+    assert "keep (dqn.py, line 9)" in advised[0]["text"]
 
 
 def test_a_look_into_the_program_s_own_python_notes_its_innermost_line(monkeypatch):

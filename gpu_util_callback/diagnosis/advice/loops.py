@@ -96,6 +96,22 @@ def own_python(samples: StackSamples) -> Advice:
     )
 
 
+def copied_arrays(run: Run) -> Advice | None:
+    """Return the advice where most operations that a loop starts change JAX's arrays by a copy; None elsewhere."""
+    dispatch: Dispatch = run.fit.get("dispatch") or {}
+    if dispatch.get("in_copied", 0) < MOSTLY * max(1, dispatch.get("eager", 0)):
+        return None
+    return Advice(
+        f"Most of it passes in x.at[...].set(...) outside of jit, mostly at {dispatch['copied_at']}: that copies all "
+        "of x for each change, and may wait for the compiled step that came before. Is x larger than a few MB? If so, "
+        "keep it in an array of NumPy, which is changed in place, or change it in a compiled function that reuses it.",
+        "@functools.partial(jax.jit, donate_argnums=0)\ndef changed(x, index, value):\n"
+        "    return x.at[index].set(value)",
+        question=True,
+        proof="blind/ninth/copied_buffer",
+    )
+
+
 def in_each_step(at: str, share: float, of_jax: bool) -> Advice:
     """Return advice on a function of the program, at its line, that a share (0-1) of each step on a CPU passes in."""
     says, code = f"{percent(100 * share)} of the steps' time passes in {at}", f"{at.partition(' (')[0]}(...)"

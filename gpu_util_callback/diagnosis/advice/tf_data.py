@@ -499,6 +499,7 @@ IN_ORDER = Entry(
     remedy="Leave it out: a seed alone keeps the order",
     code="keras.utils.set_random_seed(0)  # alone",
     before="tf.config.experimental.enable_op_determinism()",
+    proof="blind/ninth/reproducible_reads",
 )
 
 

@@ -1,6 +1,7 @@
 """Launch-bound: the GPU waits for the host between many short kernels."""
 
 from gpu_util_callback.diagnosis.advice import host as host_advice
+from gpu_util_callback.diagnosis.advice import loops
 from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples, stack_samples_of
@@ -202,6 +203,8 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
 
 def _compile_advice(run: Run, stack_samples: StackSamples) -> Advice:
     """Return the advice to compile the step of a loop, by the function's name if it is known."""
+    if copies := loops.copied_arrays(run):
+        return copies
     words = idioms(run)
     some = f"each of some {stack_samples.operations:,} operations" if stack_samples.operations else "each operation"
     name = stack_samples.function or "train_step"

@@ -33,7 +33,8 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     if beside := _function_beside_training(run):
         (function, share, at), of_jax = beside, run.framework == "jax"
         samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"Most of each step passes in {function}"
-        findings = _finding(run, limits, samples, {}, title, "aside", loops.in_each_step(at, share, of_jax))
+        advice = loops.copied_arrays(run) or loops.in_each_step(at, share, of_jax)
+        findings = _finding(run, limits, samples, {}, title, "aside", advice)
         return [replace(finding, lost_ns=None if of_jax else finding.lost_ns) for finding in findings]
     # The samples do not show an operation that the loop starts without any Python of the framework.
     if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["eager_op_us"]:
