@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tensorflow 2.21.0: `enable_op_determinism()` and a map of 16 calls that each sleep 50 ms, 8 of them at a time, with as
-# many threads. Guess: calls run at the same time and only their results keep their order, as with `deterministic=True`.
+# tensorflow 2.21.0: `enable_op_determinism()` and a map of calls that each sleep 50 ms, 8 of them at a time, on 8 threads.
+# Guess: calls run at the same time and only their results keep their order, as with `deterministic=True`.
 # Seen: with it a Python function (`numpy_function`, `py_function`) has one call at a time, without a word; else eight.
 set -euo pipefail
 folder=$(mktemp -d)

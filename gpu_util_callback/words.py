@@ -78,6 +78,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "collective_ms_per_step": ("waiting for other GPUs, per step", "ms"),
     "between_function": ("mostly in", ""),
     "between_function_pct": ("stack samples outside steps in it", "%"),
+    "between_reads_pct": ("stack samples between steps that wait for a value of JAX", "%"),
     "between_input_pct": ("stack samples between steps inside a dataset's iterator", "%"),
     "between_pct": ("between the fits, share of the script's time", "%"),
     "compile_pct": ("compiling, share of these steps' time", "%"),

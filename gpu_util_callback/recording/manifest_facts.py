@@ -151,6 +151,7 @@ class Dispatch(TypedDict, total=False):
     between_predict: Count
     between_predict_set_up: Count
     between_input: Count  # in the iterator of a dataset
+    between_reads: Count  # of values that JAX computes
     between_joining: Count  # of the outputs of a validation's batches
     between_function: str  # of the program, in which most of them were ...
     between_in_function: Count  # ... so many

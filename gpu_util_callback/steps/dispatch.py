@@ -64,6 +64,7 @@ _MEANING: dict[str, tuple[tuple[str, ...], ...]] = {
         (EAGER, "torch/autograd/graph", "torch/nn/", "torch/optim/", "torch/_tensor"),
     ),
 }
+_READS = "jax/_src/array.py"  # `float(x)`, `np.asarray(x)`: waits until x is computed, and all calls before it
 _COPIES = "jax/_src/ops/scatter.py"  # `x.at[i].set(...)`: outside of compiled code each call copies all of x
 # Files of libraries that write a training's log, or text for it, and what the user calls for that.
 _LOGS = (
@@ -345,7 +346,7 @@ class DispatchWatch:
         self._operations = operations
         self._samples = 0
         # Samples between steps, by what they were in; "" = all.
-        self._between = Counter(dict.fromkeys(("", "_predict", "_predict_set_up", "_input", "_joining"), 0))
+        self._between = Counter(dict.fromkeys(("", "_predict", "_predict_set_up", "_input", "_joining", "_reads"), 0))
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._copies: Counter[str] = Counter()  # samples by the line that changes an array of JAX outside of `jit`
@@ -555,6 +556,8 @@ class DispatchWatch:
                 function = code if code.co_name != "<module>" else function
             if delivers(code):
                 parts.add("_input")
+            elif path_of(code).endswith(_READS):
+                parts.add("_reads")
             elif code.co_qualname in _JOINS:
                 parts.add("_joining")
             if code.co_name == "predict" and "keras/src/" in path_of(code):

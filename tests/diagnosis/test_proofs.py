@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from gauntlet.blind.__main__ import SETS
 from gpu_util_callback.diagnosis.advice.input_work import KINDS
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN
 
@@ -75,7 +76,7 @@ def measured() -> dict[str, float]:
             gains[row["program"]] = row["followed"] or (median(times["base"]) / min(cured) if cured else 0.0)
     for row in json.loads((GAUNTLET / "trials.json").read_text()):
         gains[f"new_trials/{row['program']}"] = row["ratio"] if row.get("resolved") else 0.0
-    for each in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh"):
+    for each in SETS:
         for name, row in json.loads((GAUNTLET / "blind" / f"{each}.json").read_text()).items():
             right = any(row.get(when, "").startswith("right") for when in ("judged", "again"))
             gains[f"blind/{each}/{name}"] = median(row["pairs"][0]) if right and "pairs" in row else 0.0

@@ -72,6 +72,16 @@ def test_an_iterator_between_the_steps_is_input(inside, cause):
     assert span["saves_s"] == 0
 
 
+@pytest.mark.parametrize("reads, in_function", [(80, 0), (80, 80), (30, 0)])
+def test_reads_of_what_jax_computes_are_no_work_without_a_name(reads, in_function):
+    """Seen: "work outside steps and phases: mark it" of a loop that reads its loss once an epoch."""
+    run = sampled(between_reads=reads, between_function="test", between_in_function=in_function)
+    [span] = run.findings("host_stall")
+    waits = (reads, in_function) == (80, 0)
+    assert span["title"].startswith("The loop waits for values of JAX") == waits
+    assert (span["lost_s"] is None) == waits
+
+
 def in_function(count: int, *, each_epoch: bool = True, function: str | None = "test", **facts) -> Generated:
     """A loop that spends 2.4 s in a function after each of 5 epochs, or 100 ms of it after each step."""
     dispatch = {"samples": 100, "between": 100, "between_function": function, "between_in_function": count}

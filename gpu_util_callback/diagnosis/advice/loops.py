@@ -62,6 +62,16 @@ def function_between(run: Run, function: str, place: str) -> Advice:
     return Advice(text, code, 1 / DOUBLE, question=True, leaves_out=True, proof="loop_function")
 
 
+def reads_between(share: float, place: str) -> Advice:
+    """Return what a share (0-1) of samples outside the steps says that were in reads of JAX's values, at this place."""
+    return Advice(
+        f"{percent(100 * share)} of the time outside the steps passes in reads of what JAX computes, such as "
+        f"float(loss), {place}. Compiled functions return before they are done: it is the steps' own work that it "
+        "waits for there, and what else was called behind them. If that is a validation, mark it.",
+        'with monitor.phase("validation"): ...  # what is computed there, and its read',
+    )
+
+
 def long_steps(run: Run, long: Occurrences, usual_ns: float, function: str) -> Advice:
     """Return advice on steps that take many times as long as the usual one.
 

@@ -16,6 +16,7 @@ from gpu_util_callback.diagnosis.thresholds import A_TENTH, MANY_TIMES, MIN_STEP
 from gpu_util_callback.recording.manifest_facts import Dispatch
 
 UNMARKED = "unmarked"  # detail of the finding where nothing names the time
+READS = "reads"  # ... where it passes in reads of JAX's values: in the steps' own work, perhaps
 
 
 def find_unnamed(run: Run, limits: Limits) -> Findings:
@@ -67,7 +68,8 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
         title, detail, advice, of_samples = named
         evidence |= of_samples
     state = often is None or often >= MANY_TIMES
-    yield stall(run, title, detail, where, lost, active, evidence, advice, each, state=state)
+    finding = stall(run, title, detail, where, lost, active, evidence, advice, each, state=state)
+    yield replace(finding, lost_ns=None) if detail == READS else finding
 
 
 def _by_block(run: Run) -> np.ndarray:
@@ -141,6 +143,7 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
     count = dispatch.get("between") or 0
     inside = dispatch.get("between_predict"), dispatch.get("between_predict_set_up"), dispatch.get("between_input")
     predict, set_up, fetching = ((samples or 0) / max(1, count) for samples in inside)
+    reading = (dispatch.get("between_reads") or 0) / max(1, count)
     if count >= least and predict >= MOSTLY:
         advice = replace(host.PREDICT_ADVICE, saves=set_up)
         evidence: Evidence = {"predict_set_up_pct": round(100 * set_up, 1)}
@@ -153,4 +156,7 @@ def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Adv
     if function and count >= least and in_function >= MOSTLY and ("." in function or not run.trainer):
         evidence = {"between_function": function, "between_function_pct": round(100 * in_function, 1)}
         return f"{function} runs {place}", "function", loops.function_between(run, function, place), evidence
+    if count >= least and reading >= MOSTLY:
+        evidence = {"between_reads_pct": round(100 * reading, 1)}
+        return f"The loop waits for values of JAX {place}", READS, loops.reads_between(reading, place), evidence
     return None
