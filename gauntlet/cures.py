@@ -440,6 +440,12 @@ class _Rows:
         return Rows(**options)
 
 
+@cures("Let several threads prepare it", r"workers = \d+")
+def validation_threads(side: Side) -> None:
+    workers = 4 if side.cured else 1
+    _validated(side, quick(30), _Rows.of(30, 15, workers=workers))
+
+
 @cures("Batch it as large", r"batch\(4\)")
 def validation_rows(side: Side) -> None:
     rows = quick(200).unbatch()

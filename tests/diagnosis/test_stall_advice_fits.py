@@ -217,7 +217,7 @@ MONITOR = {"callbacks": {"EarlyStopping": {"monitor": "val_loss"}}}
         ({"validation_kind": "tf.data"}, "val_ds.cache()", True),  # its maps are not known
         ({"validation_kind": "tf.data", "input_maps": MAPS[True]}, "validation_steps=4", False),
         ({"validation_kind": "tf.data", "input_maps": MAPS[False], "cache": True}, "validation_freq=2", False),
-        ({"validation_kind": "PyDataset", "count": 3}, "", True),
+        ({"validation_kind": "PyDataset", "count": 3}, "val_dataset.workers = 4", True),
         ({"validation_kind": "generator", "loop": "custom", "count": 3}, "list(val_dataset)", True),
     ],
 )

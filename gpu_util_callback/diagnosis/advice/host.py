@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, fork_safe, starts_fresh
+from gpu_util_callback.diagnosis.advice.loaders import CORE_FREE, ITEM_WAITS, fork_safe, starts_fresh, with_workers
 from gpu_util_callback.diagnosis.advice.snippets import command, drops_of, epochs_apart, in_epochs, in_loop
 from gpu_util_callback.diagnosis.advice.table import Entry, choose, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
@@ -88,6 +88,11 @@ class Validations:
     def more_workers(self) -> int:
         """Worker processes that would be enough."""
         return max(WORKERS, 2 * self.workers)
+
+    @property
+    def workers_save(self) -> float:
+        """Share of the validations that more workers save, where cores are free."""
+        return self.waiting * (1 - max(1, self.workers) / self.more_workers)
 
     @property
     def cached(self) -> bool | None:
@@ -266,8 +271,18 @@ VALIDATION_DATA = (
         asks=CORE_FREE,
         remedy="Let worker processes prepare it ahead of time",
         code="val_loader = DataLoader(val_dataset, ..., num_workers={more_workers}, persistent_workers=True)",
-        saves=lambda v: v.waiting * (1 - max(1, v.workers) / v.more_workers),
+        saves=lambda v: v.workers_save,
         proof="validation_workers",
+    ),
+    Entry(
+        "threads, asked",
+        when=lambda v: "pydataset" in v.kind and not v.run.custom_loop,
+        says="{waits}.",
+        asks=ITEM_WAITS,
+        remedy="Let several threads prepare it ahead of time",
+        code=lambda v: with_workers(v.run, "val_dataset", v.more_workers, processes=False),
+        saves=lambda v: v.workers_save,
+        proof="validation_threads",
     ),
     Entry(
         "kept batches",

@@ -118,13 +118,13 @@ def spawned_text(wait: InputWait) -> str:
     return "" if fork_safe(wait.run) else f" {NO_FORK}."
 
 
-def with_workers(run: Run, count: int, *, processes: bool) -> str:
-    """Return the lines that give a PyDataset workers."""
+def with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
+    """Return the lines that give a PyDataset of this name workers."""
     if "tf_keras" in str(run.framework_facts.get("keras", "")):
         return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
-    line = f"dataset.workers = {count}  # your PyDataset, before model.fit"
+    line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
     guard = GUARD if starts_fresh(run) else ""
-    return line + (f"\ndataset.use_multiprocessing = True{guard}" if processes else "")
+    return line + (f"\n{name}.use_multiprocessing = True{guard}" if processes else "")
 
 
 def spawned(count: int) -> str:
@@ -529,7 +529,7 @@ def _dataset_line(workers: Workers) -> str:
     """Return lines that give a PyDataset these workers; processes start fresh where none can be forked."""
     run = workers.wait.run
     if fork_safe(run) or not workers.processes:
-        return with_workers(run, workers.count, processes=workers.processes)
+        return with_workers(run, "dataset", workers.count, processes=workers.processes)
     return spawned(workers.count)
 
 
