@@ -439,12 +439,22 @@ class DispatchWatch:
         if kind in ("", EAGER, COMPILED, LOGGING):
             outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
             self._note_function(weight, stack, [*meanings, *outer], instructions.get(self._thread, 0))
-        place = place_of(*(own[0] if own else stack[-1])[1:]) if own or in_loop else ""
+        self._note_kind(kind, inside, own, stack[-1:] * in_loop)
+
+    def _note_kind(self, kind: str, inside: Stack, own: Stack, loop: Stack) -> None:
+        """Count a sample for the line and the function of the program that it is in, by what it is in.
+
+        Args:
+            inside: the frames within the loop's.
+            own: of these, those of the program.
+            loop: the loop's frame; [] where the sample is not below it.
+        """
+        place = next((place_of(*frame[1:]) for frame in [*own, *loop]), "")
         if not kind and place:
             self._own[place] += 1
         if kind == EAGER and place and any(path_of(code).endswith(_COPIES) for _, code, _ in inside):
             self._copies[place] += 1
-        if kind == EAGER and in_loop and inside:
+        if kind == EAGER and loop and inside:
             self._functions[name_of(own[-1][1]) if own else ""] += 1
 
     def _note_part(self, weight: float, stack: Stack, called: Stack) -> None:
