@@ -27,10 +27,10 @@ from gpu_util_callback.recording.manifest_facts import Claim, Value
 from gpu_util_callback.words import between, duration, workers
 
 STUCK = Stuck.cause
-_KINDS = 1000  # whole numbers in a batch's range: sums of two batches of fewer, such as labels, may be equal by chance
 SAME_PACE = Constant(
     THREE_QUARTERS, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
 )
+KINDS = Constant(1000, "whole numbers in a batch's range: of fewer, such as labels, two sums may be equal by chance")
 WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout")
 
 
@@ -156,7 +156,7 @@ def _same_batches(runs: Sequence[Mapping]) -> Claim | None:
     fits = [run.get("fit") or {} for run in runs]
     first, *others = [fit.get("input_first") or [] for fit in fits]
     read = (array for array in first if "sum" in array)
-    varied = any(array["max"] - array["min"] > (_KINDS if array["integers"] else 0) for array in read)
+    varied = any(array["max"] - array["min"] > (KINDS if array["integers"] else 0) for array in read)
     if not varied or any(one != first for one in others) or not all(fit.get("exchanges") for fit in fits):
         return None
     return {
