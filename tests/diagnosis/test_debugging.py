@@ -14,7 +14,7 @@ from gpu_util_callback.backends.base import Runtime
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 
-ANOMALY, ALLOCATIONS = "torch.autograd.set_detect_anomaly(True)", "tracemalloc.start(25)"
+ANOMALY, ALLOCATIONS = "torch.autograd.set_detect_anomaly(True)", "tracemalloc.start(1)"
 LINES = {
     ANOMALY: "torch.autograd.set_detect_anomaly(False)",
     'jax.config.update("jax_debug_nans", True)': 'jax.config.update("jax_debug_nans", False)',
@@ -60,7 +60,7 @@ def switched(request):
     need(framework)
     module = importlib.import_module(framework)
     if switch == ALLOCATIONS:
-        module, turn = tracemalloc, lambda on: tracemalloc.start(25) if on else tracemalloc.stop()
+        module, turn = tracemalloc, lambda on: tracemalloc.start(1) if on else tracemalloc.stop()
     elif switch == ANOMALY:
         turn = module.autograd.set_detect_anomaly
     else:

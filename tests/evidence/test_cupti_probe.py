@@ -34,6 +34,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_the_questions_are_answered(tmp_path):
     """Trainings of a small model on the CPU; the kernels are the stand-in's: 156 a step of small layers, or 3."""
     need("keras", "jax")

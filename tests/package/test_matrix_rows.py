@@ -25,6 +25,7 @@ def test_a_suites_tests_exist(name):
             assert f"def {bare}(" in (REPOSITORY / path).read_text(), argument
 
 
+@pytest.mark.slow
 def test_all_that_the_suites_name_is_collected():
     """pytest runs nothing at all where a case that it is given has gone, or a file finds no `harness` beside itself."""
     named = sorted({one for suite in SUITES.values() for one in suite if one.startswith("tests/")})

@@ -70,7 +70,7 @@ with GpuUtilMonitor("logs") as monitor:
 """
 
 
-@pytest.mark.parametrize(("seconds", "status"), [(0.004, 0), (0.03, 1)])
+@pytest.mark.parametrize(("seconds", "status"), [pytest.param(0.004, 0, marks=pytest.mark.slow), (0.03, 1)])
 def test_the_example_of_two_commands_for_ci_is_a_gate(seconds, status, tmp_path, monkeypatch, capsys):
     (gate,) = commands("training-ab.yml")
     for place, step_s in (("main", 0.01), ("new", seconds)):
