@@ -87,6 +87,11 @@ def test_only_calls_that_are_surely_no_training_are_named(program, line, call):
     assert call_on(program.__file__, line) == call
 
 
+def test_a_file_that_autograph_has_made_is_not_named():
+    made = compile("pass", "/tmp/__autograph_generated_filesbt5blb7.py", "exec").replace(co_qualname="jitter")
+    assert dispatch.place_of(made, 21) == "jitter"
+
+
 def test_reads_of_elements_are_no_training_where_nothing_waits_for_them(program):
     assert call_on(program.__file__, 8, reads=True) == "item"
     assert call_on(program.__file__, 12, reads=True) == ""

@@ -299,6 +299,7 @@ WORK = (
     ({"called": "_strptime._strptime_datetime"}, "parse all of it once, before training", False),
     ({"called": "torch.tensor"}, "make NumPy arrays of the data once", False),
     ({"called": "mine"}, "make a ", False),
+    ({"called": "tensorflow.converted_call"}, "define it outside of that function", False),  # seen: "convert to NumPy"
 )
 INPUTS = (LOOP, DATALOADER | {"input_workers": 0}, {**DATASET, "framework": JAX})
 

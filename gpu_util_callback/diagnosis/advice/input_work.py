@@ -101,6 +101,11 @@ _BY_REASON = (
         proof="blind/first/pandas_rows",
     ),
     LineWork(
+        "AutoGraph has rewritten it, as it is defined within the mapped function: each of its calls takes longer",
+        "Define it outside of that function, at the top level of the module",
+        r"^tensorflow\.converted_call$",
+    ),
+    LineWork(
         "each operation on the arrays starts from Python",
         "Convert them to NumPy once, before the first batch: an index is then a view",
         r"^(jax|tensorflow)\.",
