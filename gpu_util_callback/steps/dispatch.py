@@ -660,7 +660,8 @@ class DispatchWatch:
             `own_at`; `function`, what the loop calls for a step in which operations were seen;
             `operations` of a usual step, and its `exchanges` between ranks, None where unknown; `between`, samples
             between the steps, of them in `model.predict`, in what that makes for each call, in the iterator of a
-            dataset, and `between_in_function`, in the program's function `between_function`.
+            dataset, in reads of JAX's values, and `between_in_function`, in the program's function
+            `between_function`; `in_copied`, in changes of JAX's arrays outside of `jit`, most on the line `copied_at`.
         """
         if not self._samples and not self._between[""]:
             return {}

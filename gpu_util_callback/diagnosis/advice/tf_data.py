@@ -358,16 +358,10 @@ def _waiting_calls(wait: InputWait) -> str:
     """Return the line of a map with enough calls at a time; beyond the cores they need threads of their own."""
     calls = _calls(wait)
     line = f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls={calls})"
-    return line if calls <= wait.cores.allowed else _on_threads(calls, line)
-
-
-def _on_threads(count: int, line: str) -> str:
-    """Return a line that runs on as many threads; by itself TensorFlow starts no more than there are cores."""
-    return (
-        "options = tf.data.Options()\n"
-        f"options.threading.private_threadpool_size = {count}\n"
-        f"{line}\nds = ds.with_options(options)"
-    )
+    if calls <= wait.cores.allowed:
+        return line
+    options = f"options = tf.data.Options()\noptions.threading.private_threadpool_size = {calls}"
+    return f"{options}\n{line}\nds = ds.with_options(options)"
 
 
 def _interleaved(wait: InputWait) -> str:

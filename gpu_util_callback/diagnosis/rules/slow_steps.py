@@ -161,22 +161,22 @@ def _waits_beside_input(run: Run, queued: float) -> bool:
     return all(pct >= InputBound.thresholds[name].default for name, pct in shares_pct.items())
 
 
+# Beginning of a switch -> what it does, what it slows, and the line that turns it off; None = its opposite.
+_SWITCHES = {
+    "torch.profiler": ("It records each operation, and keeps all records in memory until it ends.", "each step", ""),
+    "tf.data": ("Python runs the functions of its stages, and no stage works ahead.", "the input", ""),
+    "tracemalloc": ("It keeps the stack of each object that Python makes.", "Python", "tracemalloc.stop()"),
+    "": ("Results are checked, or waited for, one by one.", "each step", None),
+}
+
+
 def _debugging(run: Run, limits: Limits) -> Findings:
     """Yield the switches for debugging that were on."""
     for switch in run.fit.get("debugging") or []:
         if run.used_gpus or "CUDA" not in switch:
-            says, slows = "Results are checked, or waited for, one by one.", "each step"
-            off = switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
-            if switch == "torch.profiler":
-                says, off = "It records each operation, and keeps all records in memory until it ends.", ""
-            if switch.startswith("tf.data"):  # it has no opposite
-                says, slows, off = "Python runs the functions of its stages, and no stage works ahead.", "the input", ""
-            if switch.startswith("tracemalloc"):
-                says, slows, off = (
-                    "It keeps the stack of each object that Python makes.",
-                    "Python",
-                    "tracemalloc.stop()",
-                )
+            says, slows, off = next(how for beginning, how in _SWITCHES.items() if switch.startswith(beginning))
+            if off is None:
+                off = switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
             title = f"{switch}, meant for debugging, is on and slows {slows}"
             yield _fact(switch, title, {}, f"{says} Leave it out unless you look for an error.", off)
 
