@@ -199,8 +199,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
-        revision = recording.revision
-        return _json(request, recording_reply(recording, revision, self._report(recording)))
+        return _json(request, recording_reply(recording, recording.revision, self._report(recording)))
 
     def _serve_job(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)

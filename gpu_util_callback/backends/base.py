@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gpu_util_callback.profiling.session import ProfilerSession
 
 
-# Called with (source, error) of whatever fails.
-Failed = Callable[[str, BaseException], None]  # gets what could not be measured, and the error
+# Called with the source that could not be measured, such as "profiler", and the error.
+Failed = Callable[[str, BaseException], None]
 
 
 class ListedGpu(TypedDict, total=False):

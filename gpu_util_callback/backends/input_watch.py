@@ -35,12 +35,16 @@ class Adapter:
     thread. Any of them may raise: the recorder then switches that source off and says why.
 
     Attributes:
+        name: of the framework, or of what iterates over its data.
         timing: how batches are timed: "graph", "graph (determinism)", "hooks", ...
+        runtime: the framework in this process.
+        compile_clock: the time that it spends compiling.
         shapes_compile: whether a new input shape may make the framework compile.
         every_shape_compiles: whether it always does.
         shapes: signature -> shape id, over all fits.
         has_stages: whether the input pipeline may have stages that can be read.
         unavailable: what cannot be measured here.
+        first_batch: what the arrays of the first batch hold.
     """
 
     def __init__(self, name: str = "unknown", timing: str = "hooks", runtime: Runtime | None = None):

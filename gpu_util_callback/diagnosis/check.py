@@ -47,7 +47,8 @@ def failures(report: Mapping, check: Check) -> list[Failure]:
     broken: list[Failure] = [
         {"run": run["run"], "id": run["id"], "reason": reason}
         for run in report["runs"]
-        for reason in _broken_limits(run, check)
+        for broken_limits in (_low_utilization, _high_shares, _high_loss, _slow_steps, _stuck, _refused_causes)
+        for reason in broken_limits(run, check)
     ]
     for session in report["sessions"]:
         members = [run for run in report["runs"] if run["session"] == session["session"]]
@@ -64,11 +65,6 @@ def _unjudged(run: Mapping) -> str:
         return "no training step was recorded"
     problems = run.get("problems")
     return f"not all of it can be read: {problems[0]['message']}" if problems else ""
-
-
-def _broken_limits(run: Mapping, check: Check) -> Iterable[str]:
-    for broken in (_low_utilization, _high_shares, _high_loss, _slow_steps, _stuck, _refused_causes):
-        yield from broken(run, check)
 
 
 def _low_utilization(run: Mapping, check: Check) -> Iterable[str]:

@@ -324,6 +324,7 @@ def _finding_json(finding: Finding, run: Run) -> AnyFinding:
 
 
 def _ranks(run: Run) -> list[int]:
+    """Return the rank of the run's process, 0 without a job; none for a trace that names no rank."""
     rank = run.manifest.get("rank")
     return [] if rank is None and run.source is not None else [int(rank or 0)]
 

@@ -534,6 +534,7 @@ def _lost_s(run: Mapping) -> float:
 
 
 def _saves(run: Mapping) -> float:
+    """Return the seconds that a worker's remedies save together, its wall time at most."""
     return min(run["wall_s"] or 0.0, sum(claim.get("saves_s") or 0.0 for claim in own_findings(run)))
 
 

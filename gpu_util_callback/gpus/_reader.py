@@ -369,17 +369,14 @@ class Counters(_Source):
         seconds = at_s - before[0]
         grown = count - before[1]
         if grown < 0:
-            if not field.wraps or before[1] >= _WRAP or self._exceeds_maximum(field, grown + _WRAP, seconds):
-                return NAN  # the driver was reloaded: the counter was reset
+            most = self._most[field]  # in one second; 0 = not known
             grown += _WRAP
+            if not field.wraps or before[1] >= _WRAP or (most and grown / seconds > 1.1 * most):
+                return NAN  # the driver was reloaded: the counter was reset
             self._wrapped.add(field)
         if field in self._wrapped and self._most[field] * seconds >= _WRAP:
             return NAN  # it may have wrapped more than once between two reads
         return grown / seconds * field.scale
-
-    def _exceeds_maximum(self, field: Field, grown: float, seconds: float) -> bool:
-        most = self._most[field]
-        return bool(most) and grown / seconds > 1.1 * most
 
     def _drop(self, field: Field, code: int) -> None:
         """Drop a field that this GPU does not have; remember why."""

@@ -321,7 +321,7 @@ class Planner:
     def closed(self) -> PlannedWindow | None:
         """Return the window being stopped; `finished` will report its cost."""
         window = self.window
-        if window is None:  # it gave way meanwhile
+        if window is None:  # refused or given up meanwhile
             return None
         with self._lock:
             self.window = None

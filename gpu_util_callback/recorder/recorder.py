@@ -854,7 +854,7 @@ class Recorder:
         if dims is not None:
             facts["input_dims"] = dims
         if self.dispatch is not None and (dispatch := self.dispatch.facts()):
-            facts["python_in_steps"] = self.dispatch.aside()
+            facts["python_in_steps"] = self.dispatch.python_in_steps()
             if (self.facts.get("fit") or {}).get("loop") == "custom":  # of a fit, Keras says it
                 facts["dispatch"] = dispatch
         if self._looks_at_input:

@@ -326,7 +326,11 @@ def _script(run: Mapping, pen: Pen) -> list[str]:
 
 
 def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
-    """Return the training thread's time by category; [] if it is not known."""
+    """Return a table of the training thread's time by category; [] if it is not known.
+
+    Args:
+        who: the worker whose thread it is, as it is printed; "" in a run of one process.
+    """
     spent, wall = run["time_s"], run["wall_s"]
     if not spent or not wall:
         return []

@@ -148,21 +148,21 @@ class FunctionSamples:
     """Samples in one function of the program, weighted.
 
     Attributes:
-        aside: (place, call) of lines that do not train -> weight.
+        not_training: (place, call) of a line that does not train -> weight.
         unclear: number of a line that may -> weight.
         trains: whether a sample met it above or below a part of the step.
         learned: places whose value the step learns from, such as a part of the loss.
     """
 
-    aside: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    not_training: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     unclear: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     trains: bool = False
     learned: set[str] = field(default_factory=set)
 
     @property
-    def is_aside(self) -> bool:
+    def trains_nothing(self) -> bool:
         """True if the whole function does not train."""
-        weight = sum(self.aside.values())
+        weight = sum(self.not_training.values())
         return not self.trains and weight > _A_FIFTH * (weight + sum(self.unclear.values()))
 
     def named(self, function: str) -> tuple[str, str, bool]:
@@ -170,9 +170,9 @@ class FunctionSamples:
 
         The name is that of the call that is most of it, or the function's.
         """
-        (place, call), weight = max(self.aside.items(), key=lambda item: item[1])
+        (place, call), weight = max(self.not_training.items(), key=lambda item: item[1])
         of_tensor = call.endswith("_") or call in (OWN_PYTHON, *_CONVERTS)
-        is_all = not of_tensor and weight > _FOUR_FIFTHS * sum(self.aside.values())
+        is_all = not of_tensor and weight > _FOUR_FIFTHS * sum(self.not_training.values())
         return place, call if is_all else function, bool(self.learned)
 
 
@@ -544,7 +544,7 @@ class DispatchWatch:
         if goes == _LEARNED or exchanges_gradients(code, call):
             samples.learned.add(place_of(code, line))
         if call:
-            samples.aside[place_of(code, line), call] += weight
+            samples.not_training[place_of(code, line), call] += weight
         else:
             samples.unclear[line] += weight
 
@@ -594,18 +594,18 @@ class DispatchWatch:
             (meaning for meaning, *parts in self._meaning if any(part in name for part in parts)), unlisted
         )
 
-    def _weights_aside(self) -> dict[tuple[str, str, bool], float]:
+    def _weights_not_training(self) -> dict[tuple[str, str, bool], float]:
         """Return (line, what it calls, whether a step learns from it) -> weight of samples in what does not train."""
         weights: defaultdict[tuple[str, str, bool], float] = defaultdict(float)
         for (_, name), samples in self._of_functions.items():
-            if samples.is_aside:
-                weights[samples.named(name)] += sum(samples.aside.values()) + sum(samples.unclear.values())
+            if samples.trains_nothing:
+                weights[samples.named(name)] += sum(samples.not_training.values()) + sum(samples.unclear.values())
                 continue
-            for (place, call), weight in samples.aside.items():
+            for (place, call), weight in samples.not_training.items():
                 weights[place, call, place in samples.learned] += weight
         return weights
 
-    def aside(self) -> dict[str, str | float | bool | dict[str, float] | None]:
+    def python_in_steps(self) -> dict[str, str | float | bool | dict[str, float] | None]:
         """Return what does not train within the steps, for the manifest; {} before samples.
 
         Returns: `samples`; the share of the time `aside`, in calls that are neither the framework's nor the input's;
@@ -624,10 +624,10 @@ class DispatchWatch:
         explains = _HALF * idle * max(self._looks, _FEW) if idle > _HALF else float("inf")
         holders = [code for code, looks in self._beside.most_common(1) if looks > explains]
         other = {(place_of(code, code.co_firstlineno), name_of(code), False): idle * self._weight for code in holders}
-        weights = other or ({} if sleeps else self._weights_aside())
+        weights = other or ({} if sleeps else self._weights_not_training())
         weights |= {(at, name_of(code), True): weight for (at, code), weight in self._called_back.items()}
         (place, call, learned), most = max(weights.items(), key=lambda item: item[1], default=(("", "", False), 0.0))
-        aside = sum(weights.values())
+        not_training = sum(weights.values())
         how = (self._how_called_back(code) for at, code in self._called_back if (at, name_of(code)) == (place, call))
         # A forward within a function that does not train is a validation's.
         parts = defaultdict[str, float](float)
@@ -640,11 +640,11 @@ class DispatchWatch:
             **({"beside": beside[0]} if beside else {}),
             "samples": samples,
             "on_core": round(min(1.0, self._ran_s / self._ready_s), 4) if self._ran_s else None,
-            "aside": round(aside / self._weight, 4),
+            "aside": round(not_training / self._weight, 4),
             "at": place,
             "calls": call,
             "learned": learned,
-            "at_line": round(most / aside, 4) if aside else 0.0,
+            "at_line": round(most / not_training, 4) if not_training else 0.0,
             "parts": {part: round(weight / self._weight, 4) for part, weight in parts.items()},
             "keeps_at": keeps_at,
             "kept": round(kept / self._weight, 4),

@@ -165,9 +165,9 @@ def measure(trace: Trace) -> Analysis:
         steps = find_steps(process, trace.names)
         once = hostside.one_time_costs(process, trace.names, steps)
         devices = []
-        chosen, aside = _accountable(process, steps)
-        if aside:
-            problems.append(aside)
+        chosen, left_out = _accountable(process, steps)
+        if left_out:
+            problems.append(left_out)
         for device in chosen:
             busy = device.busy()
             if not len(busy):
@@ -277,9 +277,9 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
         kernels = max(d.launches.kernels for d in p.devices)
         some = "one kernel" if kernels == 1 else f"{kernels} kernels"
         notes.append(f"too little GPU work to judge idle time: {some} on the busiest GPU of the trace")
-    aside = [d for d in p.devices if d.launches.kernels and d not in p.active]
-    if aside:
-        indexes = ", ".join(str(d.index) for d in aside)
+    hardly_used = [d for d in p.devices if d.launches.kernels and d not in p.active]
+    if hardly_used:
+        indexes = ", ".join(str(d.index) for d in hardly_used)
         notes.append(f"GPU {indexes} ran hardly any kernels: left out where the GPUs at work are judged")
     if p.unused_devices and p.devices:
         indexes = ", ".join(str(i) for i in sorted(p.unused_devices))

@@ -132,6 +132,10 @@ class Children:
         steps, epochs, seconds: as in the plan of `meter.Meter`.
         copy: each runs in a copy of the working directory.
 
+    Attributes:
+        say: is called with each line for whoever waits for a child.
+        hang_s: seconds without a step after which a child is ended.
+
     Raises: UnusableInput on systems without process groups (Windows).
     """
 
@@ -142,8 +146,8 @@ class Children:
         self._copy = copy
         self._process: subprocess.Popen | None = None
         self._folder: Path | None = None  # of the running child: its plan, output and result
-        self.say: Callable[[str], None] = lambda text: None  # to whoever waits for a child
-        self.hang_s = HANG_S  # seconds without a step after which a child is ended
+        self.say: Callable[[str], None] = lambda text: None
+        self.hang_s = HANG_S
         self._handlers = contextlib.ExitStack()  # puts the signals' handlers before the block back
 
     def __enter__(self) -> "Children":

@@ -485,7 +485,7 @@ class Hooks:
                 self._training_id = self._last_id or id(optimizer)
                 self.meter.begin()
                 self.meter.drain = _wait_for_cuda
-            if self._training_id == id(optimizer):  # no loader
+            if self._training_id == id(optimizer):  # no loader's batches are counted
                 self._optimizer_steps += 1
                 self.meter.tick(self._optimizer_steps)
 

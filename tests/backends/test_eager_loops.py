@@ -203,7 +203,7 @@ def test_operations_that_write_a_log_are_the_logs(monkeypatch, framework, path, 
     watch = DispatchWatch(framework, 0, lambda: True)
     watch.look()
     facts = watch.facts()
-    assert facts["eager"] == 0 and watch.aside()["calls"] == log
+    assert facts["eager"] == 0 and watch.python_in_steps()["calls"] == log
     del stack[1]
     watch.look()
     assert watch.facts()["eager"] == 1
@@ -367,7 +367,7 @@ def test_the_parts_of_a_step_of_pytorch_are_told_apart():
     def look():
         watch = DispatchWatch("torch", threading.get_ident(), lambda: True)
         watch.look()
-        seen.extend(watch.aside()["parts"] or ["none"])
+        seen.extend(watch.python_in_steps()["parts"] or ["none"])
 
     class Looks(torch.nn.Linear):
         def forward(self, x):

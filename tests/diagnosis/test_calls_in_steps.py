@@ -116,7 +116,7 @@ def test_what_a_line_of_the_program_calls_is_named_by_its_package():
     watch.look()
     go_on.set()
     thread.join()
-    found = watch.aside()
+    found = watch.python_in_steps()
     assert found["samples"] == 2 and found["aside"] == 1 and found["at_line"] == 1
     assert found["calls"] == "threading.Event.wait" and "__reduce_ex__" in found["at"]
 
@@ -259,7 +259,7 @@ def test_the_fetch_of_a_loops_batch_is_in_no_step():
     watch.look()
     over.set()
     thread.join(30)
-    assert not watch.facts() and not watch.aside()
+    assert not watch.facts() and not watch.python_in_steps()
 
 
 OWN = """\
@@ -310,7 +310,7 @@ def sampled(tmp_path, function: str, logits, samples: int = 60) -> dict:
         watch.look()
     stopped.append(True)
     thread.join()
-    return watch.aside()
+    return watch.python_in_steps()
 
 
 def test_python_that_calls_nothing_is_named_by_its_function_with_what_its_arguments_take(tmp_path):
@@ -339,7 +339,7 @@ def test_calls_that_may_compute_the_model_are_no_python_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("aside", "unclear", "trains", "is_aside", "named"),
+    ("not_training", "unclear", "trains", "trains_nothing", "named"),
     [
         ({("average (x.py, line 2)", "add_"): 80.0}, 20.0, False, True, "average"),
         (
@@ -354,9 +354,11 @@ def test_calls_that_may_compute_the_model_are_no_python_of_its_own(tmp_path):
         ({("average (x.py, line 2)", "add_"): 80.0}, 20.0, True, False, "average"),  # the loop's own function
     ],
 )
-def test_a_function_is_named_as_a_whole_where_it_surely_does_not_train(aside, unclear, trains, is_aside, named):
-    samples = FunctionSamples(defaultdict(float, aside), defaultdict(float, {3: unclear}), trains)
-    assert samples.is_aside == is_aside
+def test_a_function_is_named_as_a_whole_where_it_surely_does_not_train(
+    not_training, unclear, trains, trains_nothing, named
+):
+    samples = FunctionSamples(defaultdict(float, not_training), defaultdict(float, {3: unclear}), trains)
+    assert samples.trains_nothing == trains_nothing
     assert samples.named("average")[1] == named
 
 
@@ -381,7 +383,7 @@ def called_back(how: CalledBack | None, working=lambda: True) -> dict:
     stopped.set()
     runtime.join()
     training.join()
-    return watch.aside()
+    return watch.python_in_steps()
 
 
 @pytest.mark.parametrize("of_batch", [True, False, None])
@@ -608,7 +610,7 @@ def beside(work: str, late_s: float | None = 1.0) -> tuple[dict, int]:
     watch._pause_s = lambda: 0.01
     watch.wait(lambda seconds: time.sleep(max(0.0, seconds)) or len(lates) > 21, 30)
     watch._ran_s, watch._ready_s = 0.1, 1.0  # of the training thread, whatever the machine had for it
-    seen = watch.aside()
+    seen = watch.python_in_steps()
     over.set()
     queue.put(None)
     for thread in threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
 import jax
@@ -126,21 +126,16 @@ def _add_equation(work: CountedWork, equation: jax.extend.core.JaxprEqn) -> None
     elif name in _FOREIGN or _is_foreign(equation.primitive):
         work.miss(name)
     else:  # `jit`, `custom_vjp_call`, `remat2`, ...: it is called once
-        inside = next(_jaxprs(params), None)
-        if inside is not None:
-            work.include(_work_of(inside, recomputes=bool(params.get("differentiated"))))
+        for value in params.values():
+            if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+                work.include(_work_of(value, recomputes=bool(params.get("differentiated"))))
+                break
 
 
 def _work_of(jaxpr: jax.extend.core.Jaxpr | jax.extend.core.ClosedJaxpr, *, recomputes: bool = False) -> CountedWork:
     work = CountedWork()
     _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
     return work
-
-
-def _jaxprs(params: dict[str, object]) -> Iterator[object]:
-    for value in params.values():
-        if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
-            yield value
 
 
 def _is_foreign(primitive: object) -> bool:

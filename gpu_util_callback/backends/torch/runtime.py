@@ -30,7 +30,7 @@ class TorchRuntime(Runtime):
 
     def framework(self) -> dict[str, object]:
         return super().framework() | {
-            "device": _device(),
+            "device": None if torch.accelerator.is_available() else "cpu",  # None = not known
             "cuda": torch.version.cuda,
             "cuda_build": torch.version.cuda is not None,
             "collectives": _collectives(),
@@ -153,11 +153,6 @@ def kinds_of_optimizers(base: type[torch.optim.Optimizer] = torch.optim.Optimize
     """Return the classes of optimizers that were made: the first object of a class hooks its `step`."""
     kinds = [kind for derived in base.__subclasses__() for kind in kinds_of_optimizers(derived)]
     return kinds + [base] * hasattr(base.step, "hooked")
-
-
-def _device() -> str | None:
-    """Return "cpu" where there is nothing else to compute on; None = not known."""
-    return None if torch.accelerator.is_available() else "cpu"
 
 
 def _cuda_works() -> bool:

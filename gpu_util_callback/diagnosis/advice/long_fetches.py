@@ -138,7 +138,10 @@ def observed(wait: InputWait, long: LongFetches) -> str:
 
 
 def advise_long(wait: InputWait, long: LongFetches) -> Advice:
-    """Return advice where a few long fetches hold much of the wait: for them if they hold most, else for the others."""
+    """Return advice where a few long fetches hold much of the wait: for them if they hold most, else for the others.
+
+    Its gain is a share of the whole wait, of long fetches and others.
+    """
     usual, share = advise(wait), wait.lost_ms / (wait.lost_ms + wait.rare_ms)
     saves = min(1.0, usual.saves * share)
     of_others = replace(usual, saves=saves, most=max(share, saves))
@@ -148,11 +151,11 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
     of_others = replace(of_others, text=f"{says} {usual.text}")
     hiding = _kept_workers(wait, long, says) or _hidden(wait, long, says)
     if long.share < FOUR_FIFTHS:
-        stands = wait.gain(usual.saves) >= LEAST_GAIN
+        is_enough = wait.gain(usual.saves) >= LEAST_GAIN
     else:
-        stands = wait.gain(usual.saves) >= EQUAL_RUNS and not usual.question
-        stands = stands and (hiding is None or hiding.saves <= saves)
-    if usual.saves and stands:
+        is_enough = wait.gain(usual.saves) >= EQUAL_RUNS and not usual.question
+        is_enough = is_enough and (hiding is None or hiding.saves <= saves)
+    if usual.saves and is_enough:
         return of_others
     if hiding is not None:
         return hiding

@@ -17,13 +17,18 @@ PREDICTS_BETWEEN = "predict is called between the steps"
 OWN_PYTHON = "The program's own Python in each step keeps the GPU waiting"
 _MARK = " Mark it, so that it is named and judged accordingly."
 _NOT_SEEN = f" The monitor does not see what the loop does there: validation, saving, logging?{_MARK}"
-_SEEN = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
+_LET_IT_FETCH = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
 _MAKES = "Does it make the same each time, such as data? Then call it once, before the loop."
 _LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
 
 
 def unnamed(run: Run, place: str, each_s: float) -> Advice:
-    """Return advice on time that nothing names, at a place of the loop: `each_s` seconds each time."""
+    """Return advice on time of a loop that nothing names.
+
+    Args:
+        place: AFTER_EPOCHS, EACH_STEP, or other words that say when.
+        each_s: its length each time, in seconds.
+    """
     each, says = duration(each_s), _NOT_SEEN
     if place == AFTER_EPOCHS:
         time = f"{each} {place}"
@@ -33,7 +38,7 @@ def unnamed(run: Run, place: str, each_s: float) -> Advice:
         code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
         if not run.trainer and not run.steps.total("wait_known"):
             asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
-            return Advice(f"{time} is not seen by the monitor. {asks}", _SEEN, question=True)
+            return Advice(f"{time} is not seen by the monitor. {asks}", _LET_IT_FETCH, question=True)
     else:
         time = f"{capitalized(place)}, {each}"
         code = f'with monitor.phase("checkpoint"): ...  # what runs {place}, under its name'
@@ -45,7 +50,7 @@ def fetching_between(run: Run, share: float) -> Advice:
     """Return advice on an iterator in which a share (0-1) of the time between the steps passes."""
     text = f"{100 * share:.0f} % of the time between the steps passes in the iterator of a dataset."
     more = " The monitor sees why only where it is given the dataset."
-    return Advice(text) if run.trainer else Advice(text + more, _SEEN)
+    return Advice(text) if run.trainer else Advice(text + more, _LET_IT_FETCH)
 
 
 def function_between(run: Run, function: str, place: str) -> Advice:

@@ -77,9 +77,9 @@ class StepBlocks(StepCells):
             parts = ("count",) if name in _COLUMN_COUNTED_BY else ("sum", "last", "first")
             column = _COLUMN_COUNTED_BY.get(name, name)
             part = next(part for part in parts if column in self.fold.columns(part))
-            cells, joined = self.fold.of(part, column), self.rows_per_block // self.fold.width
-            heads = np.arange(0, len(cells), joined)
-            self._columns[name] = cells if joined == 1 else REDUCTIONS[part].ufunc.reduceat(cells, heads)
+            cells, per_block = self.fold.of(part, column), self.rows_per_block // self.fold.width
+            first_cells = np.arange(0, len(cells), per_block)
+            self._columns[name] = cells if per_block == 1 else REDUCTIONS[part].ufunc.reduceat(cells, first_cells)
         return self._columns[name]
 
     def total(self, name: str, blocks: slice = slice(None)) -> int:

@@ -111,15 +111,15 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     warm = np.searchsorted(steps, first + WARM * (steps[-1] - first))
     steps, low, high = steps[warm:], low[warm:], high[warm:]
     low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
-    lasting = _readings_to_judge(low)
-    span, levels = steps[lasting], least_of_later(low[lasting])
+    judged = _readings_to_judge(low)
+    span, levels = steps[judged], least_of_later(low[judged])
     if len(span) < A_TREND or levels[-1] - levels[0] < least:
         return None
     onset = _onset_index(span, levels)
-    from_start = lasting.start == 0 and span[onset] - span[0] <= A_TWENTIETH * (span[-1] - span[0])
+    from_start = judged.start == 0 and span[onset] - span[0] <= A_TWENTIETH * (span[-1] - span[0])
     since, levels = span[onset:], levels[onset:]
     per_step, high_per_step = _slope(since, levels)
-    if per_step <= 0 or not _is_lasting(since, levels, least):
+    if per_step <= 0 or not _goes_on(since, levels, least):
         return None
     later = steps >= since[0]
     recent = max(1, int(A_TENTH * len(high)))
@@ -166,8 +166,8 @@ def _onset_index(x: np.ndarray, y: np.ndarray) -> int:
     return int(np.argmax(explained))
 
 
-def _is_lasting(x: np.ndarray, y: np.ndarray, least: float) -> bool:
-    """Return True if growth is long and large, and neither one allocation nor coming to its end."""
+def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
+    """Return True if `y` grew over many of the steps `x` and by `least`, neither in one go nor up to a limit."""
     grown = y[-1] - y[0]
     if len(x) < A_TREND - 2 or x[-1] - x[0] < WARM_UP.default or grown < least or np.diff(y).max() > ONE_STEP * grown:
         return False

@@ -421,7 +421,7 @@ class InputBound(Rule):
         findings = []
         for where, blocks in spans:
             after = run.end_step - where.end_step
-            # The buffers of a span of first steps filled: its end may be off by a step.
+            # It ended with the warm-up, once buffers were full; not if the run ends at about the same step.
             if where.end_step <= limits["warmup_steps"] and after > A_QUARTER * where.end_step:
                 continue
             waiting = _waiting(run, where, blocks)

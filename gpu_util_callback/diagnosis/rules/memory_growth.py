@@ -356,7 +356,7 @@ def _compilations(run: Run, since_ns: int) -> int:
 
 
 def _count_per_step(run: Run, track: MemoryTrack | None, forecast: Forecast) -> float:
-    """Return the growth of a count per step; 0.0 if it does not grow as the memory does."""
+    """Return by how much a count of things rises in each step since memory began to grow; 0.0 if it was not read."""
     if track is None:
         return 0.0
     steps = _steps_at(run, track.time_ns)
