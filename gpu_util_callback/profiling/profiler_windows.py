@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +38,9 @@ SOURCE = "profiler windows"
 # Assumed cost of the first window, before one was measured. Measured without a GPU: 0.15 to
 # 0.3 s, most of it the start of the reading process; on an H200, whose profiler loads libraries,
 # 0.4 to 1.5 s in 19 trainings.
-FIRST_GUESS_S = 0.6
-FIRST_GUESS_GPU_S = 1.5
+FIRST_COST_S = 0.6
+FIRST_COST_GPU_S = 1.5
 _NONE = Action.NONE
-# Some 5 us each of the training's time where its thread stops the profiler: PyTorch's, also to write.
-HELD_UP_EVENTS = 10_000
 STOP_WAIT_S = 5.0  # how long a named window waits for the previous one to be stopped
 
 # Of a window that `gpu-util look` asks for: its events grow with them, and so does the delay.
@@ -88,12 +86,8 @@ class ProfilerWindows:
         self.redact = redact
         self.reader = reader or WindowReader()
         on_device = session.traces_device
-        self.planner = Planner(
-            _without_holding_up(schedule) if session.holds_up else schedule,
-            share,
-            first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
-            warmup=1 if on_device else 0,
-        )
+        first_cost_s = FIRST_COST_GPU_S if on_device else FIRST_COST_S
+        self.planner = Planner(schedule, share, first_cost_s, warmup=1 if on_device else 0)
         self._marker: Marker | None = None
         self._open: Window | None = None
         self._running: list[Window] = []
@@ -254,7 +248,6 @@ class ProfilerWindows:
         """
         planner = self.planner
         began_ns = self.clock.now()
-        before = time.perf_counter()
         server = None if self._schedule.beside_server else self.session.server()
         if server is not None:
             self._give_up(
@@ -271,11 +264,8 @@ class ProfilerWindows:
             self._give_up(f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room")
             return
         window = Window(self, folder, began_ns)
-        wait_began = time.perf_counter()
         self.session.settle()
-        waited = time.perf_counter() - wait_began
-        planner.waited(int(waited * 1e9))
-        before += waited
+        before_ns = time.perf_counter_ns()
         try:
             self.session.start(folder, window.yielded)
         except ProfilerBusy:
@@ -300,7 +290,7 @@ class ProfilerWindows:
         self._open = window
         window.before, self._latest = self._latest, window
         self._running.append(window)
-        if planner.opened(time.perf_counter() - before):
+        if planner.opened(before_ns, (time.perf_counter_ns() - before_ns) / 1e9):
             self._marker = self.session.mark(step)
 
     def _settle(self) -> None:
@@ -385,13 +375,6 @@ def requested(data: bytes) -> tuple[str, int]:
     """
     request = json.loads(data)
     return str(request["look"])[:64], min(max(int(request["steps"]), 1), MOST_LOOK_STEPS)
-
-
-def _without_holding_up(schedule: TraceSchedule) -> TraceSchedule:
-    """Apply the event limit of windows that hold up the training to a schedule without an explicit one."""
-    if schedule.max_events != TraceSchedule.max_events:
-        return schedule
-    return replace(schedule, max_events=HELD_UP_EVENTS)
 
 
 def _abandon_left_over(thread_id: int) -> None:
@@ -544,12 +527,11 @@ class Window:
         self.stopped.set()
         if file is None or planned is None:
             if planned is not None:
-                self._planner.finished(planned.index, stop_s, 0.0, 0)
+                self._planner.finished(planned.index, stop_s, 0.0)
             return
         rows = self._read_rows(file)
         profile = self._keep_file(file, planned.marked[0]) if planned.marked else None
-        parse_s = rows.cpu_s if rows else 0.0
-        cost_s = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
+        cost_s = self._planner.finished(planned.index, stop_s, rows.cpu_s if rows else 0.0)
         if not planned.marked:
             return
         facts: WindowFacts = {

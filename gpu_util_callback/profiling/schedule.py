@@ -16,17 +16,14 @@ class TraceSchedule:
     """The steps of a fit to profile.
 
     Steps are counted from 0 over all epochs of the fit. With no argument this is `trace="auto"`:
-    windows of a few steps, as often as the callback's `overhead_budget` allows.
+    a window early in the fit, and then as often as the callback's `overhead_budget` allows.
 
     Args:
         ranges: Half-open step ranges, e.g. `[(100, 105)]`. They are profiled whatever the cost.
         first: The first step of the first window.
         every: Steps from the start of one window to the start of the next; None = one window.
-        steps: The most steps a window covers.
+        steps: Steps of a window; fewer where an epoch ends.
         count: The most windows of one fit; None = any number.
-        max_events: Events a window may hold. The cost of a window grows with its events, so
-            a model with many small operations gets windows of fewer steps. PyTorch's hold up
-            the training while they are stopped and written: the default there is 10,000.
         within_budget: Whether windows at `first`/`every` wait until the budget allows them.
         beside_server: Whether to open windows although a profiler server runs in this process.
             A remote capture asked for during a window fails, hence False.
@@ -41,9 +38,8 @@ class TraceSchedule:
     ranges: tuple[tuple[int, int], ...] = ()
     first: int | None = None
     every: int | None = None
-    steps: int = 8
+    steps: int = 5  # of which XProf's Profile tab leaves out the first and the last
     count: int | None = None
-    max_events: int = 40_000
     within_budget: bool = True
     beside_server: bool = False
 
@@ -51,7 +47,7 @@ class TraceSchedule:
         object.__setattr__(self, "ranges", _ranges(self.ranges))
         if self.ranges and not (self.first is None and self.every is None):
             raise ValueError("TraceSchedule takes either ranges or first/every, not both")
-        for name in ("first", "every", "count", "steps", "max_events"):
+        for name in ("first", "every", "count", "steps"):
             value = getattr(self, name)
             is_unset = value is None and getattr(TraceSchedule, name) is None
             if not is_unset and (not _is_int(value) or value < (name != "first")):
@@ -114,11 +110,11 @@ def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
     return tuple(merged)
 
 
-FOREVER = 1 << 62  # a step or a time that never comes
+FOREVER = 1 << 62  # a time that never comes
 _NOBODY_LOOKED = 0  # in place of the time of the last boundary: steps since then were not timed
 
 
-_Range = tuple[int, int | None]  # half-open; None = as many steps as a window may have
+_Range = tuple[int, int | None]  # half-open; None = as many steps as the schedule says
 
 
 class Action(Enum):
@@ -140,11 +136,10 @@ class PlannedWindow:
     per_call: int = 1  # batches between two boundaries
     wanted: _Range | None = None  # what the user asked for
     look: str = ""  # the request that it answers
-    start_s: float = 0.0
-    inside_ns: int = 0
-    inside_calls: int = 0  # calls of the train function while it was open
-    after_ns: int = 0
-    after_calls: int = 0
+    began_ns: int = 0  # when the profiler was to start, the GPU's earlier work being done
+    start_s: float = 0.0  # of the call that started it
+    inside_ns: int = 0  # from `began_ns` to the latest boundary
+    inside_calls: int = 0  # calls of the train function in that time
     marked: list[int] = field(default_factory=list)  # the first batch of each marked call
 
 
@@ -153,45 +148,39 @@ class Planner:
 
     Holds no clock and no profiler: the caller passes the time (nanoseconds, monotonic) and the
     outcome of its decisions. `boundary` is called on the training thread, for the first step after
-    each pause and for those from `attends_ns` and `attends_step` on: the others cost nothing.
-    `finished` comes from another thread.
+    each pause and for those from `attends_ns` on: the others cost nothing. `finished` comes from another thread.
 
     Args:
         schedule: which steps.
         share: the overhead budget: what all windows may cost, a share of the time since the fit began.
-        first_guess_s: the assumed cost of the first window.
+        first_cost_s: the assumed cost of the first window; each other one is assumed to cost as much as the last.
         warmup: calls at the start of a window whose steps are not marked, because they bear the
             cost of attaching the profiler to the device.
     """
 
-    MARGIN = 1.25  # a window may cost more than the one before it
     SETTLED = 4  # steps timed, and steps of a long epoch over, before an automatic window
-    FIRST_STEPS = 3  # steps of the first window, when nothing is known of its events
-    SPREAD = 0.1  # automatic windows lie at least this share of the elapsed time apart
-    CLEAR = 8  # steps left between an automatic window and another profile
-    # How long before a window may open the boundaries are looked at: for the usual time of a step.
-    LOOK_AHEAD_NS = 2_000_000_000
-    LOOK_AHEAD = 33  # calls
+    # By this share of its time a fit goes on before its next automatic window: there are a hundred by ten thousand
+    # times the time of the first one, so that files, and rows of the manifest, stay few however long it is.
+    GROWTH = 0.1
+    TIMED = 33  # the latest calls of which the usual time is taken
+    LOOK_AHEAD_NS = 2_000_000_000  # how long before a window may open the boundaries are looked at, for that time
     RETRY_NS = 2_000_000_000  # after finding the profiler taken
     # When the first window of a fit comes that is planned long enough to pay for it: its steps have settled, and
     # whoever looks into the tab while it trains soon sees kernel times.
     EARLY_NS = 10_000_000_000
 
-    def __init__(self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0):
+    def __init__(self, schedule: TraceSchedule, share: float, first_cost_s: float, warmup: int = 0):
         self.schedule = schedule
         self.share = share
         self.spent_s = 0.0  # by all windows so far
-        self._first_guess_s = first_guess_s
-        self._last_cost: tuple[float, int] | None = None  # seconds, and steps
+        self._next_cost_s = first_cost_s
         self.warmup = warmup
         self.window: PlannedWindow | None = None  # the open one
         self.windows_opened = 0
         self.refusals = 0
         self._lock = threading.RLock()  # not held while nothing is due
-        # ns, of the latest undisturbed calls
-        self._durations: deque[int] = deque(maxlen=self.LOOK_AHEAD)
-        self._events_per_step: float | None = None
-        self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
+        self._durations: deque[int] = deque(maxlen=self.TIMED)  # ns, of the latest undisturbed calls
+        self._unread: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
         self._pending: deque[_Range] = deque()
         self._look: tuple[str, int] | None = None  # a request and the steps that it wants
         self.look_refused: tuple[str, str] | None = None  # the last such request, and why
@@ -200,9 +189,9 @@ class Planner:
         self._epoch_steps: int | None = None
         self._planned_steps: int | None = None  # of the whole fit, while its first window may come early
         self._begin_ns = 0
-        self._wake_ns = self._wake_step = FOREVER
-        self.attends_ns = self.attends_step = 0  # boundaries before both need not be reported
-        self._retry_ns = self._last_open_ns = 0
+        self._wake_ns = FOREVER  # before it, nothing needs deciding
+        self.attends_ns = 0  # boundaries before it need not be reported
+        self._due_ns = self._retry_ns = 0
         self._last_ns = self._last_step = self._epoch_first = -1
 
     # -- input from the caller -----------------------------------------------------------------
@@ -232,6 +221,9 @@ class Planner:
         if self.schedule.first is not None:
             self._pending.append((self.schedule.first, None))
         self._planned_steps = None if self._pending else planned_steps
+        self._due_ns = self._paid_ns()
+        if self._planned_steps is not None:
+            self._due_ns = min(self._due_ns, now_ns + self.EARLY_NS)
         self._plan_wake()
 
     def boundary(self, step: int, now_ns: int) -> Action:
@@ -240,39 +232,32 @@ class Planner:
         Args:
             now_ns: `time.perf_counter_ns`.
         """
-        last = self._last_ns
+        last, window = self._last_ns, self.window
         self._last_ns = now_ns
         self._last_step = step
         if last < 0:
             self._epoch_first = step
         elif last == _NOBODY_LOOKED:
             self._durations.clear()
-        elif self.window is None and not self._behind:
+        elif window is None and not self._unread:
             self._durations.append(now_ns - last)
-        else:
-            self._charge_call(now_ns - last)
-        if self.window is not None:
-            return self._continue_window(self.window, step)
-        if step < self._wake_step or now_ns < self._wake_ns:
-            return Action.NONE
-        return self._try_open(step)
+        if window is not None:
+            window.inside_ns = now_ns - window.began_ns
+            window.inside_calls += 1
+            return self._continue_window(window, step)
+        return Action.NONE if now_ns < self._wake_ns else self._try_open(step)
 
     def skip_boundaries(self) -> None:
         """Note that the next step boundaries will not be reported and do not matter."""
         self._last_ns = _NOBODY_LOOKED
 
-    def waited(self, wait_ns: int) -> None:
-        """Exclude time since the last boundary: the GPU was working on earlier steps."""
-        self._last_ns += wait_ns
-
-    def opened(self, start_s: float) -> bool:
-        """Note that the profiler runs, after a call of `start_s`; return whether to mark a step."""
+    def opened(self, began_ns: int, start_s: float) -> bool:
+        """Note that the profiler runs, by a call of `start_s` at `began_ns`; return whether to mark a step."""
         window = self.window
         assert window is not None
-        window.start_s = start_s
+        window.began_ns, window.start_s = began_ns, start_s
         self._planned_steps = None
         self.windows_opened += 1
-        self._last_open_ns = self._last_ns
         if window.look:
             self._look = None
         elif window.wanted is not None:
@@ -282,7 +267,7 @@ class Planner:
     def look(self, request: str, steps: int) -> str | None:
         """Open a window at the next step; return why it cannot, or None. Callable on any thread."""
         with self._lock:
-            if self.window is not None or self._behind or self._look is not None:
+            if self.window is not None or self._unread or self._look is not None:
                 return "a profiler window is being taken already; ask again in some seconds"
             if self._retry_ns >= FOREVER:
                 return "the profiler does not work in this training"
@@ -325,7 +310,7 @@ class Planner:
             return None
         with self._lock:
             self.window = None
-            self._behind[window.index] = window
+            self._unread[window.index] = window
             if window.wanted is not None and self.schedule.every is not None:
                 self._pending.append((window.first + self.schedule.every, None))
             self._plan_wake()
@@ -355,26 +340,24 @@ class Planner:
         window.stop = min(window.stop, end)
         return self.closed()
 
-    def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> float:
+    def finished(self, index: int, stop_s: float, parse_s: float) -> float:
         """Return the whole cost of a closed window in seconds, which the budget bears. Callable on any thread.
-
-        It is the greater of what was spent and of what the steps took longer: in the window, and behind it.
 
         Args:
             stop_s: the call that stopped the profiler; `parse_s`: of a processor, to read the file.
         """
         with self._lock:
-            window = self._behind.pop(index, None)
+            window = self._unread.pop(index, None)
             if window is None:
                 return 0.0
             usual_ns = float(np.median(self._durations)) if self._durations else 0
             slowed_s = (window.inside_ns - window.inside_calls * usual_ns) / 1e9
-            after_s = (window.after_ns - window.after_calls * usual_ns) / 1e9
-            cost_s = max(window.start_s, slowed_s) + max(stop_s + parse_s, after_s)
+            self._next_cost_s = cost_s = max(window.start_s, slowed_s) + stop_s + parse_s
             self.spent_s += cost_s
-            self._last_cost = cost_s, max(1, len(window.marked)) * self._per_call
-            if events:
-                self._events_per_step = events / (max(1, window.inside_calls) * self._per_call)
+            self._due_ns = self._paid_ns()
+            if self.schedule.first is None:
+                grown_ns = int((window.began_ns - self._begin_ns) * (1 + self.GROWTH))
+                self._due_ns = max(self._due_ns, self._begin_ns + grown_ns)
             self._plan_wake()
         return cost_s
 
@@ -388,14 +371,14 @@ class Planner:
                 "another profiler was running whenever a window was due",
                 f"end the other profile, or choose steps after it: trace=[({steps}, {steps + 5})]",
             )
-        first, stop = _steps_in_middle(max(1, steps))
+        first = min(steps // 2, 100)  # after the first and slowest ones
+        stop = max(first + 1, min(first + 5, steps))
         cure = f"trace=[({first}, {stop})] profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
             return f"the fit ended after {steps} steps, before step {self._pending[0][0]} of trace", cure
-        elapsed_s = (now_ns - self._begin_ns) / 1e9
-        wait_s = self._opens_at_s(self._window_length())
-        if wait_s > elapsed_s:
-            return (f"the run ended after {elapsed_s:.1f} s, before the first window, due at {wait_s:.0f} s", cure)
+        elapsed_s, due_s = (now_ns - self._begin_ns) / 1e9, (self._paid_ns() - self._begin_ns) / 1e9
+        if self.share > 0 and due_s > elapsed_s:
+            return f"the run ended after {elapsed_s:.1f} s, before the first window, due at {due_s:.0f} s", cure
         return "no part of the run left time for a window", cure
 
     def idle_s(self, now_ns: int) -> float:
@@ -405,16 +388,6 @@ class Planner:
         return (now_ns - last_ns - 5 * usual_ns) / 1e9
 
     # -- deciding ------------------------------------------------------------------------------
-
-    def _charge_call(self, duration_ns: int) -> None:
-        """Charge a call inside or after a window: compared with others, no reference for them."""
-        if self.window is not None:
-            self.window.inside_ns += duration_ns
-            self.window.inside_calls += 1
-        # No lock: another thread may hold it. It takes windows out of here, and reads these sums.
-        for window in tuple(self._behind.values()):
-            window.after_ns += duration_ns
-            window.after_calls += 1
 
     def _continue_window(self, window: PlannedWindow, step: int) -> Action:
         """Return what to do before a step of an open window: close it, mark the step, or nothing."""
@@ -426,114 +399,72 @@ class Planner:
         return Action.NONE
 
     def _plan_wake(self) -> None:
-        """Set the step and the time before which nothing needs deciding."""
+        """Set the time before which nothing needs deciding."""
         with self._lock:
-            self._wake_step, self._wake_ns = self._next_decision()
-            if self.window is not None or self._behind:  # its cost is being measured
-                self.attends_step = self.attends_ns = 0
-            else:
-                self.attends_step = self._wake_step - self.LOOK_AHEAD * self._per_call
-                self.attends_ns = self._wake_ns - self.LOOK_AHEAD_NS
+            self._wake_ns = self._next_decision_ns()
+            self.attends_ns = 0 if self.window is not None else self._wake_ns - self.LOOK_AHEAD_NS
 
-    def _next_decision(self) -> tuple[int, int]:
-        """Return the step and the time (perf ns) before which nothing needs deciding."""
+    def _next_decision_ns(self) -> int:
+        """Return the time (perf ns) before which nothing needs deciding; for named steps each boundary is looked at."""
         schedule = self.schedule
         if self._look is not None:
-            return 0, 0
-        spent = schedule.count is not None and self.windows_opened >= schedule.count
-        if spent or self._retry_ns >= FOREVER:
-            return FOREVER, FOREVER
-        step, time_ns = 0, self._retry_ns
-        if schedule.ranges or schedule.first is not None:
-            if not self._pending:
-                return FOREVER, FOREVER
-            # the call that holds it, and the calls before it to warm up
-            step = self._pending[0][0] - self._per_call * (1 + self.warmup) + 1
-        if not schedule.explicit:
-            elapsed_s = self._opens_at_s(self._window_length())
-            if self._behind or elapsed_s > 1e9:  # the next one depends on the cost of that window
-                return FOREVER, FOREVER
-            elapsed_ns = int(elapsed_s * 1e9)
-            if self._planned_steps is not None:
-                elapsed_ns = min(self.EARLY_NS, elapsed_ns)
-            elif self.windows_opened and self.schedule.first is None:  # a hundred make a run of ten thousand
-                elapsed_ns = max(elapsed_ns, int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD)))
-            time_ns = max(time_ns, self._begin_ns + elapsed_ns)
-        return step, time_ns
+            return 0
+        taken = schedule.count is not None and self.windows_opened >= schedule.count
+        if taken or ((schedule.ranges or schedule.first is not None) and not self._pending):
+            return FOREVER
+        if schedule.explicit:
+            return self._retry_ns
+        return FOREVER if self._unread else max(self._retry_ns, self._due_ns)
 
-    def _opens_at_s(self, steps: int) -> float:
-        """Return the seconds after the fit's begin from which the budget has room for a window of so many steps."""
+    def _paid_ns(self) -> int:
+        """Return the time from which the budget has room for a window that costs as much as the last one."""
         if self.share <= 0:
-            return float("inf")
-        guess_s = self._first_guess_s
-        if self._last_cost is not None:
-            cost_s, of_steps = self._last_cost
-            guess_s = self.MARGIN * cost_s * max(1.0, steps / of_steps)
-        return (self.spent_s + guess_s) / self.share
-
-    def _window_length(self) -> int:
-        """Return the steps of the next window: as many as its events allow, a few while these are not known."""
-        known = self._events_per_step is not None
-        return self._steps_within_events(self.schedule.steps if known else min(self.schedule.steps, self.FIRST_STEPS))
-
-    def _steps_within_events(self, steps: int) -> int:
-        """Return the number of steps whose events fit into a window, in whole calls."""
-        if self._events_per_step is not None:
-            fitting = int(self.schedule.max_events / max(1.0, self._events_per_step))
-            steps = max(1, min(steps, fitting))
-        return -(-steps // self._per_call) * self._per_call
+            return FOREVER
+        return self._begin_ns + int((self.spent_s + self._next_cost_s) / self.share * 1e9)
 
     def _try_open(self, step: int) -> Action:
         """Open a window before this step: asked for by `look`, by the schedule, or automatic and paid for."""
         asked_for = self._pending[0] if self._pending and self._look is None else None
+        request, steps = self._look or ("", self.schedule.steps)
+        steps = -(-steps // self._per_call) * self._per_call  # in whole calls
         lead = self.warmup * self._per_call
-        request = ""
-        if self._look is not None:
-            request, steps = self._look
+        if asked_for is None:
             first = step + lead
-            stop = first + self._steps_within_events(steps)
-            if self._behind or self._claim_in_the_way(first, stop, 1):
-                return Action.NONE
-        elif asked_for is None:  # automatic
-            first = step + lead
-            stop = first + self._window_length()
-            if not self._has_room(step, stop) or self._claim_in_the_way(first, stop, self.CLEAR):
-                return Action.NONE
-            if not self._is_paid_for(stop - first):
+            stop = first + steps
+            has_room = not self._unread if request else self._has_room(step, stop) and self._is_paid_for()
+            if not has_room or self._claim_in_the_way(first, stop) is not None:
                 return Action.NONE
         else:
             first, end = asked_for
-            length = self._window_length() if end is None else end - first
+            length = (end or first + steps) - first
             # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
-            while (claim := self._claim_in_the_way(first, first + length, 1)) is not None:
+            while (claim := self._claim_in_the_way(first, first + length)) is not None:
                 first = claim[1] + lead
             stop = first + length
-            if first >= step + self._per_call * (1 + self.warmup):
-                self._wake_step = first - self._per_call * (1 + self.warmup) + 1
+            if first >= step + self._per_call + lead:
                 return Action.NONE
         with self._lock:
             self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, asked_for, request)
             self._plan_wake()
         return Action.OPEN
 
-    def _is_paid_for(self, steps: int) -> bool:
+    def _is_paid_for(self) -> bool:
         """Return whether a window fits the budget by now, or by the end that is planned for the fit."""
-        if self._planned_steps is None:
-            return True
-        planned_s = self._planned_steps / self._per_call * float(np.median(self._durations)) / 1e9
-        elapsed_s = (self._last_ns - self._begin_ns) / 1e9
-        if self._opens_at_s(steps) <= max(planned_s, elapsed_s):
+        planned_s = (self._planned_steps or 0) / self._per_call * float(np.median(self._durations)) / 1e9
+        paid_ns = self._paid_ns()
+        if paid_ns <= max(self._last_ns, self._begin_ns + planned_s * 1e9):
             return True
         self._planned_steps = None  # from now on by the time that has passed
+        self._due_ns = paid_ns
         self._plan_wake()
         return False
 
-    def _claim_in_the_way(self, first: int, stop: int, clear: int) -> tuple[int, int] | None:
+    def _claim_in_the_way(self, first: int, stop: int) -> tuple[int, int] | None:
         """Return the first claim (begin, end) that a window of these steps would meet; None if it meets none."""
         lead = self.warmup * self._per_call
         for begin, end in self._claims:
-            if first - lead < end and stop > begin - clear:
+            if first - lead < end and stop >= begin:  # a step between them, in which it can be stopped
                 return begin, end
         return None
 
@@ -545,9 +476,3 @@ class Planner:
         if epoch < self.SETTLED + stop - step:  # only a whole short epoch has room
             return into == 0
         return self.SETTLED <= into <= epoch - (stop - step)
-
-
-def _steps_in_middle(steps: int) -> _Range:
-    """Return five steps, or as many as there are, after the first and slowest steps of a run."""
-    first = min(max(0, steps // 2), 100)
-    return first, min(first + 5, steps) if first < steps else first + 1

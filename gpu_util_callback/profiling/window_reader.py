@@ -135,7 +135,7 @@ _CURES = (
         "install CUPTI where TensorFlow finds it: pip install 'tensorflow[and-cuda]', or add "
         "the CUDA toolkit's extras/CUPTI/lib64 to LD_LIBRARY_PATH",
     ),
-    (("dropped", "lost"), "profile less at a time: trace=TraceSchedule(steps=1), or a lower max_events"),
+    (("dropped", "lost"), "profile less at a time: trace=TraceSchedule(steps=1)"),
 )
 
 

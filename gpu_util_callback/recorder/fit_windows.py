@@ -104,15 +104,14 @@ class KerasWindows:
         """Begin a call of the train function, now; its step may have begun before."""
         timeline, planner = self._timeline, self._planner
         call = timeline.calls - self._calls
-        if planner is not None and call and timeline.steps_per_execution == self._per_call:
-            step = self._first + call * self._per_call
-            if now < planner.attends_ns or step < planner.attends_step:
-                if self.away is None:
-                    self.away = planner
-                    planner.skip_boundaries()
-                return
+        same_calls = timeline.steps_per_execution == self._per_call
+        if planner is not None and call and same_calls and now < planner.attends_ns:
+            if self.away is None:
+                self.away = planner
+                planner.skip_boundaries()
+            return
         self.away = None
-        if timeline.steps_per_execution != self._per_call:  # count anew where calls take another number of batches
+        if not same_calls:  # count anew where calls take another number of batches
             self._first += call * self._per_call
             self._calls, self._per_call = timeline.calls, timeline.steps_per_execution
             self._begun = call = 0

@@ -6,8 +6,6 @@ import time
 import pytest
 from fake_profiler import Door, FakeProfiler, Reader, fit, kernel_times_ms, rows, tables_of, train
 
-from gpu_util_callback.profiling.schedule import TraceSchedule
-
 
 def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     reader = Reader()
@@ -55,18 +53,6 @@ def test_with_a_gpu_other_code_gets_the_profiler_once_the_gpu_has_been_waited_fo
     assert profiler.door.running == "theirs"
     assert profiler.doings[0] == "settle"
     windows.close(5)
-
-
-def test_windows_that_hold_up_the_training_have_a_limit_of_events_of_their_own(make):
-    def limit(device=True, **kwargs):
-        profiler = FakeProfiler(Door(), device=device)
-        windows, _ = make(trace=TraceSchedule(first=3, **kwargs), profiler=profiler)
-        windows.begin()
-        return windows.planner.schedule.max_events
-
-    assert limit() == 10_000
-    assert limit(max_events=70_000) == 70_000
-    assert limit(device=False) == TraceSchedule.max_events
 
 
 def test_several_batches_in_a_call_share_their_kernel_time(make):

@@ -76,7 +76,6 @@ def test_anything_else_is_refused_with_an_example(trace):
     [
         {"ranges": [(1, 2)], "first": 3},
         {"steps": 0},
-        {"max_events": 0},
         {"every": 8, "steps": 8},
         {"first": -1},
         {"count": 0},

@@ -45,25 +45,12 @@ def test_a_device_that_cannot_be_waited_for_costs_no_window(make):
     assert len(fit(windows, 10)) == 1
 
 
-def test_waiting_for_earlier_steps_is_not_charged():
-    """A second of queued steps before the window is the GPU's work, not the window's cost."""
-    ms = 1_000_000
-    costs = []
-    for waited in (0, 1000):
-        planner = Planner(TraceSchedule.of([(20, 23)]), 0.01, 0.5, warmup=1)
-        planner.begin(0)
-        now = 0
-        for step in range(40):
-            now += 30 * ms
-            action = planner.boundary(step, now).name
-            if action == "OPEN":
-                now += waited * ms
-                planner.waited(waited * ms)
-                planner.opened(0.01)
-            elif action == "CLOSE":
-                index = planner.closed().index
-        costs.append(planner.finished(index, 0.02, 0.02, 1000))
-    assert costs[1] == pytest.approx(costs[0], abs=0.001)
+def test_waiting_for_earlier_steps_is_not_charged(make):
+    """Seconds of queued steps before the window are the GPU's work, not the window's cost."""
+    windows, profiler = make(trace=[(3, 5)])
+    profiler.settle_s = 0.5
+    (result,) = fit(windows, 4)  # the fit ends within the window: its last wait is not in it
+    assert 0.2 <= result.facts["cost_s"] < 0.5
 
 
 def test_opening_a_window_is_no_callbacks_time():
@@ -168,17 +155,17 @@ class CountedWindows:
     def step_begins(self, step):
         self.seen.append(step)
         action = self.planner.boundary(step, self.now).name
-        marks = self.planner.opened(0.01) if action == "OPEN" else action == "MARK"
+        marks = self.planner.opened(self.now, 0.01) if action == "OPEN" else action == "MARK"
         if marks:
             self.marked.append(step)
         elif action == "CLOSE":
-            self.planner.finished(self.planner.closed().index, 0.01, 0.01, 1000)
+            self.planner.finished(self.planner.closed().index, 0.01, 0.01)
         return False
 
     def steps_pause(self, steps):
         window = self.planner.epoch_ended(steps)
         if window is not None:
-            self.planner.finished(window.index, 0.01, 0.01, 1000)
+            self.planner.finished(window.index, 0.01, 0.01)
 
 
 def a_fit(schedule, epochs, of_ms=5, per_call=1, share=0.01, is_planned=False):
@@ -197,12 +184,6 @@ def a_fit(schedule, epochs, of_ms=5, per_call=1, share=0.01, is_planned=False):
         timeline.leave_steps()
         keras_windows.epoch_end()
     return windows
-
-
-def test_steps_long_before_a_window_are_not_looked_at():
-    windows = a_fit([(500, 503)], [1000])
-    assert windows.marked == [500, 501, 502]
-    assert len(windows.seen) < 100
 
 
 def test_each_epoch_and_each_call_of_several_batches_counts_before_a_window():
