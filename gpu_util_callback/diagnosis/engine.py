@@ -21,7 +21,6 @@ from gpu_util_callback.diagnosis.evidence.energy import energy
 from gpu_util_callback.diagnosis.evidence.run_evidence import Evidence, Run
 from gpu_util_callback.diagnosis.evidence.spans import MAX_SPANS, Range
 from gpu_util_callback.diagnosis.memory_report import memory_use
-from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
 from gpu_util_callback.diagnosis.rule import MEASURED, Advice, Finding, Findings, one_interruption
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, NOTICEABLY, Count, Limits, meant
@@ -31,6 +30,7 @@ from gpu_util_callback.recording.manifest import killed_since
 from gpu_util_callback.recording.manifest_facts import Claim, DiagnosisFacts, Piece, Silent, Span, Value
 
 if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import AnyFinding, Place, TraceDiagnosis
     from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
@@ -174,7 +174,7 @@ def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDi
     results = [judge(run, limits) for run in runs]
     merged: dict[tuple, AnyFinding] = {}
     for number, result in enumerate(results):
-        for claim in cast(list[AnyFinding], [*result["findings"], *result["spans"]]):
+        for claim in cast("list[AnyFinding]", [*result["findings"], *result["spans"]]):
             first = merged.setdefault((claim["id"], "start_step" in claim and number), claim)
             if first is not claim:
                 worst = min(first, claim, key=lambda one: (one["lost_s"] is None, -(one["lost_s"] or 0.0)))

@@ -8,30 +8,27 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpu_util_callback.recording.manifest_facts import (
     AdviceFacts,
+    AsRecorded,
     Bounds,
     Claim,
     Count,
     Energy,
     EpochUse,
-    Fit,
-    Framework,
     MemoryUse,
-    Model,
     Number,
     Overhead,
     PeakFacts,
     Percent,
     Piece,
     Scheduler,
+    ShownFacts,
     Signed,
     Silent,
     Span,
     Status,
     Time,
     Unavailable,
-    Unpromised,
     Within,
-    WorkFacts,
 )
 from gpu_util_callback.recording.problems import ReportedProblem
 
@@ -194,31 +191,6 @@ class Cost(TypedDict):
     energy: Number | None
     gpu_hours: Number | None
     gpu_time: Number | None
-
-
-class ShownFacts(TypedDict):
-    """The facts of the manifest that report and tab show as they are."""
-
-    job_source: str | None  # "imported trace", where a profiler's files were
-    fit_index: Count | None
-    host: str | None
-    rank: Count | None
-    world_size: Count | None
-    trial: str | None
-    trial_config: str | None
-    framework: Framework | None
-
-
-class AsRecorded(ShownFacts):
-    """The facts of the manifest that a report shows as they are."""
-
-    job: str | None
-    trial_of: str | None
-    model: Model | None
-    fit: Annotated[Fit | None, Unpromised]
-    script: str | None
-    arguments: str | None  # a stand-in for those of its command line
-    work: WorkFacts | None
 
 
 class ShownRun(ShownFacts):

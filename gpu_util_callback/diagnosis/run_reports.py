@@ -9,26 +9,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from gpu_util_callback.diagnosis.engine import diagnose, still_known, thresholds_in_force
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
-from gpu_util_callback.diagnosis.report_types import (
-    AsRecorded,
-    ClocksReport,
-    GpuReport,
-    Headline,
-    LogdirReport,
-    Mfu,
-    ProcessReport,
-    RunReport,
-    SessionReport,
-    Spread,
-    StepMs,
-    TracedSteps,
-    Version,
-)
 from gpu_util_callback.diagnosis.rule import all_findings, own_findings
 from gpu_util_callback.diagnosis.verdict import CLEAR, NOTHING, NOTHING_LARGE, gain_of, headline, is_unknown, of_script
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.manifest_facts import (
     AccountFacts,
+    AsRecorded,
     Claim,
     DiagnosisFacts,
     Facts,
@@ -44,6 +30,20 @@ from gpu_util_callback.recording.work import batch_size, batches_a_step, full_ra
 from gpu_util_callback.words import percent
 
 if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import (
+        ClocksReport,
+        GpuReport,
+        Headline,
+        LogdirReport,
+        Mfu,
+        ProcessReport,
+        RunReport,
+        SessionReport,
+        Spread,
+        StepMs,
+        TracedSteps,
+        Version,
+    )
     from gpu_util_callback.recording.reader import Recording
 
 AnyClaim = TypeVar("AnyClaim", Claim, Span)

@@ -1,6 +1,9 @@
 """The verdict: the run in one sentence, and what is worth a message while it trains."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,7 +12,6 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Idle, Run
 from gpu_util_callback.diagnosis.evidence.script import Script
 from gpu_util_callback.diagnosis.evidence.source import TracedGpu, explains_idle, extrapolated
 from gpu_util_callback.diagnosis.evidence.windows import fill, traced_gpus
-from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 from gpu_util_callback.diagnosis.rule import LEAST_GAIN, all_findings, shows
 from gpu_util_callback.diagnosis.rules import RULE_OF, RULES
 from gpu_util_callback.diagnosis.thresholds import (
@@ -24,6 +26,9 @@ from gpu_util_callback.diagnosis.thresholds import (
 )
 from gpu_util_callback.recording.manifest_facts import SourceFacts
 from gpu_util_callback.words import capitalized, duration, gpu_names, percent, times, times_between, what_to_do
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.report_types import Calm, Headline, LossSums
 
 # Causes next to which nothing else is worth fixing first.
 BLOCKING = frozenset(rule.cause for rule in RULES if rule.blocking)

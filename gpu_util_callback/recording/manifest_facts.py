@@ -863,6 +863,31 @@ class Facts(TypedDict, total=False):
     diagnosis: Annotated[DiagnosisFacts, Whole]
 
 
+class ShownFacts(TypedDict):
+    """The facts of the manifest that report and tab show as they are."""
+
+    job_source: str | None  # "imported trace", where a profiler's files were
+    fit_index: Count | None
+    host: str | None
+    rank: Count | None
+    world_size: Count | None
+    trial: str | None
+    trial_config: str | None
+    framework: Framework | None
+
+
+class AsRecorded(ShownFacts):
+    """The facts of the manifest that a report shows as they are."""
+
+    job: str | None
+    trial_of: str | None
+    model: Model | None
+    fit: Annotated[Fit | None, Unpromised]
+    script: str | None
+    arguments: str | None  # a stand-in for those of its command line
+    work: WorkFacts | None
+
+
 # --- the summary beside it ------------------------------------------------------------------------
 
 
