@@ -274,8 +274,21 @@ def _program(
         first = str(Path(name).parent)
         main.update(__file__=name, __cached__=None)
         main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", name)
-    sys.path[:] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *own_path]
+    given_path = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [first, *given_path, *own_path]
+    if any(Path(part, "sitecustomize.py").exists() for part in given_path):
+        _customize()
     return compile(text, name, "exec", dont_inherit=True)
+
+
+def _customize() -> None:
+    """Run `sitecustomize`, as Python does; what it changes in modules as they are imported, in those that are."""
+    sys.modules.pop("sitecustomize", None)
+    importlib.import_module("sitecustomize")
+    for finder in [*sys.meta_path]:
+        actions = getattr(finder, "actions", {})  # of the children of `gpu-util try`, by module
+        for module in [name for name in actions if name in sys.modules]:
+            actions.pop(module)(sys.modules[module])
 
 
 if __name__ == "__main__":

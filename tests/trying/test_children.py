@@ -10,8 +10,10 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
+import fork_server
 import pytest
 
 from gpu_util_callback.cli import main
@@ -46,10 +48,15 @@ def loop(batches: int = 100_000, seconds: float = 0.002, epochs: int = 1) -> str
     return write(LOOP, batches=batches, seconds=seconds, epochs=epochs)
 
 
-def timed(script: str, *arguments: str, **options: object):
+def timed(script: str, *arguments: str, command=python, **options: object):
     with Children(steps=30, seconds=0.4, **options) as children:
         children.hang_s = 30
-        return children.run(Side(python([script, *arguments])))
+        return children.run(Side(command([script, *arguments])))
+
+
+def forked(module: str, program: list[str]) -> list[str]:
+    """Return the command that runs a script where a module is imported; it is changed as one that is imported then."""
+    return [*fork_server.python(module), *program]
 
 
 def fails(script: str, *arguments: str, hang_s: float = 30) -> ChildFailed:
@@ -532,9 +539,11 @@ WHOLE_BATCHES = "loader = DataLoader(loader.dataset, sampler=loader.batch_sample
 def test_a_seeded_shuffle_stays_the_same(here):
     pytest.importorskip("torch")
     orders = {seed: write(SHUFFLED, f"order{seed}.py", seed=seed) for seed in (1, 2)}
-    sides = {change: sides_of(parse(change), python([orders[1]]))[1] for change in (WHOLE_BATCHES, "num_workers=1")}
+    sides = {
+        change: sides_of(parse(change), forked("torch", [orders[1]]))[1] for change in (WHOLE_BATCHES, "num_workers=1")
+    }
     with Children(steps=20, seconds=0.3) as children:
-        plain, other = (children.run(Side(python([script]))) for script in orders.values())
+        plain, other = (children.run(Side(forked("torch", [script]))) for script in orders.values())
         for change, side in sides.items():
             trial = Trial(change)
             trial.first, trial.second = [plain], [children.run(side)]
@@ -558,7 +567,7 @@ def test_a_callback_is_left_out(here):
     try:
         with Children(steps=1000, seconds=30.0) as children:
             change = {"target": "without", "args": {}, "of": "Slow"}
-            assert children.run(Side(python([write(text, mark=called.name)]), change)).steps > 20
+            assert children.run(Side(forked("keras", [write(text, mark=called.name)]), change)).steps > 20
         assert not called.exists()
     finally:
         called.unlink(missing_ok=True)
@@ -578,7 +587,7 @@ def test_rare_validation_is_weighed_as_in_a_whole_training(here):
     """
     change = parse("validation_freq=4")
     with Children(steps=1000, seconds=1.0, epochs=change.epochs) as children:
-        result = children.run(Side(python([write(text)]), change.for_child()))
+        result = children.run(Side(forked("keras", [write(text)]), change.for_child()))
     assert result.epochs >= 3 and 0.09 < result.between_s / result.epochs < 0.2
 
 
@@ -623,7 +632,7 @@ def test_a_cache_is_put_behind_the_stage_that_is_named(here, line, calls):
     change = change_of(line)
     try:
         with Children(steps=1000, seconds=60.0) as children:
-            children.run(Side(python([write(text, mark=counted.name)]), change.for_child()))
+            children.run(Side(forked("keras", [write(text, mark=counted.name)]), change.for_child()))
         seen = json.loads(counted.read_text())
         assert {name: seen[name] for name in calls} == calls
     finally:
@@ -704,7 +713,10 @@ BATCHES = {
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_the_batch_size_is_among_what_has_to_be_equal(here, kind):
-    assert timed(write(BATCHES[kind], size=16)).set_up["batch size"] == "16"
+    command_ = (
+        python if kind in ("monitor", "arrays") else partial(forked, {"loader": "torch", "tf.data": "keras"}[kind])
+    )
+    assert timed(write(BATCHES[kind], size=16), command=command_).set_up["batch size"] == "16"
 
 
 @pytest.mark.parametrize(
