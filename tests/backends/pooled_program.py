@@ -16,7 +16,7 @@ from keras.src.callbacks.callback_list import CallbackList
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
 
-BATCHES, HOOK_S = 60, 0.02
+BATCHES, HOOK_S = 30, 0.02
 X = np.random.default_rng(0).random((4 * BATCHES, 4)).astype("float32")
 waited_s: list[float] = []
 _flush = CallbackList._flush_futures

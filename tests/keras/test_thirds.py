@@ -7,7 +7,7 @@ from fit_truth import given, small_model
 from injected import Truth
 from injected_fit import recorded_fit
 
-N = 50  # steps of each part
+N = 30  # steps of each part
 SLOW = slice(2 * N, 3 * N)
 
 
