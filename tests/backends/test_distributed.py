@@ -131,7 +131,9 @@ def test_a_rank_with_more_work_is_told_from_one_that_evaluates(tmp_path, kind, i
     programs = [start("shards_program.py", str(tmp_path), str(rank), kind, RANK=str(rank)) for rank in range(2)]
     for program in programs:
         results(program, 120)
-    (session,) = logdir_report(one_session(tmp_path, 2))["sessions"]
+    report = logdir_report(one_session(tmp_path, 2))
+    (session,) = report["sessions"]
+    assert all(run["fit"]["python_in_steps"]["samples"] >= 40 for run in report["runs"]), "enough to be judged"
     assert [found["id"] for found in session["findings"]] == ids
     for found in session["findings"]:
         assert found["ranks"] == [0] and found["title"].endswith("its batches are larger") and not found["saves_s"]

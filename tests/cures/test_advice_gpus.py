@@ -64,7 +64,7 @@ def test_a_training_moves_to_the_gpu_that_is_free(world, monkeypatch):
         return both
 
     def train(step_ms):
-        return lambda folder: fit(folder, Timed(step_ms), labelled(100))
+        return lambda folder: fit(folder, Timed(step_ms), labelled(50))
 
     before = world(scenario(), "before", train(50), (0, 1))
     code = only(before, "contention")["advice"]["code"]
