@@ -159,27 +159,17 @@ def _same_batches(runs: Sequence[Mapping]) -> Claim | None:
     varied = any(array["max"] - array["min"] > (KINDS if array["integers"] else 0) for array in read)
     if not varied or any(one != first for one in others) or not all(fit.get("exchanges") for fit in fits):
         return None
-    return {
-        "id": f"{DataWaste.cause}:ranks",
-        "cause": DataWaste.cause,
-        "title": f"All {len(runs)} workers train on the same batches",
-        "lost_s": None,
-        "saves_s": None,
-        "severity": None,
-        "confidence": ESTIMATED,
-        "evidence": {"workers": len(runs)},
-        "threshold": {},
-        "advice": {
-            "text": "The first batch of each worker has the same values, so that all compute the same gradients. Give "
-            "each worker its own part of the samples, and a new order in each epoch.",
-            "code": "sampler = torch.utils.data.DistributedSampler(dataset)\n"
-            "loader = DataLoader(dataset, ..., sampler=sampler)  # without shuffle=True\n"
-            "sampler.set_epoch(epoch)  # in each epoch",
-            "before": "",
-        },
-        "gpus": [],
-        "ranks": [run["rank"] for run in runs],
-    }
+    text = (
+        "The first batch of each worker has the same values, so that all compute the same gradients. Give each worker "
+        "its own part of the samples, and a new order in each epoch."
+    )
+    code = (
+        "sampler = torch.utils.data.DistributedSampler(dataset)\n"
+        "loader = DataLoader(dataset, ..., sampler=sampler)  # without shuffle=True\n"
+        "sampler.set_epoch(epoch)  # in each epoch"
+    )
+    ranks, title = [run["rank"] for run in runs], f"All {len(runs)} workers train on the same batches"
+    return _finding(DataWaste.cause, "ranks", title, ranks, {"workers": len(runs)}, text, code)
 
 
 class _Computed(NamedTuple):
@@ -409,10 +399,6 @@ def _straggler(
         evidence: what exceeds the limit comes first.
     """
     worst = next(run for run in runs if run["rank"] == rank)
-    threshold: dict[str, float | None] = {next(iter(evidence)): limit}
-    severity = None if lost_s is None else min(1.0, lost_s / worst["wall_s"])
-    evidence = {"worker": rank, "host": worst["host"], **evidence, "workers": len(runs)}
-    rounded_s = None if lost_s is None else round(lost_s, 6)
     # Nothing shows what would make other parts as quick as they are elsewhere; an input has a finding of its own.
     code = ""
     if part == "callbacks":
@@ -420,19 +406,32 @@ def _straggler(
             f"if rank != {rank} or batch % 100 == 0: ...  "
             f"# in the slow callback: worker {rank} does it every 100th batch only"
         )
+    title = f"Worker {rank} holds the others back: {word}"
+    named = {"worker": rank, "host": worst["host"], **evidence, "workers": len(runs)}
+    finding = _finding(Imbalance.cause, f"worker{rank}.{part}", title, [rank], named, text, code)
+    finding["confidence"], finding["threshold"] = confidence, {next(iter(evidence)): limit}
+    if lost_s is not None:
+        finding["lost_s"] = round(lost_s, 6)
+        finding["saves_s"] = finding["lost_s"] if code else 0.0
+        finding["severity"] = round(min(1.0, lost_s / worst["wall_s"]), 4)
+    return finding
+
+
+def _finding(cause: str, what: str, title: str, ranks: list[int], evidence: Evidence, text: str, code: str) -> Claim:
+    """Return a finding about ranks, `<cause>:<what>`, whose cost is unknown; `text` and `code` are its advice."""
     return {
-        "id": f"{Imbalance.cause}:worker{rank}.{part}",
-        "cause": Imbalance.cause,
-        "title": f"Worker {rank} holds the others back: {word}",
-        "lost_s": rounded_s,
-        "saves_s": 0.0 if lost_s is not None and not code else rounded_s,
-        "severity": None if severity is None else round(severity, 4),
-        "confidence": confidence,
+        "id": f"{cause}:{what}",
+        "cause": cause,
+        "title": title,
+        "lost_s": None,
+        "saves_s": None,
+        "severity": None,
+        "confidence": ESTIMATED,
         "evidence": cast(dict[str, Value], evidence),
-        "threshold": threshold,
+        "threshold": {},
         "advice": {"text": text, "code": code, "before": ""},
         "gpus": [],
-        "ranks": [rank],
+        "ranks": ranks,
     }
 
 
