@@ -53,13 +53,12 @@ class WindowReader:
 
     def __init__(self, timeout_s: float = 600.0):
         self._timeout_s = timeout_s
-        self._turn = threading.Lock()  # held while a trace is read: a large one takes gigabytes
         self._lock = threading.Lock()  # held while a process is started or ended
         self._process: subprocess.Popen | None = None  # the latest
         self._given_up = False
 
     def read(self, file: Path) -> WindowRows:
-        """Read a trace once those before it are read, and wait for the result; several threads may call.
+        """Read a trace, and wait for the result; a window asks once the one before it is read.
 
         Args:
             file: the `*.xplane.pb`; the answer goes into a file next to it.
@@ -68,17 +67,16 @@ class WindowReader:
             ReadFailed.
         """
         out = file.with_name("rows.pickle")
-        with self._turn:
-            with self._lock:
-                if self._given_up:
-                    raise ReadFailed("no time is left for it")
-                process = self._process = _start_reader(file, out)
-            try:
-                _, message = process.communicate(timeout=self._timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                raise ReadFailed(f"reading it took more than {self._timeout_s:g} s") from None
+        with self._lock:
+            if self._given_up:
+                raise ReadFailed("no time is left for it")
+            process = self._process = _start_reader(file, out)
+        try:
+            _, message = process.communicate(timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise ReadFailed(f"reading it took more than {self._timeout_s:g} s") from None
         if process.returncode:
             last_line = message.decode(errors="replace").strip().rpartition("\n")[2]
             raise ReadFailed(shortened(last_line) or f"the process that reads it ended with {process.returncode}")

@@ -6,27 +6,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpu_util_callback.backends.base import profiler_session_for
-from gpu_util_callback.profiling.profiler_windows import ProfilerWindows
+from gpu_util_callback.profiling.profiler_windows import SOURCE, ProfilerWindows
 from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
-from gpu_util_callback.recording.manifest_facts import Unavailable
 from gpu_util_callback.redaction import hashed_host
 from gpu_util_callback.steps.timeline import Timeline
 
 if TYPE_CHECKING:
     from gpu_util_callback.recorder.recorder import Recorder
 
-# A PyTorch profile can only be stopped by the training thread itself, which it holds up, and two
-# at a time crash the process: not to be done to a training without the user's request.
-ASKED_FOR_ON_TORCH: Unavailable = {
-    "source": "profiler windows",
-    "reason": "on PyTorch they are taken only on request: each delays training, by 0.3 to 3.5 s on an H200",
-    "cure": "trace=[(100, 105)] takes these steps",
-}
-ASKED_FOR_ON_GPUS: Unavailable = {
-    "source": "profiler windows",
-    "reason": "JAX's profiler has crashed processes with several GPUs as it stopped (jax#40260): "
+# Backend -> why it takes windows only on request. A PyTorch profile can only be stopped by the training thread
+# itself, which it holds up, and two at a time crash the process.
+ON_REQUEST = {
+    "torch": "on PyTorch they are taken only on request: each delays training, by 0.3 to 3.5 s on an H200",
+    "jax": "JAX's profiler has crashed processes with several GPUs as it stopped (jax#40260): "
     "with several they are taken only on request",
-    "cure": "trace=[(100, 105)] takes these steps",
 }
 
 
@@ -40,11 +33,10 @@ def open_windows(
     settings, watch = recorder.settings, recorder.watch
     if settings.trace is None:
         return None
-    if backend == "torch" and settings.trace == TraceSchedule():
-        recorder.unavailable.append(ASKED_FOR_ON_TORCH)
-        return None
-    if backend == "jax" and settings.trace == TraceSchedule() and len(recorder.adapter.runtime.devices() or ()) > 1:
-        recorder.unavailable.append(ASKED_FOR_ON_GPUS)
+    devices = recorder.adapter.runtime.devices
+    if settings.trace == TraceSchedule() and (backend == "torch" or (backend == "jax" and len(devices() or ()) > 1)):
+        cure = "trace=[(100, 105)] takes these steps"
+        recorder.unavailable.append({"source": SOURCE, "reason": ON_REQUEST[backend], "cure": cure})
         return None
     recorder.windows = ProfilerWindows(
         profiler_session_for(backend),
