@@ -292,17 +292,20 @@ def one_long_fetch():
 
 @pytest.mark.parametrize("make", [one_long_fetch])
 @pytest.mark.parametrize(
-    ("process", "others", "named"),
+    ("process", "others", "queued", "named"),
     [
-        (40, 160, False),  # seen: a healthy training beside fifteen other programs
-        (20, 180, False),
-        (1, 199, False),  # it may wait for a file; nobody can tell
-        (140, 40, True),
-        (40, 60, True),  # cores are free
+        (40, 160, {}, False),  # seen: a healthy training beside fifteen other programs
+        (20, 180, {}, False),
+        (20, 180, {"threads_queued_pct": 150}, False),
+        (1, 199, {}, False),  # it may wait for a file; nobody can tell
+        (1, 199, {"threads_queued_pct": 9}, True),  # seen: it slept, beside a dozen busy programs
+        (20, 180, {"threads_queued_pct": 30}, True),
+        (140, 40, {}, True),
+        (40, 60, {}, True),  # cores are free
     ],
 )
-def test_one_wait_on_a_machine_that_others_fill_is_no_verdict_on_the_input(make, process, others, named):
-    result = with_host(make(), process_cpu_pct=process, cpu_pct=(process + others) / 2)
+def test_one_wait_on_a_machine_that_others_fill_is_no_verdict_on_the_input(make, process, others, queued, named):
+    result = with_host(make(), process_cpu_pct=process, cpu_pct=(process + others) / 2, **queued)
     assert bool(result["spans"]) == named
 
 

@@ -362,8 +362,10 @@ class InputBound(Rule):
         where = run.range_of(pieces[0][0], pieces[-1][1])
         lost = run.lost_of(total_ns, where)
         wait = _input_wait(run, limits, _waiting(run, run.whole, slice(None)), long)
-        cores = wait.cores
-        crowded = cores.full and 2 * cores.of_others >= cores.allowed  # threads wait for cores
+        # Where it sleeps, or waits for a file, none of its threads waits for the cores that others keep busy.
+        cores = measure_cores(run, run.range_of(*pieces[int(long.waits_ms.argmax())]))
+        lacks_core = cores.queued is None or cores.queued >= MOSTLY
+        crowded = lacks_core and cores.full and 2 * cores.of_others >= cores.allowed
         if (long.count < AGAIN and crowded) or min(1e6 * longest_ms, lost) < least_ns:
             return
         advice = long_fetch_advice.advise_long(wait, wait.rare or long)
