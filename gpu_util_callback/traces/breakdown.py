@@ -124,7 +124,7 @@ def _idle(
     staging = remaining & _staging(process) & _part(before, copied)
     remaining = remaining - staging
     # Then synchronization: the host was waiting for the GPU when it ran dry.
-    sync = _syncs(process, device)
+    sync = _syncs(process, device, launch_end)
     # A final read-back of a result is the same, where no waiting call was recorded (TensorFlow
     # polls): the host had nothing queued behind it.
     read_back = events.end_ps[events.kind == DeviceKind.COPY_D2H]
@@ -201,9 +201,12 @@ def _staging(process: Process) -> Intervals:
     return process.events.times(process.events.of(HostKind.STAGING))
 
 
-def _syncs(process: Process, device: Device) -> Intervals:
-    """Return the times the host waited for a device: synchronization calls, blocking copies."""
+def _syncs(process: Process, device: Device, returned: np.ndarray) -> Intervals:
+    """Return the times the host waited for a device: synchronization calls, blocking copies.
+
+    Args:
+        returned: when the call that launched each of its events returned; before any event where it is not known.
+    """
     calls, events = process.events, device.events
-    returned = launches(process, device)[1]  # before any event where the call is not known
     blocking = events.of(DeviceKind.COPY_H2D, DeviceKind.COPY_D2H) & (returned >= events.end_ps)
     return calls.times(calls.of(HostKind.SYNC)) | union(events.start_ps[blocking], returned[blocking])

@@ -71,7 +71,6 @@ class Intervals:
 
     def covered_before(self, at: np.ndarray) -> np.ndarray:
         """Return the length of the part before each point of `at` (int64[m], any order)."""
-        at = np.asarray(at, np.int64)
         if not len(self):
             return np.zeros(at.shape, np.int64)
         length = self.end - self.start
@@ -87,7 +86,6 @@ class Intervals:
 
     def contains(self, at: np.ndarray) -> np.ndarray:
         """Return a mask (bool[m]) of the points that lie in the set."""
-        at = np.asarray(at, np.int64)
         if not len(self):
             return np.zeros(at.shape, bool)
         index = np.searchsorted(self.start, at, side="right")

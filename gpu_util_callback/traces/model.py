@@ -158,11 +158,15 @@ class Columns:
 
     @classmethod
     def concat(cls, parts: Sequence):
+        """Return all parts as one; their columns are taken away: of 10⁷ events, all twice are a gigabyte."""
         if not parts:
             return cls.build(**{fields(cls)[0].name: ()})
-        if len(parts) == 1:
-            return parts[0]
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+        whole = parts[0]
+        for f in fields(cls):
+            setattr(whole, f.name, np.concatenate([getattr(part, f.name) for part in parts]))
+            for part in parts[1:]:
+                delattr(part, f.name)
+        return whole
 
 
 _INT64 = {"dtype": np.int64, "absent": -1}

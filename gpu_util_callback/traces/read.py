@@ -160,7 +160,7 @@ def _newest_of_each_worker(files: list[Path]) -> list[Path]:
 def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
     from gpu_util_callback.traces.xplane import read_xplane
 
-    return read_xplane([(str(file), _load(file)) for file in files])
+    return read_xplane([(str(file), partial(_load, file)) for file in files])
 
 
 def _load(path: Path) -> bytes:

@@ -336,8 +336,8 @@ def _by_graph(process: Process, names: Names) -> Steps | None:
     sequence of graphs, nor in its amount of other work: layers that share a graph, and
     micro-batches, are no steps.
     """
-    work = DeviceEvents.concat([device.events for device in process.active_devices])
-    work = work.take(work.correlation >= 0)
+    of_gpus = [device.events for device in process.active_devices]
+    work = DeviceEvents.concat([events.take(events.correlation >= 0) for events in of_gpus])
     _, first, launch = np.unique(work.correlation, return_index=True, return_inverse=True)
     start, graph = work.start_ps[first], work.graph[first]
     np.minimum.at(start, launch, work.start_ps)

@@ -7,7 +7,7 @@ Both layouts are read: today's raw one, and that of TensorFlow 2.5 and before wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +59,11 @@ class _Plane:
     metadata: Metadata
 
 
-def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
+def read_xplane(files: list[tuple[str, Callable[[], bytes]]]) -> Trace:
     """Read the files of one profiling session, one per host.
 
     Args:
-        files: (path, content) each.
+        files: (path, function that reads the content) each: one content is in memory at a time.
 
     Returns: a trace with one process per file; times are aligned where the files state when they
         began.
@@ -72,9 +72,9 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
     """
     names = Names()
     trace = Trace("xplane", [path for path, _ in files], names, [])
-    for path, data in files:
+    for path, load in files:
         try:
-            process, problems = _read_file(data, names)
+            process, problems = _read_file(load(), names)
         except wire.BadMessage as error:
             raise UnusableInput(
                 f"{path}: a damaged XPlane file ({error}), which is to be recorded again, or "
