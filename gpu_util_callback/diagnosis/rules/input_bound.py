@@ -427,10 +427,10 @@ class InputBound(Rule):
             if where.end_step <= limits["warmup_steps"] and after > A_QUARTER * where.end_step:
                 continue
             waiting = _waiting(run, where, blocks)
-            if waiting.lost_ns < max(limits["wait_pct"] / 100 * waiting.duration_ns, 1):
+            if waiting.lost_ns < max(limits["wait_pct"] / 100 * waiting.duration_ns, A_QUARTER * enough, 1):
                 continue
             finding = self._finding(run, limits, waiting)
-            if finding is not None and (finding.lost_ns or 0) >= A_QUARTER * enough:
+            if finding is not None:
                 findings.append(finding)
         if not findings or negligible(findings, limits) or sum(f.lost_ns or 0 for f in findings) < enough:
             return []
