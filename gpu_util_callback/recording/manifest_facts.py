@@ -174,6 +174,9 @@ class PythonInSteps(TypedDict, total=False):
     parts: dict[str, Share]  # of PyTorch's step on a CPU, such as "backward" -> its share of the time
     keeps_at: str  # a line of the program that goes backward and keeps the graph (retain_graph=True), ...
     kept: Share  # ... and its share
+    fetches: Share  # of the time in fetches of batches, ...
+    fetches_at: str  # ... the line of the program of most of them, ...
+    fetches_from: str  # ... and what delivers them, such as "a DataLoader", or the program's generator
     through: str  # what a compiled step calls it through, such as tf.numpy_function
     beside: Share  # of the samples waited for Python's lock while another thread ran `at`; `aside`: training idled
     of_batch: bool | None  # whether the step gives it the batch alone, nothing that the model computes; null = unknown

@@ -11,6 +11,7 @@ import builtins
 import dis
 import functools
 import inspect
+import itertools
 import linecache
 import os
 import random
@@ -80,8 +81,12 @@ _LOGS = (
 # Functions in which JAX traces what it will compile, whatever they call.
 TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
 _SETS_UP = ("keras/src/trainers/", "keras/src/backend/", "tensorflow/python/data/")
-# Files of libraries whose iterators deliver batches.
-_ITERATORS = ("tensorflow/python/data/ops/", "torch/utils/data/dataloader", "/grain/_src/")
+# Files of libraries whose iterators deliver batches, and what these are of.
+_ITERATORS = {
+    "tensorflow/python/data/ops/": "a tf.data.Dataset",
+    "torch/utils/data/dataloader": "a DataLoader",
+    "/grain/_src/": "Grain",
+}
 # Of all frames the last of these decides: compiling calls what it compiles, compiled code and logs call operations.
 _DECIDES = ("", EAGER, COMPILED, COMPILING, LOGGING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
@@ -355,6 +360,7 @@ class DispatchWatch:
         # (function that the loop has called, part of PyTorch's step) -> weight
         self._parts = defaultdict[tuple[CodeType | None, str], float](float)
         self._kept = defaultdict[str, float](float)  # place of a backward that keeps its graph -> weight
+        self._fetches = defaultdict[tuple[str, str], float](float)  # (line that fetches, what delivers) -> weight
         # Function of another thread that computed while somebody kept Python's lock -> samples, in fetches as well.
         self._beside: Counter[CodeType] = Counter()
         self._looks = 0  # samples in steps, and in the fetches of batches between them
@@ -434,7 +440,10 @@ class DispatchWatch:
         if kind != COMPILING:
             self._weight += weight
             self._note_part(weight, stack, own[-1:] * in_loop)
-            if self._note_called_back(weight, [stack, *stacks.values()]):
+            fetch = fetch_in(stack, [self._meaning_of(code) for _, code, _ in stack])
+            if fetch is not None:
+                self._fetches[fetch] += weight
+            if fetch is not None or self._note_called_back(weight, [stack, *stacks.values()]):
                 return
         if kind in ("", EAGER, COMPILED, LOGGING):
             outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
@@ -612,13 +621,14 @@ class DispatchWatch:
             the line `at` which most of that passes, what it `calls`, whether a step learns from it
             (`learned`), and its share `at_line`; the share of each of the `parts` of PyTorch's step without CUDA, and
             that `kept` in a backward that keeps its graph, on the line `keeps_at`; of a function that a compiled step
-            calls, `through` what, and whether it is given the batch alone (`of_batch`). Where another thread of the
+            calls, `through` what, and whether it is given the batch alone (`of_batch`); the share in `fetches` of
+            batches, most of them on the line `fetches_at` from `fetches_from`. Where another thread of the
             program computed in many samples that had to wait for Python's lock (`beside`, their share), all of this is
             of its function, and `aside` the time in which the training thread had no core and waited for none.
         """
         samples = self._samples - self._kinds[COMPILING]
         sleeps = self._hands_over and self._ran_s < _HALF * self._ready_s
-        if samples <= 0 or (sleeps and not self._called_back and not self._parts):
+        if samples <= 0 or (sleeps and not any((self._called_back, self._parts, self._fetches))):
             return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
         idle = 1 - self._ran_s / self._ready_s if self._reads and self._ran_s else 0.0
         explains = _HALF * idle * max(self._looks, _FEW) if idle > _HALF else float("inf")
@@ -638,6 +648,7 @@ class DispatchWatch:
         beside = [round(min(1.0, self._beside[code] / self._looks), 4) for code in holders]
         return next((called._asdict() for called in how if called is not None), {}) | {
             **({"beside": beside[0]} if beside else {}),
+            **self._fetched(),
             "samples": samples,
             "on_core": round(min(1.0, self._ran_s / self._ready_s), 4) if self._ran_s else None,
             "aside": round(not_training / self._weight, 4),
@@ -649,6 +660,14 @@ class DispatchWatch:
             "keeps_at": keeps_at,
             "kept": round(kept / self._weight, 4),
         }
+
+    def _fetched(self) -> dict[str, str | float]:
+        """Return the share of the time in `fetches` of batches, and where most of that passes; {} without any."""
+        if not self._fetches:
+            return {}
+        place, source = max(self._fetches, key=lambda fetch: self._fetches[fetch])
+        share = round(sum(self._fetches.values()) / self._weight, 4)
+        return {"fetches": share, "fetches_at": place, "fetches_from": source}
 
     def facts(self) -> dict[str, str | float | None]:
         """Return what was seen so far, for the manifest; {} before samples.
@@ -805,9 +824,46 @@ def logs_to(code: CodeType) -> str:
     return next((log for part, log in _LOGS if part in path_of(code)), "")
 
 
-def delivers(code: CodeType) -> bool:
-    """Return whether a function is that of an iterator over batches, or makes one."""
-    return code.co_name in ("__next__", "__iter__") and any(part in path_of(code) for part in _ITERATORS)
+def delivers(code: CodeType) -> str:
+    """Return what a library's function delivers batches of, or begins to; "" for other functions."""
+    is_iterator = code.co_name in ("__next__", "__iter__")
+    return next((of for part, of in _ITERATORS.items() if is_iterator and part in path_of(code)), "")
+
+
+def fetch_in(stack: Stack, meanings: Sequence[str]) -> tuple[str, str] | None:
+    """Return the line of the program that fetches a batch, and what delivers it; None where a stack is in no fetch.
+
+    That is an iterator of a library, or what the program's line takes the next of: a generator or an iterator of its
+    own, in which the framework computes nothing. What begins a pass over data is no such fetch.
+
+    Args:
+        meanings: of each frame, as of `DispatchWatch`.
+    """
+    for at in range(len(stack) - 1, 0, -1):
+        code, line = stack[at][1:]
+        if meanings[at] != "user" or not _is_iterator(stack[at - 1][1]) or begins_pass(code, line):
+            continue
+        inner = list(itertools.takewhile(_is_iterator, (code for _, code, _ in stack[at - 1 :: -1])))
+        if any(part_of(code) == PASS for _, code, _ in stack[:at]):
+            return None
+        if source := next(filter(None, map(delivers, inner)), ""):
+            workers = any("_MultiProcessing" in code.co_qualname for _, code, _ in stack[:at])
+            return place_of(code, line), "worker processes" if workers else source
+        computes = any(package_of(code) in _FRAMEWORKS for _, code, _ in stack[:at])
+        if meanings[at - 1] == "user" and takes_next(code.co_filename, line) and not computes:
+            return place_of(code, line), name_of(inner[0])
+    return None
+
+
+def _is_iterator(code: CodeType) -> bool:
+    """Return whether a function is a generator, or gives an iterator's next value."""
+    return code.co_name == "__next__" or bool(code.co_flags & inspect.CO_GENERATOR)
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def takes_next(path: str, line: int) -> bool:
+    """Return whether a line of a program calls `next`."""
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "next" for node in _nodes_at(path, line))
 
 
 # ---- operations per step ---------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Advice on a loop of the user's own: time that nothing names between its steps, or in some of them."""
 
+from gpu_util_callback.diagnosis.advice import host
 from gpu_util_callback.diagnosis.advice.callbacks import leave_out
 from gpu_util_callback.diagnosis.advice.snippets import roundest
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
@@ -7,17 +8,19 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import StackSamples
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import DOUBLE, MOSTLY
-from gpu_util_callback.recording.manifest_facts import Dispatch
+from gpu_util_callback.recording.manifest_facts import Dispatch, PythonInSteps
 from gpu_util_callback.words import capitalized, duration, percent
 
 # Places of time between the steps of a loop; another is "about every 20 steps".
 AFTER_EPOCHS, EACH_STEP = "after each epoch", "between the steps"
 WAITS_BETWEEN = "Training waits for its input between the steps"
+WAITS_WITHIN = "Training waits for its input within the steps"
 PREDICTS_BETWEEN = "predict is called between the steps"
 OWN_PYTHON = "The program's own Python in each step keeps the GPU waiting"
 _MARK = " Mark it, so that it is named and judged accordingly."
 _NOT_SEEN = f" The monitor does not see what the loop does there: validation, saving, logging?{_MARK}"
 _LET_IT_FETCH = "for batch in monitor.batches(dataset): ...  # then without monitor.step()"
+_SEES = " The monitor sees why only where it is given the dataset."
 _MAKES = "Does it make the same each time, such as data? Then call it once, before the loop."
 _LOADS = "Lightning calls {} again and again. Read the data once, in setup, or set reload_dataloaders_every_n_epochs=0."
 
@@ -49,8 +52,22 @@ def unnamed(run: Run, place: str, each_s: float) -> Advice:
 def fetching_between(run: Run, share: float) -> Advice:
     """Return advice on an iterator in which a share (0-1) of the time between the steps passes."""
     text = f"{100 * share:.0f} % of the time between the steps passes in the iterator of a dataset."
-    more = " The monitor sees why only where it is given the dataset."
-    return Advice(text) if run.trainer else Advice(text + more, _LET_IT_FETCH)
+    return Advice(text) if run.trainer else Advice(text + _SEES, _LET_IT_FETCH)
+
+
+# What delivers batches -> the line with which it makes them during the steps.
+_AHEAD = {
+    "a DataLoader": f"loader = DataLoader(dataset, ..., num_workers={host.WORKERS}, persistent_workers=True)",
+    "a tf.data.Dataset": "ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last stage",
+}
+
+
+def fetching_within(calls: PythonInSteps) -> Advice:
+    """Return advice on a line in the steps that fetches their batches, and waits for them."""
+    source, code = calls["fetches_from"], _AHEAD.get(calls["fetches_from"], "")
+    text = f"In {percent(100 * calls['fetches'])} of the steps' time it waits for {source}, at {calls['fetches_at']}."
+    text += " Is a core free to make batches during the steps? Then let it." * bool(code)
+    return Advice(text + _SEES, code or _LET_IT_FETCH, question=bool(code))
 
 
 def function_between(run: Run, function: str, place: str) -> Advice:

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, usual_bod
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rules.host_stall.stall import CAUSE
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, Limits, chosen
-from gpu_util_callback.recording.manifest_facts import Dispatch
+from gpu_util_callback.recording.manifest_facts import Dispatch, PythonInSteps
 
 Samples = tuple[int, float, tuple[str, float]]  # number, share (0-1) in a kind of Python, its line and that's share
 
@@ -22,6 +22,8 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
     exchanges = (run.fit.get("dispatch") or {}).get("exchanges") or 0
     gradients = bool(calls.get("learned")) and callbacks.is_exchange(calls)
+    if findings := _fetching(run, limits, calls):
+        return findings
     if calls.get("aside") and (not gradients or exchanges >= limits["exchanges_per_update"]):
         where = "on another thread" if calls.get("beside") else "in each step"
         title, line = f"{calls['calls']} {where} stalls training", (calls["at"], calls["at_line"])
@@ -41,6 +43,14 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
         return []
     samples, fired = (of_loop.count, of_loop.own, of_loop.own_at), {"eager_op_us": round(of_loop.op_us or 0)}
     return _finding(run, limits, samples, fired, loops.OWN_PYTHON, "python", loops.own_python(of_loop))
+
+
+def _fetching(run: Run, limits: Limits, calls: PythonInSteps) -> list[Finding]:
+    """Return the finding about a line of the steps that fetches their batches, and waits for them; [] without one."""
+    if not calls.get("fetches"):
+        return []
+    samples, advice = (calls["samples"], calls["fetches"], (calls["fetches_at"], 1.0)), loops.fetching_within(calls)
+    return _finding(run, limits, samples, {}, loops.WAITS_WITHIN, "fetching", advice)
 
 
 def _function_beside_training(run: Run) -> tuple[str, float, str] | None:
