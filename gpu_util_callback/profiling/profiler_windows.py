@@ -62,7 +62,7 @@ class ProfilerWindows:
         log_dir: where the Profile tab will look; a path or an fsspec URL.
         share: the overhead budget, a share of wall time.
         fit_is_over: returns whether the fit has been left, e.g. by an exception; called on any
-            thread. None = unknown, and a minute without a step is taken for its end.
+            thread. Where nobody can know, the recorder ends a fit without steps, and its windows.
         redact: replaces host names; None = they may stay.
         reader: reads the windows' files.
     """
@@ -74,7 +74,7 @@ class ProfilerWindows:
         clock: Clock,
         log_dir: str,
         share: float,
-        fit_is_over: Callable[[], bool] | None = None,
+        fit_is_over: Callable[[], bool] = lambda: False,
         redact: Callable[[str], str] | None = None,
         reader: WindowReader | None = None,
     ):
@@ -120,7 +120,7 @@ class ProfilerWindows:
         """
         try:
             self._thread_id = threading.get_ident()
-            _abandon_left_over(self._thread_id)
+            _close_open(self._thread_id)
             per_call = max(1, steps_per_call)
             claims = [(a * per_call, b * per_call) for a, b in profile_claims(callbacks)]
             self.planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims, planned_steps)
@@ -377,15 +377,11 @@ def requested(data: bytes) -> tuple[str, int]:
     return str(request["look"])[:64], min(max(int(request["steps"]), 1), MOST_LOOK_STEPS)
 
 
-def _abandon_left_over(thread_id: int) -> None:
-    """Abandon windows of an earlier fit on this thread, or close them while that fit waits."""
+def _close_open(thread_id: int) -> None:
+    """Close the open window of an earlier fit on this thread, which waits for another one, such as in a callback."""
     for windows in list(_all):
         if windows._open is not None and windows._thread_id == thread_id:
-            is_over = windows.fit_is_over
-            if is_over is None or is_over():
-                windows.abandon()
-            else:
-                windows.steps_pause()
+            windows.steps_pause()
 
 
 @atexit.register
@@ -459,7 +455,6 @@ def _without_names(data: bytes) -> bytes:
 
 
 WATCH_S = 0.1  # how often an open window checks whether the fit is still there
-IDLE_S = 60.0  # an open window is closed after this long without a step
 
 
 class Window:
@@ -505,11 +500,7 @@ class Window:
         """Wait until the window is to be closed, or nothing is left that would close it."""
         windows = self._windows
         while not self.closing.wait(WATCH_S):
-            if windows.fit_is_over is not None:
-                over = windows.fit_is_over()
-            else:
-                over = self._planner.idle_s(time.perf_counter_ns()) > IDLE_S
-            if over:
+            if windows.fit_is_over():
                 windows.abandon()
                 return
 

@@ -381,12 +381,6 @@ class Planner:
             return f"the run ended after {elapsed_s:.1f} s, before the first window, due at {due_s:.0f} s", cure
         return "no part of the run left time for a window", cure
 
-    def idle_s(self, now_ns: int) -> float:
-        """Return the seconds without a boundary beyond the duration of a usual step."""
-        usual_ns = max(self._durations, default=0)
-        last_ns = self._last_ns if self._last_ns >= 0 else now_ns
-        return (now_ns - last_ns - 5 * usual_ns) / 1e9
-
     # -- deciding ------------------------------------------------------------------------------
 
     def _continue_window(self, window: PlannedWindow, step: int) -> Action:

@@ -30,7 +30,7 @@ def open_windows(
 
     Returns: None where none are requested.
     """
-    settings, watch = recorder.settings, recorder.watch
+    settings = recorder.settings
     if settings.trace is None:
         return None
     devices = recorder.adapter.runtime.devices
@@ -44,7 +44,7 @@ def open_windows(
         recorder.clock,
         settings.log_dir,
         settings.overhead_budget,
-        fit_is_over=watch.over if watch.located else None,
+        fit_is_over=recorder.watch.over,
         redact=hashed_host if settings.redact else None,
     )
     windows = KerasWindows(

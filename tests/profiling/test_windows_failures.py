@@ -136,15 +136,6 @@ def test_the_next_fit_ends_the_window_of_one_that_was_left(make):
     assert len(after.drain()) == 1
 
 
-def test_without_sight_of_the_fit_a_silent_minute_ends_the_window(make, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.profiling.profiler_windows.IDLE_S", 0.2)
-    windows, profiler = make(trace=[(3, 100)])
-    windows.begin()
-    train(windows, 5)
-    wait_until(lambda: not profiler.door.running, 5)
-    assert profiler.door.running is None
-
-
 def test_a_reading_that_takes_too_long_is_given_up(make):
     class Slow(Reader):
         killed = threading.Event()
