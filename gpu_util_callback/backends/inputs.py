@@ -66,7 +66,7 @@ _REMAINDER = dis.opmap["BINARY_OP"], 6  # `%`, as Python 3.11 to 3.14 write it
 _MANY = 1000  # a longer list holds data
 
 # Attributes of a PyDataset, and arguments of the `fit` of `tf_keras`.
-_WORKERS = ("workers", "use_multiprocessing", "max_queue_size")
+_WORKERS = ("workers", "use_multiprocessing")
 
 
 def describe_input(dataset: Any) -> dict[str, object]:
@@ -82,7 +82,7 @@ def describe_input(dataset: Any) -> dict[str, object]:
         steps = None
     facts = {"input_kind": kind, "steps_per_epoch": steps, "batch_size": _size_of(source), **_workers_of(kind, source)}
     if kind == "PyDataset":  # its workers are started by Keras in `fit` alone
-        facts.update(input_workers=0, input_processes=None, input_queue=None)
+        facts.update(input_workers=0, input_processes=None)
     return facts
 
 
@@ -200,7 +200,6 @@ def _workers_of(kind: str, dataset: object) -> dict[str, Any]:
         `input_collate`: their function that joins samples to a batch; "" = the library's;
         `input_workers`: how many prefetch batches for the loop; 0 = the loop makes each one itself;
         `input_processes`: True for processes, False for threads, None without workers;
-        `input_queue`: batches kept ready (a DataLoader's: by each worker), None without workers;
         `input_persistent_workers`, `input_pin_memory`, `input_iterable`, `input_shards`,
         `input_sharing`: a DataLoader's;
         `input_autotune`: whether tf.data tunes the dataset: False = its stages run one by one;
@@ -210,15 +209,15 @@ def _workers_of(kind: str, dataset: object) -> dict[str, Any]:
     if kind == "tf.data":
         return _tf_data(dataset)
     if kind == "PyDataset":
-        workers, processes, queue = (getattr(dataset, setting, None) for setting in _WORKERS)
+        workers, processes = (getattr(dataset, setting, None) for setting in _WORKERS)
         hook = getattr(type(dataset), "on_epoch_end", None)
         is_own = hook is not None and not str(getattr(hook, "__module__", "")).startswith(("keras.", "tf_"))
-        facts = {"input_class": type(dataset).__name__, **_prefetching(workers, processes, queue)} | _files(dataset)
+        facts = {"input_class": type(dataset).__name__, **_prefetching(workers, processes)} | _files(dataset)
         return facts | ({"input_reorders": True} if is_own and _known_kind(type(dataset)) is None else {})
     if kind == "generator":
         function = getattr(getattr(dataset, "gi_code", None), "co_name", None)
         name = function if function and not function.startswith("<") else None
-        return {"input_class": name, **_prefetching(0, None, None)}
+        return {"input_class": name, **_prefetching(0, None)}
     if kind == "torch DataLoader":
         setting = _loaders(dataset)
         workers = setting("num_workers")
@@ -231,7 +230,6 @@ def _workers_of(kind: str, dataset: object) -> dict[str, Any]:
             "input_collate": "" if joins is None or library else called(joins)[0],
             "input_workers": workers,
             "input_processes": True if workers else None,
-            "input_queue": setting("prefetch_factor") if workers else None,
             "input_persistent_workers": bool(setting("persistent_workers")),
             "input_pin_memory": bool(setting("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
@@ -431,12 +429,12 @@ def called(function: Any) -> tuple[str, object]:
     return name.replace("<lambda>", "lambda"), code
 
 
-def _prefetching(workers: Any, processes: Any, queue: object) -> dict[str, object]:
+def _prefetching(workers: Any, processes: Any) -> dict[str, object]:
     """Return the facts of Keras' prefetching for these settings; a single thread never prefetches."""
     try:
         count, separate = int(workers), bool(processes)
     except (TypeError, ValueError):  # not set, or not a number
         return {}
     if count > 1 or (count > 0 and separate):
-        return {"input_workers": count, "input_processes": separate, "input_queue": queue}
-    return {"input_workers": 0, "input_processes": None, "input_queue": None}
+        return {"input_workers": count, "input_processes": separate}
+    return {"input_workers": 0, "input_processes": None}

@@ -184,7 +184,7 @@ class KerasSession:
         recorder.on_over = self.restore
         if problem is not None:
             recorder.fail("facts about the input", problem)
-        if backend == "tensorflow" and facts.get("input_queue") is not None:
+        if backend == "tensorflow" and facts.get("input_workers"):
             recorder.adapter.has_stages = False
             recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
         try:

@@ -296,7 +296,6 @@ class Fit(TypedDict, total=False):
     input_collate: str
     input_workers: Count
     input_processes: bool
-    input_queue: Count
     input_persistent_workers: bool
     input_pin_memory: bool
     input_iterable: bool

@@ -102,21 +102,20 @@ def test_a_generator_is_named_and_works_ahead_only_under_tf_data():
 
 
 @pytest.mark.parametrize(
-    ("given", "workers", "processes", "queue"),
+    ("given", "workers", "processes"),
     [
-        ({}, 0, None, None),
-        ({"workers": 1}, 0, None, None),
-        ({"workers": 3, "max_queue_size": 5}, 3, False, 5),
-        ({"workers": 1, "use_multiprocessing": True}, 1, True, 10),
+        ({}, 0, None),
+        ({"workers": 1}, 0, None),
+        ({"workers": 3}, 3, False),
+        ({"workers": 1, "use_multiprocessing": True}, 1, True),
     ],
 )
-def test_the_workers_of_a_pydataset(given, workers, processes, queue):
+def test_the_workers_of_a_pydataset(given, workers, processes):
     data = Made(**given)
     found = described(x=data)["jax"]
     assert found["input_kind"] == "PyDataset" and found["input_class"] == "Made"
     assert found["input_workers"] == workers
     assert found["input_processes"] is processes
-    assert found["input_queue"] == queue
     # Whether Keras starts any is Keras' to know.
     from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
