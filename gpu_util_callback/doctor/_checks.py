@@ -382,11 +382,7 @@ def _processes_text(processes: list[ProbeAnswer], nvml: ProbeAnswer) -> str:
 
 # The libraries that TensorFlow loads before it accepts a GPU; CUDA's major version -> the versions of these, in order.
 _CUDA_LIBRARIES = ("cudart", "cublasLt", "cublas", "cufft", "cusparse", "cusolver")
-_LIBRARY_VERSIONS = {
-    11: ("11.0", "11", "11", "10", "11", "11"),
-    12: ("12", "12", "12", "11", "12", "11"),
-    13: ("13", "13", "13", "12", "12", "12"),
-}
+_LIBRARY_VERSIONS = {12: ("12", "12", "12", "11", "12", "11"), 13: ("13", "13", "13", "12", "12", "12")}
 # Messages that frameworks print when they skip a GPU.
 _SKIP_MESSAGE = re.compile(
     r"cannot dlopen|could not load dynamic library|dlerror|failed call to cuinit|"
@@ -405,8 +401,7 @@ def needed_libraries(build: ProbeAnswer) -> list[str]:
     names = [f"lib{name}.so.{number}" for name, number in zip(_CUDA_LIBRARIES, versions, strict=False)]
     if build.get("cudnn_version"):
         names.append(f"libcudnn.so.{str(build['cudnn_version']).split('.')[0]}")
-    cupti = ".".join(version.split(".")[:2]) if major == 11 else str(major)
-    return [*names, f"libcupti.so.{cupti}"]
+    return [*names, f"libcupti.so.{major}"]
 
 
 def none_installed(names: list[str]) -> Line:

@@ -385,8 +385,8 @@ def test_compute_capabilities(capability, codes, status):
 
 
 def test_needed_libraries_follow_the_build():
-    assert "libcudnn.so.8" in _checks.needed_libraries(
-        {"is_cuda_build": True, "cuda_version": "11.8", "cudnn_version": "8"}
+    assert "libcudnn.so.9" in _checks.needed_libraries(
+        {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9"}
     )
     assert "libcublas.so.13" in _checks.needed_libraries(
         {"is_cuda_build": True, "cuda_version": "13.0", "cudnn_version": "9"}
