@@ -40,8 +40,6 @@ FEW = 6  # steps: of the thread's time, buckets are never about as long as one
 HOLD_NS = 2_000_000_000
 # The sampler begins a little later than training, and ends a little earlier: so long, a GPU's mean stands for it.
 EDGE_NS = 1_000_000_000
-# Of a run that stored no diagnosis, windows are looked for among so many steps.
-FEW_STEPS = 100_000
 # A cause -> the part of the time that it takes; those of stalls are told apart by name.
 PART_OF = {"input_bound": "input", "recompilation": "compile", "launch_bound": "launch", "sync_bound": "launch"}
 PART_OF |= {"transfer_bound": "copies", "host_stall": "callbacks", "host_callback": "callbacks"}
@@ -297,18 +295,12 @@ def group_of(recording: Recording, gpu: int) -> str:
 
 
 def launch_share(recording: Recording, gpus: Iterable[int]) -> float:
-    """Return the share of traced steps in which GPUs waited for launches and syncs; 0 without windows."""
+    """Return the share of traced steps in which GPUs waited for launches and syncs; 0 before they are diagnosed."""
     diagnosis = recording.stored
-    if diagnosis is not None and "traced" in diagnosis:
-        of_gpus = [gpu["sums"] for gpu in diagnosis["traced"] if gpu["gpu"] in set(gpus)]
-        idle = sum(sums["ns"].get(name, 0) for sums in of_gpus for name in TRACED["launch"])
-        return idle / max(1, sum(sums["duration_ns"] for sums in of_gpus))
-    if not recording.facts.get("windows") or recording.step_count > FEW_STEPS:
-        return 0.0
-    rows = recording.traced_steps
-    own = np.isin(rows["gpu"], list(gpus))
-    idle = sum(int(rows[f"{name}_ns"][own].clip(0).sum()) for name in TRACED["launch"])
-    return idle / max(1, int(rows["duration_ns"][own].clip(0).sum()))
+    traced = diagnosis["traced"] if diagnosis is not None and "traced" in diagnosis else ()
+    of_gpus = [gpu["sums"] for gpu in traced if gpu["gpu"] in set(gpus)]
+    idle = sum(sums["ns"].get(name, 0) for sums in of_gpus for name in TRACED["launch"])
+    return idle / max(1, sum(sums["duration_ns"] for sums in of_gpus))
 
 
 def which(recording: Recording) -> list[str]:
