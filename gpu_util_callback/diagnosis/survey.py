@@ -19,7 +19,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings
 from gpu_util_callback.recording.manifest import ManifestError, UnknownFormat
-from gpu_util_callback.recording.manifest_facts import RunSummary, checked
+from gpu_util_callback.recording.manifest_facts import RunSummary
 from gpu_util_callback.recording.problems import Problem, unopened
 from gpu_util_callback.recording.reader import Recording, recording_id
 from gpu_util_callback.recording.schema import SUMMARY_FILE
@@ -156,12 +156,15 @@ def row_of(storage: Storage, place: Found, thresholds: Mapping | None = None, re
             row = _from_summary(storage, place, recompute) if place.has_summary else None
             if row is not None:
                 return row, []
-            row, problems = _from_manifest(storage, place, recompute)
+        if not (thresholds or recompute):
+            row, problems = _from_manifest(storage, place)
             if row is not None:
                 return row, problems
         recording = Recording(storage, place.path, place.run)
-        judged = diagnose(recording, thresholds)  # from the rows of steps, by today's rules
-        return _row(place, summary_of(recording, recording.status, judged), diagnosed=True), recording.problems
+        judged = diagnose(recording, thresholds)
+        is_stored = recording.stored is not None and judged["findings"] is recording.stored.get("findings")
+        summary = summary_of(recording, recording.status, judged)
+        return _row(place, summary, diagnosed=not is_stored), recording.problems
     except UnusableInput:  # an unknown threshold
         raise
     except Exception as error:
@@ -179,15 +182,11 @@ def _from_summary(storage: Storage, place: Found, recompute: bool) -> Row | None
     return _row(place, summary, diagnosed=False)
 
 
-def _from_manifest(storage: Storage, place: Found, recompute: bool) -> Answer:
+def _from_manifest(storage: Storage, place: Found) -> Answer:
     """Return the row from the manifest alone; None where it lacks something."""
     path = storage.join(place.path, "manifest.json")
     try:
-        manifest = manifests.unchecked(storage.read(path, manifests.MAX_BYTES))
-        judged = manifest.get("diagnosis")
-        if recompute and not (isinstance(judged, dict) and judged.get("rules_version") == RULES_VERSION):
-            return None, []  # before its facts are checked: they will be when it is judged
-        facts, left_out = checked(manifest)
+        facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
     except UnknownFormat:
         raise
     except (FileNotFoundError, ManifestError):

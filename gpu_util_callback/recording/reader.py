@@ -30,7 +30,7 @@ from gpu_util_callback.recording.segments import (
 )
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import account
-from gpu_util_callback.recording.top import Top, longest, stretch_name
+from gpu_util_callback.recording.top import PIPELINE, Top, longest, stretch_name
 from gpu_util_callback.words import steps
 
 _Sums = TypeVar("_Sums", bound=Top)
@@ -506,7 +506,7 @@ class Recording(RecordingFiles):
                 yield segment.readable(None, partial(self.damaged, info.name))
 
     def stored_sums(self, kind: type[_Sums]) -> _Sums | None:
-        """Return the sums of a class that its recorder stored, all groups in memory.
+        """Return the sums of a class that its recorder stored, with all groups of samples in memory.
 
         None where there are none, or those of another version; damaged ones are a problem.
         """
@@ -517,7 +517,8 @@ class Recording(RecordingFiles):
             sums = kind.unpack(Container(self._read("top.npz")), damaged.append)
             if sums is not None:
                 for group in sums.groups:
-                    sums.group(group)
+                    if group != PIPELINE:  # which is drawn alone
+                        sums.group(group)
         except (OSError, Damaged) as error:
             if not isinstance(error, OSError) or self._covered:
                 self.distrust_sums(error)
