@@ -496,13 +496,6 @@ def shard_first(side: Side) -> None:
     side.fit(timed_model(4), data, epochs=2)
 
 
-@cures("Take before the cache", r"take\(30\)\.cache\(\)")
-def take_before_cache(side: Side) -> None:
-    slow = elements(60).map(slow_map(15))
-    data = slow.take(30).cache() if side.cured else slow.cache().take(30)
-    side.fit(timed_model(4), data, epochs=6)
-
-
 def _computing(ms: float) -> Any:
     """A function for `map` that computes about so long, in Python."""
 
@@ -674,6 +667,20 @@ def function_made_in_steps(side: Side) -> None:
         for _ in range(60):
             with monitor.step():
                 (made if side.cured else tf.function(train_step))(tf.ones((4, 8)))
+
+
+@cures("calls a new function each time", "", backend="jax")
+def function_jitted_in_steps(side: Side) -> None:
+    weights = jax.numpy.ones((8, 8))
+
+    def made():
+        return jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, each: jax.numpy.tanh(each @ weights), x))
+
+    once = made()
+    with side.monitor() as monitor:
+        for _ in range(60):
+            with monitor.step():
+                (once if side.cured else made())(np.ones((4, 8), "float32")).block_until_ready()
 
 
 @cures("batch again with one number", r"drop_remainder=True")

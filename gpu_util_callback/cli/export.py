@@ -39,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
     if args.parquet:
         from gpu_util_callback.report.tables import write_parquet
 
-        rows = write_parquet(recordings, args.parquet)
-        counts = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)
-        print(f"wrote {args.parquet}: {counts or 'no rows'}", file=sys.stderr)
+        write_parquet(recordings, args.parquet)
+        print(f"wrote {args.parquet}", file=sys.stderr)
     return 0

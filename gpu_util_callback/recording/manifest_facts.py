@@ -116,7 +116,6 @@ class Replica(TypedDict, total=False):
     device: str  # as the framework names it
     gpu: GpuIndex
     replica: Count
-    shard: Count
 
 
 class OwnCallback(TypedDict, total=False):
@@ -263,9 +262,9 @@ class InputMap(TypedDict, total=False):
 class InputDrop(TypedDict, total=False):
     """A stage of a tf.data pipeline that drops elements which others have made."""
 
-    stage: Required[Literal["skip", "shard", "take"]]  # take: behind a cache, which is never full then
+    stage: Required[Literal["skip", "shard"]]
     which: Required[Literal["train", "validation"]]
-    count: Required[Count]  # elements skipped or taken; of shard: one in so many stays
+    count: Required[Count]  # elements skipped; of shard: one in so many stays
     samples: Required[Count]  # in an element
     behind: Required[str]  # the first stage that makes them, as in the `pipeline` table
     exact: Required[bool]  # before that stage it would drop the same
@@ -427,11 +426,13 @@ class OutOfMemoryFacts(TypedDict, total=False):
 
 
 class Retraced(TypedDict):
-    """The `tf.function` with the most traces."""
+    """The `tf.function` with the most traces, or what one line of a JAX program had compiled most often."""
 
     function: str
     traces: Count
     same_tensors: bool  # whether the last traces are of tensors of the same types and shapes
+    line: NotRequired[str]  # on JAX, of the program
+    new_function: NotRequired[bool]  # on JAX: mostly it was another one than the time before
 
 
 class MemoryFacts(TypedDict, total=False):

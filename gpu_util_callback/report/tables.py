@@ -1,9 +1,9 @@
 """Recordings for other programs.
 
 - `trace_text`: a trace of Chrome's JSON format, for ui.perfetto.dev and chrome://tracing. A
-  process per recording, with tracks for its steps, phases, spans and profiled steps, and counters
-  for its samples. All times are microseconds since the first of them, on one clock: those of a
-  job's workers are shifted by the offsets of their clocks, where these are known.
+  process per recording, with tracks for its steps, phases and spans, and counters for its samples.
+  All times are microseconds since the first of them, on one clock: those of a job's workers are
+  shifted by the offsets of their clocks, where these are known.
 - `write_parquet`: a Parquet file per table, for pandas, Polars, DuckDB or Spark.
 - `write_runs`: a row a recording, of thousands.
 """
@@ -25,7 +25,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.manifest_facts import Span
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import ABSENT_INT, ACCOUNTS, CATEGORIES, STEP_PARTS, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, ACCOUNTS, STEP_PARTS, TABLES
 from gpu_util_callback.words import what_to_do
 
 if TYPE_CHECKING:
@@ -85,10 +85,6 @@ def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event
     for cause in dict.fromkeys(span["cause"] for span in report["spans"]):
         spans = [span for span in report["spans"] if span["cause"] == cause]
         yield from tracks.slices(f"finding: {cause}", map(_span, spans))
-    traced = recording.traced_steps
-    for gpu in sorted({*traced["gpu"].tolist()}):
-        name = "host" if gpu < 0 else f"gpu{gpu}"
-        yield from tracks.slices(f"profiled steps: {name}", _traced_slices(traced, traced["gpu"] == gpu))
     for group, columns in recording.samples.items():
         yield from _counters(pid, since, group, columns)
 
@@ -173,15 +169,6 @@ def _span(span: Span) -> Slice:
     return span["start_ns"], span["end_ns"], span["title"], {**arguments, **span["evidence"]}
 
 
-def _traced_slices(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Slice]:
-    """Yield a slice for each traced step, with the GPU's time by category in ms."""
-    rows = {name: values[chosen] for name, values in traced.items()}
-    columns = [f"{name}_ns" for name in CATEGORIES]
-    for number, start, duration, kernels, *parts in _rows(rows, *_OF_STEP, "kernels", *columns):
-        arguments = {f"{name}_ms": ns / 1e6 for name, ns in zip(CATEGORIES, parts, strict=True)}
-        yield start, start + duration, f"step {number}", {**arguments, "kernels": kernels}
-
-
 def _counters(pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarray]) -> Iterator[Event]:
     """Yield a counter per column; a viewer holds a value until the next, so only changes count."""
     times = columns["time_ns"]
@@ -207,8 +194,8 @@ def _counters(pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarr
 _TYPES = {"int": "int64", "float": "float64", "text": "string"}
 
 
-def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int]:
-    """Write all tables and samples of recordings into a folder; return the rows of each file.
+def write_parquet(recordings: Sequence[Recording], folder: str) -> None:
+    """Write all tables and samples of recordings into a folder.
 
     Files are `<table>.parquet` for each table of `recording.schema.TABLES`, and `samples.parquet`
     with a row per sampled value (`group`, `time_ns`, `column`, `value`). What is absent is null. A
@@ -219,7 +206,6 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
     pa, pq = _pyarrow()
     schemas = {name: _schema(pa, columns) for name, columns in TABLES.items()}
     schemas["samples"] = _schema(pa, {"group": "text", "time_ns": "int", "column": "text", "value": "float"})
-    rows = dict.fromkeys(schemas, 0)
     writers: dict[str, Any] = {}
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -229,13 +215,11 @@ def write_parquet(recordings: Sequence[Recording], folder: str) -> dict[str, int
         for recording in recordings:
             for name, columns in _table_blocks(recording):
                 writers[name].write_table(_table(pa, schemas[name], recording, columns))
-                rows[name] += len(next(iter(columns.values())))
     except OSError as error:
         raise UnusableInput(f"cannot write {folder}: {error.strerror or error}") from error
     finally:
         for writer in writers.values():
             writer.close()
-    return rows
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:

@@ -13,6 +13,7 @@ ABSENT = -1
 # A call on a first-seen input shape is a compilation if it takes this much longer than usual.
 SLOW_FACTOR = 4.0
 SLOW_NS = 15_000_000
+SEVERAL_TRACES = 3  # of a function: the first ones may be of another kind of call
 _LATEST = 1000  # compilations, or parts of them, whose moment is remembered
 
 

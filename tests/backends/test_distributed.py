@@ -185,7 +185,6 @@ def test_keras_on_jax_over_forced_devices(strategy):
     if strategy == "ModelParallel":  # two replicas of the model, each over four devices
         assert one["shards"] == ["(16, 16)"], "the weights were not sharded"
         assert [r["replica"] for r in replicas] == [0] * 4 + [1] * 4
-        assert [r["shard"] for r in replicas] == [0, 1, 2, 3] * 2
 
 
 def test_keras_on_torch_over_two_processes(tmp_path):

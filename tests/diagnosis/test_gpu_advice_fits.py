@@ -228,9 +228,24 @@ def test_shapes_that_stay_the_same_are_not_to_blame():
     assert "jax.jit" not in finding["advice"]["text"]  # Keras' fit calls it
 
 
-def test_a_jax_loop_that_compiles_known_shapes_may_call_jit_again():
-    finding = found(compiles(framework=JAX, input_dims=[[32, 16], [32]], **LOOP), "recompilation")
-    assert "Call jax.jit once, before the loop" in finding["advice"]["text"]
+OF_JAX = {"line": "train (train.py, line 9)", "function": "scan", "traces": 38}
+
+
+@pytest.mark.parametrize(
+    ("new_function", "same_tensors", "says"),
+    [
+        (True, True, "call jax.jit once, before the loop"),
+        (False, True, "static_argnames"),
+        (False, False, "stayed the same"),  # of the batch: what else it gets is not known
+    ],
+)
+def test_a_jax_loop_is_told_the_line_that_has_something_compiled(new_function, same_tensors, says):
+    run = compiles(framework=JAX, input_dims=[[32, 16], [32]], **LOOP)
+    run.facts["memory"] = {"retraced": OF_JAX | {"new_function": new_function, "same_tensors": same_tensors}}
+    finding = found(run, "recompilation")
+    assert says in finding["advice"]["text"] and not finding["advice"]["code"]
+    assert ("train.py, line 9" in finding["advice"]["text"]) == (says != "stayed the same")
+    assert (finding["saves_s"] > 0) == new_function  # what a trial has shown
 
 
 @pytest.mark.parametrize(

@@ -77,17 +77,6 @@ def test_everything_of_a_recording_is_in_it(recorded, tmp_path):
     assert found["args"]["advice"] == span["advice"]["text"]
 
 
-def test_windows_lie_on_the_steps_that_they_profiled(recorded, tmp_path):
-    trace = export(tmp_path / "run", tmp_path)
-    steps = {event["name"]: event for event in slices(trace, "steps")}
-    profiled = slices(trace, "profiled steps: gpu0")
-    assert len(profiled) == 10
-    for event in profiled:
-        step = steps[event["name"]]
-        assert abs(event["ts"] - step["ts"]) < 0.2 * step["dur"]
-        assert event["args"]["kernel_ms"] > 0
-
-
 def test_counters_hold_the_samples(recorded, tmp_path):
     trace = export(tmp_path / "run", tmp_path)
     origin = int(trace["otherData"]["origin_ns"])

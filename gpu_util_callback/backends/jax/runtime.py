@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from types import CodeType
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,8 +16,9 @@ from jax import monitoring
 
 from gpu_util_callback.backends.base import ListedGpu, Runtime
 from gpu_util_callback.cgroup import cpus_allowed
-from gpu_util_callback.steps.compilations import CompileClock
-from gpu_util_callback.steps.dispatch import CalledBack
+from gpu_util_callback.recording.manifest_facts import Retraced
+from gpu_util_callback.steps.compilations import SEVERAL_TRACES, CompileClock
+from gpu_util_callback.steps.dispatch import CalledBack, is_library, path_of, place_of
 
 # Tracing, lowering and XLA, one after the other for each function that is compiled.
 _COMPILING, _LAST = "/jax/core/compile/", "backend_compile_duration"
@@ -21,6 +28,7 @@ class JaxRuntime(Runtime):
     """JAX in this process."""
 
     name, version = "jax", jax.__version__
+    _clock: JaxCompileClock | None = None  # of the training that is recorded
 
     def framework(self) -> dict[str, object]:
         return super().framework() | {
@@ -87,7 +95,11 @@ class JaxRuntime(Runtime):
         return {"matmul": enabled, "conv": enabled}
 
     def compile_clock(self) -> CompileClock:
-        return JaxCompileClock()
+        self._clock = JaxCompileClock()
+        return self._clock
+
+    def retraced(self) -> Retraced | None:
+        return self._clock.retraced() if self._clock is not None else None
 
     def processes(self) -> int:
         return jax.process_count()
@@ -116,8 +128,7 @@ def on_cpu() -> bool:
 def _replicas(distribution: object) -> list[dict[str, object]] | None:
     """Return the devices of this process that a Keras distribution spans; None without one.
 
-    `replica` counts along the mesh's batch axis; `shard` is a device's position within its
-    replica, where the model itself is sharded.
+    `replica` counts along the mesh's batch axis.
     """
     mesh = getattr(distribution, "device_mesh", None)
     if mesh is None:
@@ -129,11 +140,9 @@ def _replicas(distribution: object) -> list[dict[str, object]] | None:
     if batch in axes:
         names = np.moveaxis(names, axes.index(batch), 0)
     names = names.reshape(len(names) if batch in axes else 1, -1)
-    sharded = names.shape[1] > 1
     return [
         {"replica": replica, "device": str(name), "gpu": ordinals.get(str(name))}
-        | ({"shard": shard} if sharded else {})
-        for (replica, shard), name in np.ndenumerate(names)
+        for (replica, _), name in np.ndenumerate(names)
         if str(name) in local
     ]
 
@@ -147,12 +156,20 @@ def _ordinal(device: jax.Device) -> int:
     return int(device.id if number is None else number)
 
 
+# Compilations of functions of one name that one line calls: in all, of another function than the time before, for
+# tensors of the same shapes and types; the last function, held weakly, and the shape and type of its arguments.
+_Compiled = tuple[int, int, int, Callable[[], Any], list[tuple[Any, Any]]]
+# Operations that the program gives functions of its own, as their body or branches.
+_OF_FUNCTIONS = ("scan", "while", "cond")
+
+
 class JaxCompileClock(CompileClock):
     """Compile times from `jax.monitoring`, which calls its listeners on the compiling thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self._listening = False
+        self._compiled: dict[tuple[str, str], _Compiled] = {}  # by line of the program, and function's name
 
     def start(self) -> None:
         if not self._listening:
@@ -164,6 +181,43 @@ class JaxCompileClock(CompileClock):
             self._listening = False
             monitoring.unregister_event_duration_listener(self._heard)
 
+    def retraced(self) -> Retraced | None:
+        """Return what one line of the program had compiled most often; None where it was only a few times."""
+        compiled = list(self._compiled.items())  # more may be compiled meanwhile
+        if not compiled:
+            return None
+        (line, name), (times, new, same, *_) = max(compiled, key=lambda item: item[1][0])
+        if times < SEVERAL_TRACES:
+            return None
+        counted: Retraced = {"function": name, "traces": times, "same_tensors": 2 * same > times}
+        return counted | {"line": line, "new_function": 2 * new >= times}
+
     def _heard(self, event: str, duration_secs: float, **_: object) -> None:
-        if event.startswith(_COMPILING):
-            self.add(int(duration_secs * 1e9), event.endswith(_LAST))
+        if not event.startswith(_COMPILING):
+            return
+        self.add(int(duration_secs * 1e9), event.endswith(_LAST))
+        if event.endswith(_LAST) and threading.get_ident() == self._thread:
+            with contextlib.suppress(Exception):  # the frames are JAX's own
+                self._note(sys._getframe(1))
+
+    def _note(self, frame: FrameType | None) -> None:
+        """Note which function is compiled, and the program's line that calls it.
+
+        Args:
+            frame: JAX's, where it reports the compilation.
+        """
+        call: dict[str, Any] = {}
+        of_jax = False  # an operation outside of compiled functions: JAX makes a function of it
+        while frame is not None and is_library(path_of(frame.f_code)):
+            call = frame.f_locals if frame.f_code.co_name == "cache_miss" else call
+            of_jax = of_jax or frame.f_code.co_name == "apply_primitive"
+            frame = frame.f_back
+        if frame is None or not call:
+            return
+        function, arguments = call["fun"], jax.tree_util.tree_leaves((call["args"], call["kwargs"]))
+        name = getattr(function, "__name__", "a function")
+        tensors = [(getattr(one, "shape", ()), getattr(one, "dtype", type(one))) for one in arguments]
+        key = place_of(frame.f_code, frame.f_lineno), name
+        times, new, same, before, known = self._compiled.get(key, (0, 0, 0, lambda: function, tensors))
+        new += before() is not function and (not of_jax or name in _OF_FUNCTIONS)
+        self._compiled[key] = times + 1, new, same + (tensors == known), weakref.ref(function), tensors

@@ -15,7 +15,7 @@ from gpu_util_callback.backends.base import ListedGpu, Runtime
 from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_distributed
 from gpu_util_callback.cgroup import cpus_allowed
 from gpu_util_callback.recording.manifest_facts import Retraced
-from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.compilations import SEVERAL_TRACES, CompileClock
 from gpu_util_callback.steps.dispatch import CalledBack
 
 
@@ -144,7 +144,6 @@ RUNTIME = TensorFlowRuntime()
 
 # The name of a trace ends with a number of its own.
 _TRACE = re.compile(r"__inference_(.+)_(\d+)")
-SEVERAL_TRACES = 3  # the first ones may be of another kind of call
 
 
 def _traces() -> Iterator[Any]:

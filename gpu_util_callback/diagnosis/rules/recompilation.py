@@ -18,6 +18,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Limits,
     Threshold,
 )
+from gpu_util_callback.recording.manifest_facts import Retraced
 
 FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
 MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
@@ -43,12 +44,10 @@ def _advise_shapes(run: Run, times: int) -> Advice:
         return traced
     dims = _declared_dims(run)
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
-        again = run.framework == "jax" and run.custom_loop
         return Advice(
-            f"{times} steps had to be compiled first, although the shape of their input stayed the same: "
-            f"{'the loop calls jax.jit again, or ' if again else ''}something else that the step gets changes, a "
-            f"Python number or the size of a slice. {'Call jax.jit once, before the loop; pass' if again else 'Pass'} "
-            "the number as a tensor or an array, and slice equal parts."
+            f"{times} steps had to be compiled first, although the shape of their input stayed the same: something "
+            "else that the step gets changes, a Python number or the size of a slice. Pass the number as a tensor or "
+            "an array, and slice equal parts."
         )
     text = (
         f"{times} steps had to be compiled first, because the shape of their input (or a Python number in it) was new. "
@@ -60,32 +59,21 @@ def _advise_shapes(run: Run, times: int) -> Advice:
             f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
     if dims is None:
-        return _advise_unseen(run, times, text, share_saved)
+        return Advice(
+            f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
+            f"{PADDED}.",
+            "",
+            share_saved,
+            question=True,
+            changes=PADDED,
+        )
     if run.input_kind == "tf.data":
         return _tf_data_advice(run, dims, text, share_saved)
     return _arrays(run, dims, text, share_saved)
 
 
-def _advise_unseen(run: Run, times: int, text: str, share_saved: float) -> Advice:
-    """Return the advice for a loop whose batches the monitor does not see."""
-    if run.framework == "jax":
-        return Advice(
-            f"{times} steps had to be compiled first: the loop calls jax.jit again, or what was compiled gets a new "
-            "shape or static argument. Call jax.jit once, before the loop; pad what varies to one length, leave out a "
-            "smaller last batch, and pass numbers as arrays, not as static_argnums or static_argnames."
-        )
-    return Advice(
-        f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
-        f"{PADDED}.",
-        "",
-        share_saved,
-        question=True,
-        changes=PADDED,
-    )
-
-
 def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
-    """Return the advice for a loop's `tf.function` by what is new in its traces; None where that is not known."""
+    """Return the advice for a loop's compiled function by what is new in its traces; None where that is not known."""
     if not run.custom_loop:
         return None
     text = f"{times} steps had to be compiled first: "
@@ -102,6 +90,8 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
     if retraced is None or retraced["traces"] < MOSTLY * times:
         return None
     function = retraced["function"]
+    if run.framework == "jax":
+        return _advise_compiled(retraced, text, share_saved)
     if retraced["same_tensors"]:
         return Advice(
             f"{text}{function} is traced again although the tensors that it gets keep their types and shapes. A "
@@ -113,6 +103,25 @@ def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
     remedy = "Let one trace serve them all, or give it an input_signature with None for each size that varies."
     says = f"{text}{function} gets tensors of new shapes. {remedy}"
     return Advice(says, "@tf.function(reduce_retracing=True)", share_saved, proof="loop_lengths")
+
+
+def _advise_compiled(retraced: Retraced, text: str, share_saved: float) -> Advice | None:
+    """Return the advice for a line that makes JAX compile again; None where it passes arrays of new shapes."""
+    function, line = retraced["function"], retraced["line"]
+    if retraced["new_function"]:
+        return Advice(
+            f"{text}{line} calls a new function each time ({function}), which JAX compiles again. Define it and call "
+            "jax.jit once, before the loop, and pass what varies as arguments.",
+            "",
+            share_saved,
+            proof="function_jitted_in_steps",
+        )
+    if not retraced["same_tensors"]:
+        return None
+    return Advice(
+        f"{text}{line} calls {function} with arrays of known types and shapes; something else is new each time, a "
+        "static argument (static_argnums, static_argnames) or a size. Pass numbers as arrays, and slice equal parts."
+    )
 
 
 def _tf_data_advice(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
@@ -230,8 +239,8 @@ class Recompilation(Rule):
     Every run compiles once for training, often once more for the last, smaller batch, and once for
     validation: this number of compilations is excluded.
 
-    Why a loop's `tf.function` is traced again is read from its traces: new shapes, a Python number
-    among its arguments, or a function that is made in each step.
+    Why a loop's compiled function is traced again is read from its traces: new shapes, a Python
+    number among its arguments, or a function that is made in each step.
     """
 
     cause = "recompilation"
