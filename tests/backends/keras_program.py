@@ -251,8 +251,8 @@ def hidden() -> None:
     start = time.perf_counter()
     square(x).block_until_ready()
     rounds = max(1, int(20 * 0.040 / (time.perf_counter() - start)))  # 40 ms a step
-    for delay in (8.0, 150.0):
-        truth = Truth([delay] * 10)
+    for delay in (8.0, 100.0):
+        truth = Truth([delay] * 9)
         trained = Heavy([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
         trained.rounds = rounds
         trained.compile("sgd", "mse")

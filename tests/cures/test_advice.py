@@ -76,12 +76,12 @@ def test_a_callback_after_every_batch_works_every_hundredth(tmp_path):
         def on_train_batch_end(self, batch, logs=None):
             apply(self.code, work=lambda: time.sleep(0.014), batch=batch)
 
-    before = fit(tmp_path / "before", Timed(10), labelled(120), callbacks=[Watcher()])
+    before = fit(tmp_path / "before", Timed(10), labelled(70), callbacks=[Watcher()])
     span = only(before, "host_stall")
     assert span["title"] == "Watcher stalls training"
-    assert (span["start_step"], span["end_step"]) == (0, 120)
+    assert (span["start_step"], span["end_step"]) == (0, 70)
     Watcher.code = span["advice"]["code"]
-    after = fit(tmp_path / "after", Timed(10), labelled(120), callbacks=[Watcher()])
+    after = fit(tmp_path / "after", Timed(10), labelled(70), callbacks=[Watcher()])
     assert_kept(before, after, "host_stall")
 
 

@@ -59,10 +59,10 @@ def forked(module: str, program: list[str]) -> list[str]:
     return [*fork_server.python(module), *program]
 
 
-def fails(script: str, *arguments: str, hang_s: float = 30) -> ChildFailed:
+def fails(script: str, *arguments: str, hang_s: float = 30, command=python) -> ChildFailed:
     with pytest.raises(ChildFailed) as caught, Children(steps=30, seconds=0.4) as children:
         children.hang_s = hang_s
-        children.run(Side(python([script, *arguments])))
+        children.run(Side(command([script, *arguments])))
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -136,7 +136,8 @@ with tf.io.TFRecordWriter("rows.tfrecord") as file:
     assert sorted(path.name for path in here.rglob("*")) == ["events", "train.py"]
     Path("saved").mkdir()
     Path("saved/checkpoint").write_text("model_checkpoint_path: 'of yesterday'")
-    assert "it changes saved/checkpoint" in str(fails(write(before.format(start="") + training)))
+    script = write(before.format(start="") + training)
+    assert "it changes saved/checkpoint" in str(fails(script, command=partial(forked, "tensorflow")))
     assert Path("saved/checkpoint").read_text() == "model_checkpoint_path: 'of yesterday'"
 
 
@@ -205,7 +206,7 @@ for step in range(100_000):
 def test_a_pytorch_loop_without_loader_is_timed_and_not_recorded_to_its_end(here, tmp_path_factory):
     pytest.importorskip("torch")
     script = write(OWN_LOOP)
-    assert timed(script).steps >= 30
+    assert timed(script, command=partial(forked, "torch")).steps >= 30
     with pytest.raises(ChildFailed, match="nothing records its own loop"), Children(30, 0.4) as children:
         children.record([script], tmp_path_factory.mktemp("recorded"), 0.5)
 
