@@ -26,21 +26,26 @@ LOCKED := --constraint tools.txt
 # things, by themselves. Pytest ends with 5 where it was to run no test: what PYTEST_ARGS names may all be in one of
 # the two parts, but not in none.
 JOBS ?= 3
+# The linters run beside the first part, on what it leaves of the cores; what they said stands between the parts.
 # Where nothing else is named, of the second part only the files that have such tests: collecting all takes 10 s.
 TIMED = $(shell grep -rl "mark\.timed" tests --include="test_*.py")
+CHECKED := $(VENV)/checks.log
 define tests
+	nice -n 19 $(MAKE) --no-print-directory lint frontend-check >$(CHECKED) 2>&1 & checks=$$!; \
 	export FORK_SERVERS_OF=$$$$; \
 	$(BIN)/python -m pytest -m "not timed $(1)" --durations=20 -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS); beside=$$?; \
+	wait $$checks; checked=$$?; cat $(CHECKED); \
 	$(BIN)/python -m pytest -m "timed $(1)" --durations=20 $(or $(PYTEST_ARGS),$(TIMED)); alone=$$?; \
-	case "$$beside $$alone" in \
-		"0 0" | "0 5" | "5 0") ;; \
-		"5 5") echo "No test is selected by PYTEST_ARGS=$(PYTEST_ARGS)"; exit 1 ;; \
-		*) exit 1 ;; \
+	case "$$checked $$beside $$alone" in \
+		"0 0 0" | "0 0 5" | "0 5 0") ;; \
+		"0 5 5") echo "No test is selected by PYTEST_ARGS=$(PYTEST_ARGS)"; exit 1 ;; \
+		"0 "*) exit 1 ;; \
+		*) echo "The linters or the frontend's checks failed; their output is in $(CHECKED)"; exit 1 ;; \
 	esac
 endef
 
-.PHONY: demo test test-all quick bench figures matrix dist release-check docs lock checks lint schemas frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench figures matrix dist release-check docs lock ready lint schemas frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -65,7 +70,7 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/python demo/train.py $(DEMO_ARGS)
 
-test: checks
+test: ready
 	$(call tests,and not slow)
 
 # Folders whose tests train nothing, but for those marked `heavy`: collecting the others takes longer than these run.
@@ -76,12 +81,12 @@ quick:
 	$(BIN)/python -m pytest -m "not timed and not slow and not heavy" $(QUICK) -n $(JOBS) \
 		--dist loadfile --no-loadscope-reorder -q $(PYTEST_ARGS)
 
-test-all: checks
+test-all: ready
 	$(call tests,)
 
 # Side by side: pip, npm and apt mostly wait for their downloads.
-checks:
-	+@$(MAKE) --no-print-directory --jobs=3 lint frontend-check browser
+ready:
+	+@$(MAKE) --no-print-directory --jobs=3 $(READY) frontend/node_modules/.installed browser
 
 # BENCH_ARGS="step fits --save" takes some of them and keeps the figures.
 bench: $(READY)
