@@ -10,9 +10,9 @@ from packages import need
 
 from harness.unchanged.cells import Cell, everything, outcomes
 
-# The exhausted fetch of data of unknown length, in the graph and in Python; random ops; windows.
+# The exhausted fetch of data of unknown length, in the graph and in Python; random ops; windows. A plain graph is in
+# those with more to it.
 FEW = {
-    Cell("tensorflow", "filter", "graph"),
     Cell("tensorflow", "filter", "random ops in train_step"),
     Cell("tensorflow", "filter", "side effects in train_step"),
     Cell("tensorflow", "filter", "steps_per_execution=4"),
@@ -22,7 +22,6 @@ FEW = {
     Cell("tensorflow", "filter", "op determinism"),
     Cell("tensorflow", "from_generator", "graph"),
     Cell("tensorflow", "tf.data", "profiler windows"),
-    Cell("jax", "arrays", "graph"),
     Cell("jax", "filter", "graph"),
     Cell("jax", "arrays", "compiled again"),  # JAX takes an old step for the new one where that is kept
     Cell("torch", "torch DataLoader", "graph"),
