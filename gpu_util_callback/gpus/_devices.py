@@ -25,7 +25,6 @@ class NvmlGpu:
     pci_bus_id: str
     parent_uuid: str = ""  # of a MIG device
     gi: int | None = None
-    ci: int | None = None
     migs: list["NvmlGpu"] = field(default_factory=list)
     mig_mode: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +134,6 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
             pci_bus_id=parent.pci_bus_id,
             parent_uuid=parent.uuid,
             gi=gate.ask("nvmlDeviceGetGpuInstanceId", handle, gpu=key),
-            ci=gate.ask("nvmlDeviceGetComputeInstanceId", handle, gpu=key),
         )
         attributes = gate.ask_quietly("nvmlDeviceGetAttributes_v2", handle, gpu=key)
         mig.facts = {

@@ -44,12 +44,12 @@ class Visible:
 
 @dataclass(frozen=True)
 class Match:
-    """A GPU to record. how: "uuid", "pci_bus_id", "cuda", "order", "guess" or "" (no NVML GPU)."""
+    """A GPU to record. certain: False where it was taken by an order that may be another one."""
 
     index: int
     framework: FrameworkGpu | None
     gpu: NvmlGpu | None
-    how: str
+    certain: bool = True
 
 
 def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
@@ -96,25 +96,21 @@ def match(
     devices of this process's CUDA driver, when it is up.
     """
     if not framework_gpus:
-        return [Match(i, None, gpu, "order") for i, gpu in enumerate(allowed.gpus)]
+        return [Match(i, None, gpu) for i, gpu in enumerate(allowed.gpus)]
     pool = [device for gpu in every for device in (gpu, *gpu.migs)]
     matches = []
     for framework_gpu in framework_gpus:
         ordinal = framework_gpu.index if framework_gpu.cuda_ordinal is None else framework_gpu.cuda_ordinal
         cuda_device = next((device for device in cuda if device.ordinal == ordinal), None)
-        gpu, how = _by_identity(framework_gpu.uuid, framework_gpu.pci_bus_id, pool, allowed)
+        gpu, certain = _by_identity(framework_gpu.uuid, framework_gpu.pci_bus_id, pool, allowed), True
         if gpu is None and cuda_device is not None:
-            gpu, how = _by_identity(cuda_device.uuid, cuda_device.pci_bus_id, pool, allowed)
-            how = "cuda" if gpu is not None else ""
-        if gpu is None and not any(_comparable(device_known, pool) for device_known in (framework_gpu, cuda_device)):
-            if ordinal < len(allowed.gpus):
-                gpu = allowed.gpus[ordinal]
-                how = "order" if allowed.certain else "guess"
-            if how == "guess":
-                alike = [device for device in allowed.gpus if _same_name(device.name, framework_gpu.name)]
-                if len(alike) == 1:
-                    gpu, how = alike[0], "order"
-        matches.append(Match(framework_gpu.index, framework_gpu, gpu, how if gpu is not None else ""))
+            gpu = _by_identity(cuda_device.uuid, cuda_device.pci_bus_id, pool, allowed)
+        known = any(_comparable(device, pool) for device in (framework_gpu, cuda_device))
+        if gpu is None and not known and ordinal < len(allowed.gpus):
+            alike = [device for device in allowed.gpus if _same_name(device.name, framework_gpu.name)]
+            certain = allowed.certain or len(alike) == 1
+            gpu = alike[0] if certain and not allowed.certain else allowed.gpus[ordinal]
+        matches.append(Match(framework_gpu.index, framework_gpu, gpu, certain))
     return matches
 
 
@@ -126,21 +122,19 @@ def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) 
     return by_uuid or (bool(device.pci_bus_id) and any(gpu.pci_bus_id for gpu in pool))
 
 
-def _by_identity(
-    uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible
-) -> tuple[NvmlGpu | None, str]:
-    """Return the GPU of `pool` with this UUID, else with this PCI address, and by which of the two; else (None, "")."""
+def _by_identity(uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible) -> NvmlGpu | None:
+    """Return the GPU of `pool` with this UUID, else with this PCI address; else None."""
     if uuid:
         for gpu in pool:
             if bare_uuid(gpu.uuid) == bare_uuid(uuid):
-                return gpu, "uuid"
+                return gpu
     if pci:
         for gpu in pool:
             if gpu.pci_bus_id and pci_key(gpu.pci_bus_id) == pci_key(pci):
                 # In MIG mode the framework runs on one MIG device of this board.
                 migs = [mig for mig in allowed.gpus if mig.parent_uuid == gpu.uuid] if gpu.mig_mode else []
-                return (migs or gpu.migs or [gpu])[0], "pci_bus_id"
-    return None, ""
+                return (migs or gpu.migs or [gpu])[0]
+    return None
 
 
 def _gpu_named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
@@ -151,13 +145,7 @@ def _gpu_named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
             return None
         gpu = ordered[number]
         return gpu.migs[0] if gpu.mig_mode and gpu.migs else gpu
-    legacy = re.fullmatch(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)", entry, re.I)
-    if legacy:
-        uuid, gi, ci = legacy[1].lower(), int(legacy[2]), int(legacy[3])
-        matching = [
-            mig for gpu in ordered for mig in gpu.migs if gpu.uuid.lower() == uuid and (mig.gi, mig.ci) == (gi, ci)
-        ]
-    elif entry.upper().startswith("MIG-"):
+    if entry.upper().startswith("MIG-"):
         matching = [mig for gpu in ordered for mig in gpu.migs if _begins(mig.uuid, entry)]
     elif entry.upper().startswith("GPU-"):
         matching = [gpu for gpu in ordered if _begins(gpu.uuid, entry)]
@@ -203,7 +191,7 @@ def describe(match: Match) -> dict[str, object]:
         capability = ".".join(map(str, capability))
     label = f"gpu{match.index}"
     if gpu is not None:
-        sure = "" if match.how != "guess" else ", by order: not certain"
+        sure = "" if match.certain else ", by order: not certain"
         label += f" (nvml {gpu.nvml_index}, {gpu.uuid[:8]}…{sure})"
     return {
         "index": match.index,
@@ -215,7 +203,6 @@ def describe(match: Match) -> dict[str, object]:
         "compute_capability": capability,
         "pci_bus_id": gpu and gpu.pci_bus_id,
         "mig": gpu is not None and gpu.mig,
-        "matched_by": match.how or None,
         **{key: value for key, value in (gpu.facts if gpu else {}).items() if value is not None},
         "label": label,
     }
@@ -224,7 +211,7 @@ def describe(match: Match) -> dict[str, object]:
 def describe_listed(gpu: NvmlGpu, allowed: Sequence[NvmlGpu]) -> dict[str, object]:
     """Return a GPU of NVML's list as facts; "visible": CUDA_VISIBLE_DEVICES allows it, or a part of it."""
     visible = any(gpu is other or gpu.uuid == other.parent_uuid for other in allowed)
-    return {**describe(Match(gpu.nvml_index, None, gpu, "order")), "visible": visible}
+    return {**describe(Match(gpu.nvml_index, None, gpu)), "visible": visible}
 
 
 def cuda_gpus() -> list[CudaGpu]:

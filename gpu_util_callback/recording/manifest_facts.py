@@ -372,7 +372,6 @@ class Gpu(TypedDict, total=False):
     compute_capability: str
     pci_bus_id: str
     mig: bool
-    matched_by: str
     power_limit_mw: Count
     power_default_mw: Count
     sm_clock_max_mhz: Count

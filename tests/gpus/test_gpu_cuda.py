@@ -29,19 +29,19 @@ if missing:
 sampler = Sampler(Clock(), framework_gpus=[FrameworkGpu(0), FrameworkGpu(1)])
 sampler._open(SimpleNamespace())
 known = [[bool(gpu.uuid), bool(gpu.pci_bus_id)] for gpu in _mapping.cuda_gpus()]
-print(json.dumps([known, [[gpu["index"], gpu["nvml_index"], gpu["matched_by"]] for gpu in sampler.gpus]]))
+print(json.dumps([known, [[gpu["index"], gpu["nvml_index"], "not certain" in gpu["label"]] for gpu in sampler.gpus]]))
 """
 UP = {"CUDA_STANDIN_UP": "1"}
-GUESSED = [[0, 0, "guess"], [1, 1, "guess"]]
+GUESSED = [[0, 0, True], [1, 1, True]]
 
 
 @pytest.mark.parametrize(
     ("loads", "up", "known", "gpus"),
     [
         # CUDA's order is taken where CUDA is up: of unlike GPUs it is not NVML's.
-        ([True], UP, [[True, True]] * 2, [[0, 1, "cuda"], [1, 0, "cuda"]]),
-        ([True, "cuDeviceGetUuid", "cuDeviceGetUuid_v2"], UP, [[False, True]] * 2, [[0, 1, "cuda"], [1, 0, "cuda"]]),
-        ([True, "cuDeviceGetPCIBusId"], UP, [[True, False]] * 2, [[0, 1, "cuda"], [1, 0, "cuda"]]),
+        ([True], UP, [[True, True]] * 2, [[0, 1, False], [1, 0, False]]),
+        ([True, "cuDeviceGetUuid", "cuDeviceGetUuid_v2"], UP, [[False, True]] * 2, [[0, 1, False], [1, 0, False]]),
+        ([True, "cuDeviceGetPCIBusId"], UP, [[True, False]] * 2, [[0, 1, False], [1, 0, False]]),
         ([True], {}, [], GUESSED),  # loaded, and nobody called cuInit: we do not
         ([False], UP, [], GUESSED),  # nor do we load it
     ],

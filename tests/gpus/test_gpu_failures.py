@@ -233,7 +233,7 @@ def test_a_gpu_that_hung_is_sampled_when_it_answers(sampled, symbol, gpus):
     wait_until(lambda: all(key in drained(sampler, blocks) for key in others), 4)
     wait_until(lambda: rows_of(sampler, "gpu0", blocks) >= 5, 8)
     wait_until(lambda: not [e for e in sampler.unavailable if "answered" in e["reason"]], 3)
-    assert [gpu["matched_by"] for gpu in sampler.gpus] == ["order"] * gpus
+    assert not any("not certain" in gpu["label"] for gpu in sampler.gpus)
     assert len({gpu["uuid"] for gpu in sampler.gpus}) == gpus
     # Nobody is sampled twice: one row a tick, of one thread.
     sampler.stop()

@@ -35,7 +35,6 @@ def with_mig(parent, count=2):
             parent.pci_bus_id,
             parent_uuid=parent.uuid,
             gi=i + 1,
-            ci=0,
         )
         for i in range(count)
     ]
@@ -81,16 +80,16 @@ def test_visible_devices(value, expected, wrong):
     assert (value in found.problem) if wrong else not found.problem
 
 
-def test_mig_devices_by_uuid_prefix_and_legacy_name():
+def test_mig_devices_by_uuid_and_prefix():
     gpus = [gpu(0), with_mig(gpu(1))]
     first, second = gpus[1].migs
-    for value in (second.uuid, "MIG-11", f"MIG-{gpus[1].uuid}/2/0"):
+    for value in (second.uuid, "MIG-11"):
         assert names(visible({"CUDA_VISIBLE_DEVICES": value}, gpus)) == [second.uuid]
     two = f"{second.uuid},{first.uuid}"
     assert names(visible({"CUDA_VISIBLE_DEVICES": two}, gpus)) == [second.uuid]  # one at most
     assert names(visible({"CUDA_VISIBLE_DEVICES": "1"}, gpus)) == [first.uuid]
     assert names(visible({"CUDA_VISIBLE_DEVICES": gpus[1].uuid}, gpus)) == [first.uuid]
-    assert names(visible({"CUDA_VISIBLE_DEVICES": f"MIG-{gpus[1].uuid}/9/0"}, gpus)) == []
+    assert names(visible({"CUDA_VISIBLE_DEVICES": "MIG-99"}, gpus)) == []
     assert names(visible({}, gpus)) == [0]
     assert names(visible({}, [gpus[1]])) == [first.uuid]
 
@@ -110,26 +109,26 @@ def test_integers_count_by_bus_whatever_nvml_s_order():
 
 
 @pytest.mark.parametrize(
-    ("identity", "how"),
+    "identity",
     [
-        ({"uuid": "GPU-00000003-0000-0000-0000-000000000002"}, "uuid"),
-        ({"uuid": "00000003-0000-0000-0000-000000000002"}, "uuid"),  # CUDA prints no prefix
-        ({"pci_bus_id": "0000:12:00.0"}, "pci_bus_id"),
-        ({"pci_bus_id": "00000000:12:00.0"}, "pci_bus_id"),
-        ({"pci_bus_id": "12:00.0"}, "pci_bus_id"),
-        ({"uuid": "GPU-unknown", "pci_bus_id": "0000:12:00.0"}, "pci_bus_id"),
+        {"uuid": "GPU-00000003-0000-0000-0000-000000000002"},
+        {"uuid": "00000003-0000-0000-0000-000000000002"},  # CUDA prints no prefix
+        {"pci_bus_id": "0000:12:00.0"},
+        {"pci_bus_id": "00000000:12:00.0"},
+        {"pci_bus_id": "12:00.0"},
+        {"uuid": "GPU-unknown", "pci_bus_id": "0000:12:00.0"},
     ],
 )
-def test_identity_beats_every_order(identity, how):
+def test_identity_beats_every_order(identity):
     allowed = visible({"CUDA_VISIBLE_DEVICES": "3,2"}, FOUR)
     (found,) = match([FrameworkGpu(0, **identity)], allowed, FOUR)
-    assert (found.gpu.nvml_index, found.how, found.index) == (2, how, 0)
+    assert (found.gpu.nvml_index, found.certain, found.index) == (2, True, 0)
 
 
 def test_the_cuda_driver_of_this_process_decides_without_identity():
     cuda = [CudaGpu(0, FOUR[3].uuid[4:], ""), CudaGpu(1, "", "0000:11:00.0")]
     found = match([FrameworkGpu(0), FrameworkGpu(1)], visible({}, FOUR), FOUR, cuda)
-    assert [(m.gpu.nvml_index, m.how) for m in found] == [(3, "cuda"), (1, "cuda")]
+    assert [(m.gpu.nvml_index, m.certain) for m in found] == [(3, True), (1, True)]
 
 
 def test_set_visible_devices_shifts_the_ordinal():
@@ -144,10 +143,10 @@ def test_set_visible_devices_shifts_the_ordinal():
 def test_without_identity_order_is_a_guess_among_unlike_gpus():
     mixed = [gpu(0, "NVIDIA T4"), gpu(1, "NVIDIA H100")]
     (found,) = match([FrameworkGpu(0)], visible({}, mixed), mixed)
-    assert found.how == "guess"
+    assert not found.certain
     assert "not certain" in describe(found)["label"]
     (found,) = match([FrameworkGpu(0, name="H100")], visible({}, mixed), mixed)
-    assert (found.gpu.nvml_index, found.how) == (1, "order")  # its name says which
+    assert (found.gpu.nvml_index, found.certain) == (1, True)  # its name says which
 
 
 def test_no_framework_gpu_means_all_that_the_variables_allow():
@@ -176,7 +175,7 @@ def test_a_board_in_mig_mode_means_the_mig_device_that_is_allowed():
 def test_label_and_facts():
     board = gpu(3)
     board.facts = {"memory_total_bytes": 7, "compute_capability": "8.0", "cores": None}
-    facts = describe(Match(0, FrameworkGpu(0, compute_capability=(8, 0)), board, "uuid"))
+    facts = describe(Match(0, FrameworkGpu(0, compute_capability=(8, 0)), board))
     assert facts["label"] == "gpu0 (nvml 3, GPU-0000…)"
     assert facts["memory_total_bytes"] == 7
     assert facts["compute_capability"] == "8.0"
