@@ -136,7 +136,7 @@ class GpuUtilMonitor:
             recorder.end("interrupted", deadline_s=0)
 
     def _begin(self, caller: CodeType, watch: FitWatch) -> None:
-        """Begin to record: the recorder, its timeline, and the loop's adapter."""
+        """Begin to record: the recorder, its timeline, and the loop's adapter; `caller`: the code that has the loop."""
         adapter = LoopAdapter(*((self._framework, False) if self._framework else framework_in_use()))
         recorder = Recorder(self._settings, adapter)
         close_left_over(keep=lambda other: not other.watch.over())

@@ -173,7 +173,7 @@ def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -
 
 
 def _page(data: Mapping[str, object], replies: Iterable[str]) -> Iterator[str]:
-    """Return a page of data and of JSON by recording, `"id":{…}`."""
+    """Return a page in pieces: the tab's script and style with data; `replies`: JSON by recording, `"id":{…}` each."""
     script, style = (static_file(name) for name in ("index.js", "style.css"))
     if script is None or style is None:
         raise UnusableInput("the tab is not built in this checkout: run `make frontend`")

@@ -81,7 +81,7 @@ function writeLink(app: App, address: Window): () => void {
   address.addEventListener('popstate', forget);
   const write = (): void => {
     timer = undefined;
-    if (innerHeight === 0) return; // another tab is shown: the hash is theirs
+    if (innerHeight === 0) return; // another tab of TensorBoard's is shown: the hash is its own
     const { hash, pathname, search } = address.location;
     const next = encodeHash(hash, latest);
     if (next === hash) return;
@@ -109,7 +109,7 @@ function writeLink(app: App, address: Window): () => void {
 const isStep = (before: LinkState, now: AppState): boolean =>
   before.list !== now.list || (now.touched && before.id === now.id && (before.selected !== now.selected || before.window?.number !== now.window?.number));
 
-/** A link opened into a tab that is already running. */
+/** Shows what a link says that was opened into a tab that is already running; `refresh` asks the server for it. */
 function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
   if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, app.state.get())) return;

@@ -308,7 +308,13 @@ def subject_of(finding: Mapping) -> str:
 
 
 def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None, it: str) -> str:
-    """Return what following the advice gains, or what limits the run where none is known to; `it`: as in `promise`."""
+    """Return what following the advice gains, or what limits the run where none is known to.
+
+    Args:
+        lead: the headline; `findings`: all of them.
+        wall_s: of the run; of the whole script, where there is a `script`.
+        it: as in `promise`.
+    """
     subject, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
     if script is not None:
         subject, saves_s = "script", script.saves(wall_s, saves_s)

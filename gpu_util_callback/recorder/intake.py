@@ -110,7 +110,7 @@ class Intake:
                 self.on_rows(rows, samples)
 
     def _while_training(self, samples: list[SampleBlock], ended_ns: int) -> list[SampleBlock]:
-        """Return the samples without those between the fits of a series, where nothing trained."""
+        """Return the samples but those between the fits of a series, where nothing trained; `ended_ns`: see `take`."""
         pauses = list(self.pauses)
         if not pauses:
             return samples

@@ -62,7 +62,10 @@ _MAX_VALUE = 64 << 20  # bytes of one text
 
 
 class Export:
-    """An opened `.sqlite` export. All reads are of plain tables, read-only.
+    """An opened `.sqlite` export. All reads are of plain tables, read-only, and bounded by the file's size.
+
+    Attributes:
+        tables: name -> its columns, of plain tables.
 
     Raises: UnusableInput, from every method, when the file is damaged.
     """

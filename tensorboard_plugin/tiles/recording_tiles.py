@@ -176,7 +176,7 @@ class TopTiles:
         return level
 
     def _level_of(self, group: str, axis: str) -> int:
-        """Return the finest level at which a group's cells of the top tell enough: 0 if each cell is one row."""
+        """Return the finest level, of buckets of 2^level steps or ns, that a group's cells fill; 0: each is a row."""
         fold = self._fold(group)
         if fold is None or not fold.used:
             return 0

@@ -20,7 +20,7 @@ def _samples(tiles: TopTiles, recording: Recording, whose: str) -> list[Totals]:
 
 
 def whole_splits(recording: Recording) -> dict[str, Split]:
-    """Return the time of each lane over the whole recording, of its top; computed once until that changes."""
+    """Return "gpu0", … (see `gpu_time.which`) -> its time by part over the whole recording; kept until that grows."""
 
     def make() -> dict[str, Split]:
         tiles = TopTiles(recording.top, False)

@@ -143,8 +143,9 @@ function titleOf(group: string, titles: Record<string, string>): string {
 const ORIGIN_HEIGHT = 12;
 
 /**
- * The rows of all sources. Compared ones share the groups and stand lane by lane, so that like is
- * below like. `room` above 1 makes lanes higher than they need to be.
+ * The rows of all sources from top to bottom, with their heights in pixels: pinned lanes, then groups. Compared sources
+ * share the groups and stand lane by lane, so that like is below like. `room` above 1 makes lanes higher than they need
+ * to be.
  */
 export function layOut(sources: LaneSource[], preferences: LanePreferences, compact: boolean, room = 1): Layout {
   const rows: Row[] = [];

@@ -108,6 +108,7 @@ export function encodeHash(hash: string, state: Linked): string {
   return `#${[PLUGIN, ...foreign, ...parts].join('&')}`;
 }
 
+/** What a link says of the tab, each part at its default where the link lacks it or has nonsense. */
 export function decodeHash(hash: string): LinkState {
   const values = new Map<string, string>();
   for (const part of hash.replace(/^#/, '').split('&')) {

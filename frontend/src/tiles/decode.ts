@@ -48,7 +48,11 @@ export interface SeriesHeader {
 
 export const seriesKey = (lane: string, name: string): string => `${lane}/${name}`;
 
-/** Throws RangeError when the bytes are shorter than their header promises. */
+/**
+ * Reads a reply: a uint32 with the header's length, the header, padding to 8 bytes, `bytes` of float32 in four planes,
+ * then `timeAt` and `stepAt` as float64. A series of `bits` b was sent as buckets 2^b times as wide.
+ * Throws RangeError when the bytes are shorter than their header promises.
+ */
 export function decodeTiles(buffer: ArrayBuffer): TileBlock {
   if (buffer.byteLength < 4) throw new RangeError('tile reply is empty');
   const headerLength = new DataView(buffer).getUint32(0, true);
@@ -58,13 +62,13 @@ export function decodeTiles(buffer: ArrayBuffer): TileBlock {
   const begin = (bits: number): number => Math.floor(first / 2 ** bits);
   const length = (bits = 0): number => Math.floor((first + count - 1) / 2 ** bits) - begin(bits) + 1;
   const offset = Math.ceil((4 + headerLength) / 8) * 8;
-  const floats = header.series.reduce((sum, { alike, bits }) => sum + (alike ? 4 : 12) * length(bits), 0);
+  const bytes = header.series.reduce((sum, { alike, bits }) => sum + (alike ? 4 : 12) * length(bits), 0);
   const doublesAt = buffer.byteLength - 2 * count * 8;
-  if (doublesAt < offset + floats) throw new RangeError('tile reply is cut off in its data');
-  const planes = new Uint8Array(buffer, offset, floats);
-  const values = new Uint8Array(floats);
+  if (doublesAt < offset + bytes) throw new RangeError('tile reply is cut off in its data');
+  const planes = new Uint8Array(buffer, offset, bytes);
+  const values = new Uint8Array(bytes);
   for (let i = 0, from = 0; i < 4; i++) {
-    for (let to = i; to < floats; to += 4) values[to] = planes[from++]!;
+    for (let to = i; to < bytes; to += 4) values[to] = planes[from++]!;
   }
   let at = 0;
   const take = (bits = 0): Float32Array => {

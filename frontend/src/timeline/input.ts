@@ -253,7 +253,7 @@ export function windowUnder(timeline: Timeline, x: number, y: number): WindowInf
   return frame && head && y >= head.windowsTop - 1 ? windowAt(frame, head, x) : null;
 }
 
-/** A press without a drag: centres the view, selects what is under it, or measures a step. */
+/** A press without a drag, at (x, y) in pixels: centres the view, selects what is under it, or measures a step. */
 function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boolean): void {
   const { app, frame } = timeline;
   if (!frame) return;

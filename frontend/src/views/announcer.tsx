@@ -5,6 +5,7 @@ import { laneContent } from './tooltip.tsx';
 
 const QUIET_MS = 250;
 
+/** For screen readers: the values under a cursor that keys move, and the finding that is selected. */
 export function Announcer() {
   const { app, timeline } = useTab();
   const cursor = useSelect(app.cursor, (value) => value);

@@ -20,6 +20,7 @@ import { TopBar } from './topbar.tsx';
 import { Budget, FixFirst, Verdict } from './verdict.tsx';
 import { Finder } from './finder.tsx';
 
+/** All of the tab: the page, and what opens over it. */
 export function Root() {
   return (
     <>
@@ -31,6 +32,7 @@ export function Root() {
   );
 }
 
+/** The page for the state: nothing recorded, the table of runs, one run, or why there is none to show. */
 function Body() {
   const id = useApp((state) => state.id);
   const runs = useApp((state) => state.runs);
@@ -82,6 +84,7 @@ function Body() {
   );
 }
 
+/** Why the newest answer is missing, over what was read before. */
 function Trouble({ message }: { message: string }) {
   return (
     <p class="trouble" role="alert">
@@ -116,6 +119,7 @@ function Late() {
   return late ? <Loading /> : null;
 }
 
+/** A message that goes by itself, such as "Link copied"; read out, too. */
 function Notice() {
   const notice = useApp((state) => state.notice);
   return (

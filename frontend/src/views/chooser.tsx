@@ -5,6 +5,7 @@ import { clean } from '../math/text.ts';
 import { fitLabel, runName } from '../words/labels.ts';
 import { useApp, useTab } from './hooks.ts';
 
+/** The button with the name of the run; it opens and closes the table of runs. */
 export function Chooser() {
   const { app } = useTab();
   const runs = useApp((state) => state.runs);

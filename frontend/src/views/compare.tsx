@@ -31,6 +31,7 @@ const causesOf = ({ spans, findings }: WordedReport): string[] => [...new Set([.
 
 const called = (cause: string): string => `${causeStyle(cause).glyph} ${causeStyle(cause).title} `;
 
+/** The open run and those it is compared with, a row each; nothing where none is. */
 export function Compare() {
   const { app, refresh } = useTab();
   const recordings = useApp((state) => state.recordings);

@@ -46,6 +46,7 @@ export function Details({ recording }: { recording: RecordingReply }) {
   );
 }
 
+/** The selected finding: its cause, cost, remedy and evidence. */
 function Selected({ recording, item }: { recording: RecordingReply; item: WordedFinding }) {
   const { app, timeline } = useTab();
   const style = causeStyle(item.cause);
@@ -122,6 +123,7 @@ function WithoutIt({ id }: { id: string }) {
   );
 }
 
+/** What a finding rests on: what was seen, and the threshold it passed. */
 function Evidence({ rows, caption }: { rows: EvidenceRow[]; caption: string }) {
   if (rows.length === 0) return null;
   return (

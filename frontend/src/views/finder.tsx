@@ -53,6 +53,7 @@ export function entriesOf({ app, timeline, refresh }: Tab, text: string): Entry[
   return matches.slice(0, MOST);
 }
 
+/** The dialog of Ctrl+K: a text that finds lanes, runs, steps and commands; Enter takes the marked one. */
 export function Finder() {
   const tab = useTab();
   const open = useApp((state) => state.finding);

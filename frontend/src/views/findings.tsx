@@ -178,7 +178,10 @@ function waitText(waits: JobReply['waits'], workers: WorkerReply[]): string {
   return `waiting for worker ${waits?.rank} in ${percent(meanPct)} of ${base}`;
 }
 
-/** Workers that are alike: a line each if they are few, else one line that unfolds. */
+/**
+ * Workers that are alike: a line each if they are few, else one line that unfolds. Beside them stands for whom they wait
+ * (`wait`), else what each lost (`note`); `hint` is the whole sentence.
+ */
 function RankSet({ workers, note, hint, wait }: { workers: WorkerReply[]; note: string; hint: string; wait: string }) {
   const shown = useApp((state) => state.id);
   if (workers.length <= FEW_WORKERS)

@@ -13,6 +13,7 @@ interface Props {
   wall: number | null;
 }
 
+/** A remedy: what it saves, the code to change, the command that tries it, why, and what to check first. */
 export function Fix({ item, saves, wall, command }: Props & { command: string }) {
   const text = clean(item.advice?.text, 2000);
   const code = asDiff(cleanCode(item.advice?.before), cleanCode(item.advice?.code));
@@ -93,6 +94,7 @@ export const pasted = (code: string): string =>
         .join('\n')
     : code;
 
+/** Code to copy; lines that go and come are marked where it replaces something. */
 function Code({ code }: { code: string }) {
   const { app } = useTab();
   const [copied, setCopied] = useState(false);

@@ -22,6 +22,7 @@ export function overheadParts(report: WordedReport): string[] {
   return parts;
 }
 
+/** Below everything: the switch for tables, and what the recorder itself cost. */
 export function Footer({ report, version }: { report: WordedReport; version: string }) {
   const { app } = useTab();
   const tables = useApp((state) => state.tables);

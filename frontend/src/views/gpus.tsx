@@ -72,6 +72,7 @@ interface Props {
   report: WordedReport;
 }
 
+/** A GPU and its facts, as a row of the table. */
 function GpuRow({ gpu, report }: Props) {
   return (
     <tr>
@@ -84,6 +85,7 @@ function GpuRow({ gpu, report }: Props) {
   );
 }
 
+/** Means and peaks of one GPU over the run, each with its unit; what was not measured is left out. */
 function GpuFacts({ gpu, report }: Props) {
   const traced = tracedKernels(report, gpu);
   const joules = report.energy?.gpus?.find(({ index }) => index === gpu.index)?.energy_j ?? null;
@@ -140,6 +142,7 @@ const spread = ({ utilization_pct: use }: Gpu): string =>
 
 export const aboutGpus = (item: Unavailable): boolean => /gpu|nvml|driver|cuda/i.test(item.source);
 
+/** Why no GPU was recorded, and what to do about it. */
 function NoGpu({ report }: { report: WordedReport }) {
   const why = report.unavailable.filter(aboutGpus);
   return (

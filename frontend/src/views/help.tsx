@@ -48,6 +48,7 @@ const KEYS: [string, [string, string][]][] = [
   ],
 ];
 
+/** The dialog with all keys and gestures. */
 export function Help() {
   const { app } = useTab();
   const open = useApp((state) => state.help);

@@ -61,6 +61,7 @@ export function Kernels({ recording }: { recording: RecordingReply }) {
   return window === null ? null : <KernelTable key={`${recording.id} ${window}`} recording={recording} window={window} />;
 }
 
+/** The kernels of a profiler window, or of the traced step that is open: sorted, filtered, those with most time first. */
 function KernelTable({ recording, window }: { recording: RecordingReply; window: number }) {
   const { reply } = useWindow(recording, window);
   const [sort, setSort] = useState<{ key: SortKey; descending: boolean }>({ key: 'total', descending: true });

@@ -29,6 +29,7 @@ interface GroupProps {
   onFocus: () => void;
 }
 
+/** The name of a group of lanes; a click folds it. `stop`: the one group that Tab leads to. */
 export function GroupLabel({ row, stop, onFocus }: GroupProps) {
   const { app } = useTab();
   const toggle = (): void => app.toggle('collapsed', row.key);
@@ -49,6 +50,7 @@ export function GroupLabel({ row, stop, onFocus }: GroupProps) {
   );
 }
 
+/** A group's name, and how many lanes it hides while it is folded. */
 function GroupTitle({ row }: { row: GroupRow }) {
   return (
     <>
@@ -59,6 +61,7 @@ function GroupTitle({ row }: { row: GroupRow }) {
   );
 }
 
+/** A small button beside a lane's name. */
 function Tool({ sign, name, onClick }: { sign: string; name: string; onClick: () => void }) {
   return (
     // For the mouse: by keyboard all of it is in the list of lanes, without four stops a lane.
@@ -88,6 +91,7 @@ function Legend({ row }: { row: LaneRow }) {
   );
 }
 
+/** A lane's name, legend and scale, and its value under the cursor, which the timeline writes by itself. */
 export function LaneLabel({ row }: { row: LaneRow }) {
   const { app, timeline } = useTab();
   const { lane } = row;

@@ -12,6 +12,7 @@ import { useApp, useSelect, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
 import { Heads } from './table.tsx';
 
+/** The measured range: its length in steps and time, and the mean of each lane over it. */
 export function Measure() {
   const { app, timeline } = useTab();
   const range = useApp((state) => state.measure);

@@ -14,6 +14,7 @@ import { GroupLabel, LaneLabel } from './labels.tsx';
 import { ViewBar } from './viewbar.tsx';
 import { Tooltip } from './tooltip.tsx';
 
+/** The timeline: a head with time, GPUs and phases that stays, lanes that scroll below it, and a cursor over both. */
 export function TimelineView() {
   const { timeline } = useTab();
   const root = useRef<HTMLElement>(null);
@@ -94,6 +95,7 @@ export function TimelineView() {
   );
 }
 
+/** The names beside the lanes and groups; Tab leads to one group, and arrow keys from there. */
 function Labels({ rows }: { rows: Row[] }) {
   const [focused, setFocused] = useState<string | null>(null);
   const groups = rows.filter(({ type }) => type === 'group');

@@ -36,6 +36,7 @@ interface Line {
   parent: Row | null;
 }
 
+/** The table of all runs: sums of their time, a search, and a row for each. */
 export function Runs({ runs }: { runs: RunsReply }) {
   const { app, refresh } = useTab();
   const total = useApp((state) => state.total);
@@ -285,6 +286,7 @@ function orderText(sort: string, unit: TotalReply['unit'] | undefined): string {
   return ORDERS[sort] ?? `${title.toLowerCase()}, ${sort.startsWith('-') ? 'largest' : 'smallest'} first`;
 }
 
+/** A column's heading, which sorts by it; another click turns the order around. */
 function Head({ column, title, sort, by }: { column: Column; title: string; sort: string; by: (sort: string) => void }) {
   const sorted = sort.replace('-', '') === column;
   const down = sort.startsWith('-');
@@ -321,6 +323,7 @@ interface RowProps {
   compare: () => void;
 }
 
+/** A run in the table, or one part of a job below it. */
 function RunRow({ line: { row, parent }, place, active, current, shown, expanded, compared, trouble, open, toggle, compare }: RowProps) {
   const { item, training } = row;
   const hasHours = row.hours !== null;
@@ -412,6 +415,7 @@ function partsText({ training, parts }: Row): string {
   return said.join(', ') || plural(parts.length, 'recording');
 }
 
+/** The sign of a cause, in its colour. */
 function Glyph({ cause }: { cause: string }) {
   const { colour, glyph } = causeStyle(cause);
   return (
@@ -421,6 +425,7 @@ function Glyph({ cause }: { cause: string }) {
   );
 }
 
+/** A run's first cause by name, and the number of others. */
 function Cause({ cause, others }: { cause: string; others: string[] }) {
   return (
     <span class="clip" title={[cause, ...others].map((listed) => causeStyle(listed).title).join('\n')}>

@@ -10,6 +10,7 @@ const CODE = `from gpu_util_callback import GpuUtilCallback
 model.fit(dataset, epochs=10,
           callbacks=[GpuUtilCallback("logs/my-run")])`;
 
+/** In place of runs: where the server looked for them, and what to add to a program to have one. */
 export function Empty({ runs }: { runs: RunsReply }) {
   const { refresh } = useTab();
   const names = runs.tensorboard_runs;
@@ -57,6 +58,7 @@ export function Empty({ runs }: { runs: RunsReply }) {
   );
 }
 
+/** In place of everything: what could not be had, and why. */
 export function Broken({ message, what }: { message: string; what: string }) {
   const { refresh } = useTab();
   return (

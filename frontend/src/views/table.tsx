@@ -24,6 +24,7 @@ interface Props {
   children: ComponentChildren;
 }
 
+/** A table that scrolls sideways in its own box; `words`: the columns that hold text, the others hold numbers. */
 export function ScrolledTable({ name, caption, heads, words, children }: Props) {
   return (
     <div class="table-scroll" tabIndex={0} role="region" aria-label={`${name} as a table`}>

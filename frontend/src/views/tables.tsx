@@ -12,6 +12,7 @@ import { ScrolledTable } from './table.tsx';
 const ROWS = 20;
 const PHASES = 100;
 
+/** The timeline as tables, for those who cannot see it, and the number of hidden lanes. */
 export function Tables({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   const open = useApp((state) => state.tables);
@@ -50,6 +51,7 @@ function PhaseTable({ recording }: { recording: RecordingReply }) {
   );
 }
 
+/** Means of each series over equal parts of the range in view. */
 function BucketTable() {
   const { timeline } = useTab();
   useSelect(timeline.drawn, (value) => value.count);

@@ -27,6 +27,7 @@ interface Content {
 
 const WINDOWS_ESTIMATE = 'estimated from profiler windows';
 
+/** What is under the mouse, beside it; on the side that has room. */
 export function Tooltip() {
   const { app, timeline } = useTab();
   const cursor = useSelect(app.cursor, (value) => value);
@@ -60,6 +61,7 @@ export function Tooltip() {
   );
 }
 
+/** What stands under the cursor, in a lane or in the head; null where there is nothing. */
 function contentAt(timeline: Timeline): Content | null {
   const { frame, head } = timeline;
   const { laneKey: key } = timeline.app.cursor.get();
@@ -69,6 +71,7 @@ function contentAt(timeline: Timeline): Content | null {
   return laneContent(timeline, key);
 }
 
+/** The same for a place in the head, in pixels: a worker's wait, a part of the time, a profiler window or a phase. */
 function headContent(timeline: Timeline, x: number, y: number): Content | null {
   const { frame, head } = timeline;
   if (!frame || !head) return null;

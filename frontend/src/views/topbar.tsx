@@ -19,6 +19,7 @@ const AXES: { key: AxisChoice; title: string; hint: string }[] = [
   { key: 'clock', title: 'clock', hint: 'Time of day' },
 ];
 
+/** The first line: the run, its status and facts, the axis, and actions. */
 export function TopBar({ recording }: { recording: RecordingReply | null }) {
   const { app } = useTab();
   const help = useApp((state) => state.help);
@@ -51,6 +52,7 @@ function Facts({ report }: { report: WordedReport }) {
   );
 }
 
+/** Whether the run is live, ended, interrupted or lost. */
 function Status({ recording }: { recording: RecordingReply }) {
   const { status, job_source } = recording.report;
   const { title, hint } = statusOf(status, job_source);
@@ -85,6 +87,7 @@ function Look({ run }: { run: string }) {
   );
 }
 
+/** The switch between steps, time since the start, and the clock. */
 function AxisSwitch() {
   const { timeline } = useTab();
   const axis = useApp((state) => state.axis);
@@ -99,6 +102,7 @@ function AxisSwitch() {
   );
 }
 
+/** Sharing the view as a link, and saving it as a picture, a table or a page. */
 function Actions({ recording }: { recording: RecordingReply }) {
   const { app, timeline } = useTab();
   const [open, setOpen] = useState(false);

@@ -12,6 +12,7 @@ import { causeStyle } from '../words/causes.ts';
 import { runName } from '../words/labels.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
+/** The share of time in which the GPU was busy, the run in one sentence, and how many findings there are. */
 export function Verdict({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   const { report } = recording;

@@ -6,6 +6,7 @@ import { lanesOf } from '../timeline/frame.ts';
 import { useApp, useDismiss, useSelect, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
 
+/** Buttons for the view: lanes, undo, zoom, find, the whole run. */
 export function ViewBar() {
   const { app, timeline } = useTab();
   const view = useApp((state) => state.view);

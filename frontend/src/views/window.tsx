@@ -55,6 +55,7 @@ const WAITING: Loaded = { reply: null, error: null };
 const HELD = 8;
 const held = new Map<string, Promise<WindowReply>>();
 
+/** A window's contents from the server; the last few are kept, by recording, window and revision. */
 function load(id: string, window: number, revision: unknown): Promise<WindowReply> {
   const key = `${id}\n${window}\n${String(revision)}`;
   let reply = held.get(key);
@@ -87,6 +88,7 @@ export function useWindow(recording: RecordingReply, window: number | null): Loa
   return state.key === key ? state : WAITING;
 }
 
+/** A profiler window: one of its traced steps, where its time went, and the way to the others. */
 export function TracedWindow({ recording, open }: { recording: RecordingReply; open: OpenWindow }) {
   const { app, timeline } = useTab();
   const { reply, error } = useWindow(recording, open.number);
@@ -132,6 +134,7 @@ export function TracedWindow({ recording, open }: { recording: RecordingReply; o
   );
 }
 
+/** The traced step to show, and the ones before and after it. */
 function StepChoice({ steps, step, choose }: { steps: number[]; step: number; choose: (step: number) => void }) {
   if (steps.length < 2) return null;
   const at = steps.indexOf(step);

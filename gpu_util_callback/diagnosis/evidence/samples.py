@@ -122,14 +122,14 @@ class Sampled:
                 stretches.append((start, min(stop, self.run.end_ns), slice(a, b)))
         spans = []
         for number, (start, stop, inside) in enumerate(stretches):
-            room = (
+            bounds = (  # half-way to the neighbours
                 (stretches[number - 1][1] + start) // 2 if number else self.run.start_ns,
                 (stop + stretches[number + 1][0]) // 2 if number + 1 < len(stretches) else self.run.end_ns,
             )
             mask = np.zeros(len(self), bool)
             mask[inside] = True
             late = max(self.run.lag_ns(), round(2 * period_ns))
-            edges = at_pace_changes(self.run.steps, start, stop, late, room)
+            edges = at_pace_changes(self.run.steps, start, stop, late, bounds)
             spans.append((self.run.range_of(*edges), mask))
         return spans
 
