@@ -374,7 +374,7 @@ class FinishedBatches:
         self._out_of_turn_before = -1
 
     def begin(self) -> None:
-        """Look whether the next batch is ready, just before the loop requests it; `end` counts it."""
+        """Note whether the next batch is ready, just before the loop requests it; `end` counts it."""
         if self._until > 0:
             return
         try:
