@@ -801,7 +801,6 @@ class SourceFacts(TypedDict, total=False):
     compiled_by: str  # what compiled them: "torch" (torch.compile), "exported", "xla"; "" = nothing
     compiled_kernels_pct: Percent
     graph_kernels_pct: Percent  # kernels replayed from CUDA graphs
-    server: str  # of language models: "vllm", "sglang"; "" = none
 
 
 class Facts(TypedDict, total=False):

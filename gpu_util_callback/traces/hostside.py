@@ -307,10 +307,7 @@ _TRAINS = re.compile(
     r"|multi_tensor_apply|Adam(?![a-z])|train_step|train_function|one_step_on_"
 )
 # Servers of language models: their code is not the user's to change, and has no training loop.
-_SERVERS = {
-    "vllm": re.compile(r"(^|[^a-z])vllm(::|/|\.)|^execute_(new|context)_\d"),
-    "sglang": re.compile(r"(^|[^a-z])sglang(::|/|\.)|\bsgl_kernel|^sgl::"),
-}
+_SERVER = re.compile(r"(^|[^a-z])(vllm|sglang)(::|/|\.)|^execute_(new|context)_\d|\bsgl_kernel|^sgl::")
 _LOADER = re.compile(r"_\w{0,40}(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
@@ -319,10 +316,9 @@ class Wording:
     """The framework for whose users advice is written.
 
     Attributes:
-        framework: "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight).
+        framework: "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight), or is of a server.
         keras: True if `model.fit` ran the steps, as far as can be seen.
         arrays: True if it cut their batches from arrays.
-        server: "vllm" or "sglang", whose users have no code of it to change: `framework` is "" then.
         workers: True if PyTorch's DataLoader has worker processes; None = no such loader is seen.
         trains: True if gradients or an optimizer are seen.
     """
@@ -332,20 +328,18 @@ class Wording:
     workers: bool | None = None
     trains: bool = False
     arrays: bool = False
-    server: str = ""
 
 
 def wording(trace: Trace) -> Wording:
-    """Return what the names of a trace tell: its framework or server, whether it trains, and what loads its batches."""
+    """Return what the names of a trace tell: its framework, whether it trains, and what loads its batches."""
     names = trace.names.strings
 
     def is_seen(sign: Callable[[str], object]) -> bool:
         return any(map(sign, names))
 
     trains = is_seen(_TRAINS.search)
-    server = next((server for name in names for server, sign in _SERVERS.items() if sign.search(name)), "")
-    if server and not trains:  # a training may borrow their kernels
-        return Wording("", server=server)
+    if not trains and is_seen(_SERVER.search):  # a training may borrow their kernels
+        return Wording("")
     if is_seen(_JAX.match):  # first: it may take its input from tf.data
         return Wording("jax", trains=trains)
     if is_seen(_TENSORFLOW.match):

@@ -218,7 +218,6 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
             "compiled_by": compiled_by,
             "compiled_kernels_pct": 100 * compiled_share,
             "graph_kernels_pct": 100 * graph_share,
-            "server": wording.server,
         },
     }
 

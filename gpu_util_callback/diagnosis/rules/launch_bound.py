@@ -242,8 +242,6 @@ def _advice(run: Run, per_step: int) -> Advice:
         return host_advice.run_compiled(run)
     runs = "A step runs" if run.source is None or run.source["steps_judged"] else "The trace shows"
     says = f"{runs} {per_step:,} GPU kernels so short that the GPU waits for the next one. "
-    if run.source is not None and run.source.get("server"):
-        return _server_advice(run.source, says)
     compiled = run.fit.get("jit_compile", False) or (run.framework == "jax" and run.source is None)
     # A compilation by Keras on torch took over half a minute.
     if has_keras_fit(run) and (compiled or run.framework == "torch"):
@@ -278,33 +276,6 @@ def _advice(run: Run, per_step: int) -> Advice:
 def _replays(source: SourceFacts) -> bool:
     """Return whether most of a trace's kernels are replayed from CUDA graphs."""
     return source.get("graph_kernels_pct", 0.0) >= MOSTLY_PCT.default
-
-
-_OF_SERVER = {
-    "vllm": ("vLLM", "--enforce-eager", "vllm serve MODEL", "--max-num-seqs"),
-    "sglang": (
-        "SGLang",
-        "--disable-cuda-graph",
-        "python -m sglang.launch_server --model-path MODEL",
-        "--max-running-requests",
-    ),
-}
-
-
-def _server_advice(source: SourceFacts, says: str) -> Advice:
-    """Return the advice for a server of language models that launches short kernels."""
-    name, eager, command_line, requests = _OF_SERVER[source["server"]]
-    if _replays(source):
-        return Advice(
-            f"{says}{name} replays CUDA graphs already, and between them prepares the next step. More requests at a "
-            f"time give each step more to do ({requests} limits them)."
-        )
-    return Advice(
-        f"{says}{name} launches them one by one. Was it started with {eager}? If so, leave that out: it then replays "
-        "whole steps as CUDA graphs.",
-        f"{command_line}  # without {eager}",
-        question=True,
-    )
 
 
 _GRAPH_OF_COMPILED = """\
