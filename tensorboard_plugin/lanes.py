@@ -151,8 +151,8 @@ def lanes_of(recording: Recording) -> list[LaneInfo]:
     took = [(name, title) for name, column, title in STACK if name == "step" or of_steps.get(column, {}).get("max")]
     lanes: list[LaneInfo] = [
         *time_lanes(recording),
-        _of_training("steps", "Step time", "what the training thread did in each step", took, "stack"),
-        _of_training("input_wait", "Input wait", "how much fetching the batch delayed the step", WAIT_TITLES),
+        _training_lane("steps", "Step time", "what the training thread did in each step", took, "stack"),
+        _training_lane("input_wait", "Input wait", "how much fetching the batch delayed the step", WAIT_TITLES),
     ]
     stages = stage_lane(recording)
     if stages is not None:
@@ -167,7 +167,7 @@ def lanes_of(recording: Recording) -> list[LaneInfo]:
     return lanes
 
 
-def _of_training(id_: str, title: str, note: str, series: Iterable[tuple[str, str]], kind: str = "band") -> LaneInfo:
+def _training_lane(id_: str, title: str, note: str, series: Iterable[tuple[str, str]], kind: str = "band") -> LaneInfo:
     named = [{"name": name, "title": called} for name, called in series]
     shared = {"id": id_, "group": "training", "title": title, "unit": "ms", "kind": kind, "max": None, "note": note}
     return cast(LaneInfo, {**shared, "series": named})
@@ -311,7 +311,7 @@ def stage_lane(recording: Recording) -> LaneInfo | None:
     if readings is None:
         return None
     note = "own work of each stage of the input pipeline for a batch, over all its threads"
-    return _of_training(LANE, "Pipeline stages", note, ((name, stage[:60]) for name, stage in readings.stages))
+    return _training_lane(LANE, "Pipeline stages", note, ((name, stage[:60]) for name, stage in readings.stages))
 
 
 def _readings(recording: Recording) -> _Readings | None:

@@ -125,11 +125,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/export.html": self._serve_html,
         }
         return {
-            route: _app(handler if route == "/static/*" else self._in_time(route, handler))
+            route: _app(handler if route == "/static/*" else self._with_deadline(route, handler))
             for route, handler in routes.items()
         }
 
-    def _in_time(self, route: str, handler: Handler) -> Handler:
+    def _with_deadline(self, route: str, handler: Handler) -> Handler:
         """Wrap a handler to give up where a disk or a store does not answer."""
         limit_s = EXPORT_S if route.startswith("/export") else ANSWER_S
 

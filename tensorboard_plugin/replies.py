@@ -391,7 +391,7 @@ MAX_NAME = 1000
 
 def windows_of(recording: Recording) -> list[WindowInfo]:
     """Return the recording's windows in the order of their steps: at most 1000, evenly chosen."""
-    windows = sorted(_by_number(recording).values(), key=lambda window: (window["first_step"], window["window"]))
+    windows = sorted(_window_infos(recording).values(), key=lambda window: (window["first_step"], window["window"]))
     return windows[:: -(-len(windows) // MAX_WINDOWS) or 1]
 
 
@@ -401,11 +401,11 @@ def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) 
     Args:
         kernels: that are listed at most.
     """
-    about = _by_number(recording).get(window)
+    about = _window_infos(recording).get(window)
     if about is None:
         return None
-    steps = _of_window(recording, "traced_steps", window)
-    rows = _of_window(recording, "kernels", window)
+    steps = _rows_of_window(recording, "traced_steps", window)
+    rows = _rows_of_window(recording, "kernels", window)
     order = np.lexsort((steps["gpu"], steps["step"]))[:MAX_STEP_ROWS]
     top = np.argsort(-rows["total_ns"], kind="stable")
     totals = {
@@ -417,11 +417,11 @@ def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) 
         "kernels": _objects("kernels", rows, top[:kernels]),
         "kernels_left_out": max(0, len(top) - kernels),
         "kernel_total_ns": totals,
-        "step_kernels": _by_step(_of_window(recording, "step_kernels", window)),
+        "step_kernels": _kernels_by_step(_rows_of_window(recording, "step_kernels", window)),
     }
 
 
-def _by_step(rows: dict[str, np.ndarray]) -> StepKernels:
+def _kernels_by_step(rows: dict[str, np.ndarray]) -> StepKernels:
     """Return rows with each name once: kernels run in every step, and templates' names are long."""
     rows = {name: values[:MAX_STEP_KERNELS] for name, values in rows.items()}
     names, at = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
@@ -430,7 +430,7 @@ def _by_step(rows: dict[str, np.ndarray]) -> StepKernels:
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
-def _by_number(recording: Recording) -> dict[int, WindowInfo]:
+def _window_infos(recording: Recording) -> dict[int, WindowInfo]:
     """Return a recording's profiler windows by number; a profile whose name is no file name is left out."""
     windows: dict[int, WindowInfo] = {}
     for window in recording.facts.get("windows") or ():
@@ -444,7 +444,7 @@ def _by_number(recording: Recording) -> dict[int, WindowInfo]:
     return windows
 
 
-def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
+def _rows_of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
     """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
     parts = [complete(table, {})]
     for rows in recording.rows_of(table):

@@ -173,7 +173,7 @@ class CallTimer:
             stack: (code, line) from the innermost frame to the function's own.
         """
         self.samples += 1
-        within = _of_model(stack)
+        within = _model_depth(stack)
         at = next((at for at in range(within, len(stack)) if not is_library(path_of(stack[at][0]))), None)
         if at is None:
             return
@@ -215,7 +215,7 @@ _COLLECTS = frozenset({"append", "extend", "asarray", "array", "tensor", "as_ten
 _TRANSFORMS = frozenset({"torchvision", "torchaudio", "kornia", "albumentations", "torch_audiomentations"})
 
 
-def _of_model(stack: list[tuple[CodeType, int]]) -> int:
+def _model_depth(stack: list[tuple[CodeType, int]]) -> int:
     """Return the number of frames inside the outermost call of a model; 0 without any."""
     depth = modules = 0
     for at, (code, _) in enumerate(stack, 1):

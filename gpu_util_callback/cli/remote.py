@@ -56,13 +56,13 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
         if not answer.done():
             raise UnusableInput(
                 f"no answer from {scheme}:// within {timeout_s:g} s ({logdir}): is this machine "
-                f"online, and logged in there?{_how(scheme)}{longer}"
+                f"online, and logged in there?{_login_advice(scheme)}{longer}"
             ) from None
         reason = " ".join(str(error).split()) or type(error).__name__
-        hint = "" if isinstance(error, ImportError) else _how(scheme)
+        hint = "" if isinstance(error, ImportError) else _login_advice(scheme)
         raise UnusableInput(f"{logdir} cannot be opened: {reason.rstrip('.')}.{hint}") from None
 
 
-def _how(scheme: str) -> str:
+def _login_advice(scheme: str) -> str:
     store = scheme.rpartition("::")[2].lower()
     return next((f" To do so, {advice}." for schemes, advice in _LOGIN.items() if store in schemes), "")

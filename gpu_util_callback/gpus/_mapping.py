@@ -102,9 +102,9 @@ def match(
     for framework_gpu in framework_gpus:
         ordinal = framework_gpu.index if framework_gpu.cuda_ordinal is None else framework_gpu.cuda_ordinal
         cuda_device = next((device for device in cuda if device.ordinal == ordinal), None)
-        gpu, certain = _by_identity(framework_gpu.uuid, framework_gpu.pci_bus_id, pool, allowed), True
+        gpu, certain = _gpu_by_identity(framework_gpu.uuid, framework_gpu.pci_bus_id, pool, allowed), True
         if gpu is None and cuda_device is not None:
-            gpu = _by_identity(cuda_device.uuid, cuda_device.pci_bus_id, pool, allowed)
+            gpu = _gpu_by_identity(cuda_device.uuid, cuda_device.pci_bus_id, pool, allowed)
         known = any(_comparable(device, pool) for device in (framework_gpu, cuda_device))
         if gpu is None and not known and ordinal < len(allowed.gpus):
             alike = [device for device in allowed.gpus if _same_name(device.name, framework_gpu.name)]
@@ -122,7 +122,7 @@ def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) 
     return by_uuid or (bool(device.pci_bus_id) and any(gpu.pci_bus_id for gpu in pool))
 
 
-def _by_identity(uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible) -> NvmlGpu | None:
+def _gpu_by_identity(uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible) -> NvmlGpu | None:
     """Return the GPU of `pool` with this UUID, else with this PCI address; else None."""
     if uuid:
         for gpu in pool:

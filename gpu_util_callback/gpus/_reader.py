@@ -733,7 +733,7 @@ class Processes(_Source):
         sampled = self._utilization()
         if self._own_pid in sampled:
             self._sampled = self._sampled or self._names_us({**memory_by_pid, **sampled})
-        return [*self._of_lists(memory_by_pid), *self._of_samples(sampled, memory_by_pid)]
+        return [*self._memory_by_owner(memory_by_pid), *self._utilization_by_owner(sampled, memory_by_pid)]
 
     def _names_us(self, pids: Mapping[int, float]) -> bool:
         """Return whether the list holds ids of our namespace, including ours."""
@@ -743,7 +743,7 @@ class Processes(_Source):
         # exist here as well is no coincidence.
         return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in pids)
 
-    def _of_lists(self, memory_by_pid: Mapping[int, float]) -> list[float]:
+    def _memory_by_owner(self, memory_by_pid: Mapping[int, float]) -> list[float]:
         """Return the memory in bytes of this process's tree and of others, and how many others; NaN = unknown."""
         if not self._listed and (self._expected or not host_pids()):
             if memory_by_pid and not host_pids():
@@ -762,7 +762,7 @@ class Processes(_Source):
         self._ours = {pid: self._ours[pid] if pid in self._ours else descends(pid, self._own_pid) for pid in pids}
         return self._ours
 
-    def _of_samples(self, sampled: Mapping[int, int], memory_by_pid: Mapping[int, float]) -> list[float]:
+    def _utilization_by_owner(self, sampled: Mapping[int, int], memory_by_pid: Mapping[int, float]) -> list[float]:
         """Return the GPU use in per cent of this process's tree and of others; NaN = unknown."""
         if not sampled:
             return [NAN, NAN]

@@ -98,14 +98,14 @@ _printer = _Printer()
 _caller = _Printer("gpu-util-calls")  # of the program's own functions: one that waits holds up no message
 
 
-def _in_child() -> None:
+def _reset_in_child() -> None:
     """Reset the printers in a forked process, which has no other threads."""
     global _printer, _caller
     _printer, _caller = _Printer(), _Printer("gpu-util-calls")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def drain(deadline_s: float = DRAIN_S) -> None:

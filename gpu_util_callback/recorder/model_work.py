@@ -185,7 +185,7 @@ class ModelWork:
         from gpu_util_callback.gpus.peaks import peak_of
 
         gpus_shown = [dict(gpu) for gpu in gpus]
-        at_work = _at_work(facts, gpus_shown)
+        at_work = _working_gpus(facts, gpus_shown)
         if at_work is None:
             self._miss("which of the GPUs trains is not known", "MFU", "")
             return gpus_shown
@@ -214,7 +214,7 @@ def _varies(facts: Mapping[str, Any]) -> bool:
     return any(isinstance(size, list) for shape in dims for size in (shape or ())[1:])
 
 
-def _at_work(facts: Mapping[str, Any], gpus: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+def _working_gpus(facts: Mapping[str, Any], gpus: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """Return the GPUs that share the training's work; None where that is not known."""
     used = [gpu for gpu in gpus if gpu.get("used_by_framework")]
     fit = facts.get("fit") or {}

@@ -947,7 +947,7 @@ def _own_recorders() -> list[Recorder]:
     return [recorder for recorder in list(_active.values()) if not recorder.in_child]
 
 
-def _in_child() -> None:
+def _stop_in_child() -> None:
     """Record no more in a forked process: it has none of the threads. Takes no lock."""
     for recorder in list(_active.values()):
         if not recorder.off:
@@ -956,7 +956,7 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_stop_in_child)
 
 
 try:  # Runs while thread pools still accept work: object stores connect through them.

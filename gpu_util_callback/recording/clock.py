@@ -115,26 +115,26 @@ class Clock:
                 self._eras = list(zip(np.split(ours, cuts), np.split(wall, cuts), strict=True))
             eras = self._eras
         stamps = np.atleast_1d(np.asarray(wall_ns, dtype=np.int64))
-        result = _by_era(stamps, eras, near_ns)
+        result = _convert_by_era(stamps, eras, near_ns)
         if np.ndim(wall_ns) == 0:
             return int(result[0])
         return result.reshape(np.shape(wall_ns))
 
 
-def _by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndarray) -> np.ndarray:
+def _convert_by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndarray) -> np.ndarray:
     """Convert with the pair nearest in wall time; `wall` (nearly) ascends within an era."""
     wall = np.maximum.accumulate(wall)
     nearest = np.searchsorted((wall[1:] + wall[:-1]) // 2, stamps)
     return stamps - wall[nearest] + ours[nearest]
 
 
-def _by_era(stamps: np.ndarray, eras: list, near_ns: int | None) -> np.ndarray:
+def _convert_by_era(stamps: np.ndarray, eras: list, near_ns: int | None) -> np.ndarray:
     """Convert each stamp in the era that holds it; see `Clock` for the choice among several."""
     best = np.zeros(len(stamps), dtype=np.int64)
     best_miss = np.full(len(stamps), np.iinfo(np.int64).max)
     near = eras[-1][0][-1] if near_ns is None else near_ns
     for number, (ours, wall) in enumerate(eras):
-        candidate = _by_nearest_pair(stamps, ours, wall)
+        candidate = _convert_by_nearest_pair(stamps, ours, wall)
         # The jump fell somewhere between the last pair of one era and the first of the next, so
         # an era reaches up to its neighbours' pairs; the first and the last have no far end.
         low = eras[number - 1][0][-1] if number else np.iinfo(np.int64).min

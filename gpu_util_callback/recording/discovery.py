@@ -179,7 +179,7 @@ def find_recordings(
         raise UnusableInput(f"{logdir} does not exist") from None
     except (OSError, ImportError) as error:
         raise UnusableInput(f"{logdir} cannot be opened: {error}") from None
-    places = _walked(storage, root, names, problems, requests) if listed is None else _in_listing(root, listed)
+    places = _walked(storage, root, names, problems, requests) if listed is None else _listed_runs(root, listed)
     summarized = None if listed is None else {name.rpartition("/")[0] for name in listed if name.endswith(SUMMARY_FILE)}
     places_found = []
     for run, path in places:
@@ -188,16 +188,16 @@ def find_recordings(
     return storage, sorted(places_found, key=lambda place: place.path)
 
 
-def _in_listing(root: str, listed: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _listed_runs(root: str, listed: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield run and folder of the recordings among all files below `root`."""
     paths = (name.rpartition("/") for name in listed)
-    for folder in {folder for folder, _, file in paths if _of_recording(file)}:
+    for folder in {folder for folder, _, file in paths if _is_recording_file(file)}:
         run = _run_of(root, folder)
         if run is not None:
             yield run, folder
 
 
-def _of_recording(file: str) -> bool:
+def _is_recording_file(file: str) -> bool:
     """Return whether a file shows that its folder is a recording's."""
     return file == "manifest.json" or file.startswith("segment-")
 
@@ -225,7 +225,7 @@ def _walked(
     Args:
         names: what `root` contains: a log directory, one of its runs, or one recording's folder.
     """
-    if any(map(_of_recording, names)):
+    if any(map(_is_recording_file, names)):
         yield ".", root
         return
 

@@ -123,7 +123,7 @@ def report_cell(run: RunReport, path: str | None) -> str:
     return f'<pre class="gpu-util-report" style="{_STYLE}">{escape(text)}</pre>'
 
 
-def _of_recording(recording: Recording) -> str:
+def _recording_html(recording: Recording) -> str:
     return report_cell(run_report(recording), recording.path)
 
 
@@ -237,5 +237,5 @@ def timeline_frame(recording: Recording, height: int = 800) -> Frame:
 
 
 # A recording stands on a lower floor, which knows nothing of notebooks.
-Recording._repr_html_ = _of_recording  # type: ignore[attr-defined]
+Recording._repr_html_ = _recording_html  # type: ignore[attr-defined]
 Recording.show = timeline_frame

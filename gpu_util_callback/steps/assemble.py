@@ -119,7 +119,7 @@ def _numbers(calls: list[Call]) -> _Calls:
     return flat[columns], flat[is_stamp].reshape(-1, _STAMP), (lengths - len(CALL)) // _STAMP
 
 
-def _by_function(calls: list[Call]) -> list[tuple[bool, _Calls]]:
+def _split_by_function(calls: list[Call]) -> list[tuple[bool, _Calls]]:
     """Return calls in a row of the test function (True) or the train function, in order."""
     table, stamps, counts = _numbers(calls)
     tests = (table[:, CALL["flags"]] & TESTING) > 0
@@ -224,7 +224,7 @@ class Assembler:
 
         def complete() -> None:
             """Turn the calls so far into rows."""
-            for testing, calls_of_function in _by_function(calls) if calls else ():
+            for testing, calls_of_function in _split_by_function(calls) if calls else ():
                 block = self._block("validation" if testing else "train", calls_of_function)
                 if testing:
                     put("validation_steps", self._validation(block, phases))

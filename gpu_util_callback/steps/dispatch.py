@@ -374,7 +374,7 @@ class DispatchWatch:
         self._called: Counter[CodeType] = Counter()  # functions of the program that the loop calls in steps
         self._training: set[CodeType] = set()  # those that train
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
-        self._meaning_of = functools.lru_cache(_MOST_KNOWN)(self._of)
+        self._meaning_of = functools.lru_cache(_MOST_KNOWN)(self._find_meaning)
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
         self._since_s = time.monotonic()  # a mean pause after that the next sample is due
@@ -588,7 +588,7 @@ class DispatchWatch:
         if function is not None:
             self._between_functions[function] += 1
 
-    def _of(self, code: CodeType) -> str:
+    def _find_meaning(self, code: CodeType) -> str:
         """Return what it means that a stack holds this code: "user" for the program's own, "" for a library's."""
         name = path_of(code)
         kinds = (

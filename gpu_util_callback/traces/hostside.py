@@ -221,14 +221,14 @@ def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
     active = events.of(HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
     jax = np.flatnonzero(active & names.matching(_OF_JAX.search)[events.name])
     ops = np.flatnonzero(active & names.matching(_OF_TENSORFLOW.search)[events.name])
-    rows = np.concatenate((jax, ops[_of_called_functions(process, ops)]))
+    rows = np.concatenate((jax, ops[_ran_for_called_functions(process, ops)]))
     if not len(rows):
         return EMPTY, ""
     spent = np.bincount(events.name[rows], events.duration_ps[rows])
     return events.times(rows), names[int(np.argmax(spent))]
 
 
-def _of_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
+def _ran_for_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
     """Return a mask of the ops that an executor ran for a function that the program called.
 
     The executor works under the id of that call, and for the input pipeline under others.

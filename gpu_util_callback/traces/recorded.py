@@ -146,15 +146,15 @@ def step_kernels(p: ProcessAnalysis, names: Names) -> dict[str, np.ndarray]:
     parts = []
     for d in p.devices:
         events = d.device.events
-        parts.append(_by_step(p, events.take(events.of(*KERNELS)), names, d.device.index))
+        parts.append(_step_sums(p, events.take(events.of(*KERNELS)), names, d.device.index))
     if not p.devices:
-        parts.append(_by_step(p, p.process.events.take(p.process.events.of(HostKind.OP)), names, -1))
+        parts.append(_step_sums(p, p.process.events.take(p.process.events.of(HostKind.OP)), names, -1))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     size = len(joined["step"])
     return {"window": np.zeros(size, np.int64), **joined} if size else {}
 
 
-def _by_step(p: ProcessAnalysis, events: DeviceEvents | HostEvents, names: Names, gpu: int) -> dict[str, np.ndarray]:
+def _step_sums(p: ProcessAnalysis, events: DeviceEvents | HostEvents, names: Names, gpu: int) -> dict[str, np.ndarray]:
     """Return kernels or ops of each step, summed by name."""
     within = union(p.steps.start_ps, p.steps.end_ps).contains(events.start_ps)
     events = events.take(within)

@@ -64,18 +64,18 @@ class Steps:
 
 def find_steps(process: Process, names: Names) -> Steps:
     """Return the steps of a process; empty only if nothing at all was recorded."""
-    for find in (_by_marker, _by_call, _by_iteration, _by_range, _by_graph):
+    for find in (_steps_by_marker, _steps_by_call, _steps_by_iteration, _steps_by_range, _steps_by_graph):
         steps = find(process, names)
         if steps is not None and len(steps) and steps.judged:
             return _without_ends(process, names, steps)
-    start, end = _at_work(process)
+    start, end = _extent_of_work(process)
     if start == end:
         empty = np.empty(0, np.int64)
         return Steps(empty, empty, empty, "trace")
     return Steps(np.zeros(1, np.int64), np.array([start]), np.array([end]), "trace")
 
 
-def _at_work(process: Process) -> tuple[int, int]:
+def _extent_of_work(process: Process) -> tuple[int, int]:
     """Return the first and the last time of work on the GPUs at work; without any, of all events.
 
     What precedes the first work is start-up, and what follows the last one is no wait for the GPU.
@@ -93,7 +93,7 @@ def _outermost(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.concatenate((np.ones(1, bool), start[1:] >= reach[:-1]))
 
 
-def _by_marker(process: Process, names: Names) -> Steps | None:
+def _steps_by_marker(process: Process, names: Names) -> Steps | None:
     """Return one step per marker, of the thread and the kind of marker that hold most; None without any."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.STEP)
@@ -115,7 +115,7 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
     return _tile(process, label, events.start_ps[rows], events.end_ps[rows], "marker")
 
 
-def _by_call(process: Process, names: Names) -> Steps | None:
+def _steps_by_call(process: Process, names: Names) -> Steps | None:
     """Return one step per call of the compiled function in which most of the time goes."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.RUN)
@@ -283,7 +283,7 @@ def _between_times(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.nda
     return np.searchsorted(at, end) - np.searchsorted(at, start)
 
 
-def _by_iteration(process: Process, names: Names) -> Steps | None:
+def _steps_by_iteration(process: Process, names: Names) -> Steps | None:
     """Return one step per batch that was fetched."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
@@ -305,7 +305,7 @@ _LEAST_REPEATS = 4
 _LIKE, _MOSTLY = 0.25, 0.8
 
 
-def _by_range(process: Process, names: Names) -> Steps | None:
+def _steps_by_range(process: Process, names: Names) -> Steps | None:
     """Return one step from each beginning of a range to its next one, where like work repeats."""
     events = process.events
     calls = (events.kind == HostKind.LAUNCH) & (events.correlation >= 0)
@@ -329,7 +329,7 @@ def _by_range(process: Process, names: Names) -> Steps | None:
     return None if best is None else _between(process, best, "range")
 
 
-def _by_graph(process: Process, names: Names) -> Steps | None:
+def _steps_by_graph(process: Process, names: Names) -> Steps | None:
     """Return one step from each replay of the graph that ran first to its next replay.
 
     In the time of the GPUs, as the host may queue many replays. No step may differ in its

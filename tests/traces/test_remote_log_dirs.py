@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from xspace_builder import Space
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.cli.remote import _how, wait_for_answer
+from gpu_util_callback.cli.remote import _login_advice, wait_for_answer
 
 NEVER = threading.Event()
 
@@ -44,8 +44,8 @@ def stores(register_store):
 
 def test_what_it_takes_to_log_in_is_said():
     for scheme in ("gs", "s3", "abfs", "simplecache::gs"):
-        assert _how(scheme)
-    assert "gcloud auth application-default login" in _how("gcs") and _how("silent") == ""
+        assert _login_advice(scheme)
+    assert "gcloud auth application-default login" in _login_advice("gcs") and _login_advice("silent") == ""
 
 
 def test_a_store_that_refuses_is_one_line(capsys):

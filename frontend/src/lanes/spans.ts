@@ -11,7 +11,7 @@ export interface Box<T> {
   row: number;
 }
 
-/** Where a span lies on the axis, or null when it has no range there. */
+/** Where a span lies on the axis, in steps or in ns since the recording began; null when it has no range there. */
 export function spanRange(span: Partial<WordedFinding>, axis: Axis, extent: Extent): Range | null {
   if (axis === 'step') {
     if (typeof span.start_step !== 'number' || typeof span.end_step !== 'number') return null;

@@ -172,7 +172,7 @@ function prepareLane(frame: Frame, source: Source, row: LaneRow): Prepared {
     const points = pooledPoints(key, 1).slice(0, 1);
     const tiles = source.tiles.best(axis, level, view, keys[0] ?? '');
     const all = resample(tiles, keys, view, width, points[0] as Points);
-    // A step that compiles takes a hundred times as long as the others: the scale is theirs.
+    // A step that compiles takes a hundred times as long as the others, by which the lane is scaled.
     const scaled = lane.series.flatMap(({ name }, s) => (name === 'compile' ? [] : [s]));
     const total = (i: number): number => scaled.reduce((sum, s) => sum + ((all.mean[s]?.[i] as number) || 0), 0);
     return { ...of, points, joinLimitsNs: [], top: robustTop(all, total, 0.01) * 1.1 };

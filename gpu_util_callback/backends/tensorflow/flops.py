@@ -124,7 +124,7 @@ def _with_batch(tensor: tf.Tensor, batch: int | None, replicas: int, declared: S
     return shape if shape is None or first is None else [*first, *shape[1:]]
 
 
-def _that_run(graph: tf.Graph) -> set[object]:
+def _running_ops(graph: tf.Graph) -> set[object]:
     """Return the operations that run: TensorFlow leaves out what nothing needs.
 
     Its gradients compute that of the first layer's input, for one, which nobody asks for.
@@ -166,7 +166,7 @@ class _Flat:
     def inline(self, graph: tf.Graph, arguments: Sequence[str], prefix: str = "") -> list[str]:
         """Add a function's nodes; return the names of its outputs."""
         names = {tensor.name: name for tensor, name in zip(graph.inputs, arguments, strict=True)}
-        runs = _that_run(graph)
+        runs = _running_ops(graph)
         for place, op in enumerate(graph.get_operations()):
             if place % _AT_ONCE == 0:
                 time.sleep(_PAUSE_S)
@@ -329,7 +329,7 @@ def _einsum(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
 _OUT = -1  # in place of an input's number: the output
 
 
-def _at_each(places: int, kernel: int, part: slice) -> _Rule:
+def _convolution_rule(places: int, kernel: int, part: slice) -> _Rule:
     """Return the rule of a convolution: a multiply-add with a part of the kernel's sizes at each of some places."""
 
     def multiply_adds(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> int:
@@ -361,12 +361,12 @@ _DENSE, _DEPTHWISE = slice(-1), slice(2)  # the parts of a kernel that each plac
 _OPERATIONS: dict[str, tuple[str, _Rule]] = {
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "SparseMatMul"), (MATMUL, _matmul)),
     "Einsum": (MATMUL, _einsum),
-    **dict.fromkeys(("Conv", "Conv2D", "Conv3D"), (CONV, _at_each(_OUT, 1, _DENSE))),
-    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), (CONV, _at_each(2, 1, _DENSE))),
-    **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), (CONV, _at_each(2, _OUT, _DENSE))),
-    "DepthwiseConv2dNative": (CONV, _at_each(_OUT, 1, _DEPTHWISE)),
-    "DepthwiseConv2dNativeBackpropInput": (CONV, _at_each(2, 1, _DEPTHWISE)),
-    "DepthwiseConv2dNativeBackpropFilter": (CONV, _at_each(2, _OUT, _DEPTHWISE)),
+    **dict.fromkeys(("Conv", "Conv2D", "Conv3D"), (CONV, _convolution_rule(_OUT, 1, _DENSE))),
+    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), (CONV, _convolution_rule(2, 1, _DENSE))),
+    **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), (CONV, _convolution_rule(2, _OUT, _DENSE))),
+    "DepthwiseConv2dNative": (CONV, _convolution_rule(_OUT, 1, _DEPTHWISE)),
+    "DepthwiseConv2dNativeBackpropInput": (CONV, _convolution_rule(2, 1, _DEPTHWISE)),
+    "DepthwiseConv2dNativeBackpropFilter": (CONV, _convolution_rule(2, _OUT, _DEPTHWISE)),
     **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), (MATMUL, _cudnn_rnn)),
     **dict.fromkeys(
         ("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3"), (MATMUL, lambda *of: 2 * _cudnn_rnn(*of))

@@ -107,7 +107,7 @@ class TensorFlowRuntime(Runtime):
                 traces = [context.context().get_function_def(f"__inference_{function}_{number}") for number in last]
             except tf.errors.NotFoundError:  # the program let go of it just now
                 continue
-            if not any(_of_pipeline(trace) for trace in traces):
+            if not any(_is_pipeline_trace(trace) for trace in traces):
                 same_tensors = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
                 if same_tensors or not any(trace.attr["_XlaMustCompile"].b for trace in traces):
                     return {"function": function, "traces": len(numbers), "same_tensors": same_tensors}
@@ -153,7 +153,7 @@ def _traces() -> Iterator[Any]:
     return map(context.context().get_function_def, context.context().list_function_names())
 
 
-def _of_pipeline(trace: Any) -> bool:
+def _is_pipeline_trace(trace: Any) -> bool:
     """Return whether a trace is of a stage of tf.data, or takes its batches from an iterator or a dataset."""
     datasets = any(argument.type == tf.variant.as_datatype_enum for argument in trace.signature.input_arg)
     return trace.attr["_tf_data_function"].b or datasets or any(node.op == "IteratorGetNext" for node in trace.node_def)

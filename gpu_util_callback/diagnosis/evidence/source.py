@@ -158,7 +158,7 @@ class Traced:
     def facts(self, steps: int) -> list[TracedFacts]:
         """Return the sums of each GPU, for a report of a run of so many steps."""
         return [
-            {"gpu": index, "sums": _sums_facts(self.gpus[index]), "of_run": _sums_facts(self._for_all(index, steps))}
+            {"gpu": index, "sums": _sums_facts(self.gpus[index]), "of_run": _sums_facts(self._run_sums(index, steps))}
             for index in sorted(self._folds)
         ]
 
@@ -181,9 +181,9 @@ class Traced:
 
     def for_all(self, index: int, steps: int) -> TracedGpu | None:
         """Return the windows of a GPU, each weighted by the steps of the run it represents."""
-        return self._for_all(index, steps) if index in self._folds else None
+        return self._run_sums(index, steps) if index in self._folds else None
 
-    def _for_all(self, index: int, steps: int) -> TracedGpu:
+    def _run_sums(self, index: int, steps: int) -> TracedGpu:
         """Return the sums of a GPU's windows, each weighted by the steps that it represents."""
         windows = self.of(index)
         rows = np.diff(windows.edges(0, max(1, steps)))
