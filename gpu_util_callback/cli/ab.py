@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     announce(args, [args.first, args.second], epochs=EPOCHS)
     trial, sides = Trial("", between=True), (Side(commands[0]), Side(commands[1]))
-    with Children(args.steps, args.seconds, EPOCHS) as children:
+    with Children(args.steps, args.seconds, EPOCHS, args.copy, args.writable) as children:
         measure(trial, sides, children.run, args.pairs, progress, lambda trial: bool(differences(trial)))
     outcome, sentence = judged(trial, args.max_slowdown, differences(trial))
     if outcome == "skipped" and args.unresolved == "fail":

@@ -21,8 +21,9 @@ from gpu_util_callback.trying.trial import Trial, measure, sides_of
 from gpu_util_callback.words import between, counted
 
 USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
+WHERE = "It runs in a copy of the working directory; nothing else can change but temporary files and caches."
 RECORDED_S = 20.0  # of a program that was never recorded, to find what to fix
-VALUED = ("--fix", "--change", "--patch", "--steps", "--pairs", "--seconds", "--log-dir")
+VALUED = ("--fix", "--change", "--patch", "--steps", "--pairs", "--seconds", "--log-dir", "--writable")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-dir", default="logs", metavar="DIR", help="where recordings of it are (default: logs)")
     parser.epilog = 'What follows SCRIPT is its own. For example: gpu-util try --change "workers=8" train.py --epochs 3'
     add_engine(parser)
-    parser.add_argument("--copy", action="store_true", help="run in copies of the working directory")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
@@ -47,6 +47,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=amount, default=20.0, metavar="S", help="seconds to time at most in each run (default: 20)"
     )
+    parser.add_argument("--copy", action="store_true", help="copy the working directory's files, do not link them")
+    parser.add_argument("--writable", action="append", default=[], metavar="DIR", help="a folder it may change as well")
     parser.add_argument("--yes", action="store_true", help="begin without asking")
 
 
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
         sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()))
     announce(args, [" ".join(["python", *program])], change.words, change.epochs)
     trial = Trial(change.words, change.line, bool(change.epochs))
-    with Children(args.steps, args.seconds, change.epochs, args.copy) as children:
+    with Children(args.steps, args.seconds, change.epochs, args.copy, args.writable) as children:
         children.say = progress
         measure(trial, sides, children.run, args.pairs, progress)
     if args.json:
@@ -100,8 +102,7 @@ def announce(args: argparse.Namespace, commands: Sequence[str], words: str = "",
     ask(
         args,
         f"will run {' and '.join(f'`{command}`' for command in commands)} {runs} times in turns"
-        f"{f', every other time with {words}' if words else ''}: for {unit}, {args.seconds:g} s at most, each. "
-        "Callbacks that write do so into a folder that is thrown away; nothing is edited.",
+        f"{f', every other time with {words}' if words else ''}: for {unit}, {args.seconds:g} s at most, each. {WHERE}",
     )
 
 
@@ -135,8 +136,8 @@ def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | 
     recording = recorded(args.log_dir, program)
     if recording is not None:
         return _chosen(args, *recording)
-    ask(args, f"no recording of it in {args.log_dir}: will record {RECORDED_S:.0f} s of it first")
-    started = Children(args.steps, args.seconds, copy=args.copy)
+    ask(args, f"no recording of it in {args.log_dir}: will record {RECORDED_S:.0f} s of it first. {WHERE}")
+    started = Children(args.steps, args.seconds, copy=args.copy, writable=args.writable)
     with tempfile.TemporaryDirectory(prefix="gpu-util-recorded-") as folder, started as children:
         children.say = progress
         children.record(program, Path(folder), RECORDED_S)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.trying.hooks import EPOCH_HOOKS, ONCE
+from gpu_util_callback.trying.hooks import EPOCH_HOOKS, ONCE, READERS
 from gpu_util_callback.words import ordinal
 
 REWRITTEN = "it changes the program's own Python code"
@@ -67,7 +67,6 @@ _TARGET_OF_ARGUMENT = {
     name: target for target in ("PyDataset", "DataLoader", "compile", "fit") for name in TARGETS[target].arguments
 }
 _LINE = "a line like `ds = ds.map(augment, num_parallel_calls=8)`"
-_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ def _read_arguments(last: str, args: dict[str, Any], first: str, code: str) -> C
     """Return the change of a call that takes these arguments; None if it takes others."""
     if last in ("map", "interleave") and not (re.fullmatch(r"[\w.]+", first) and first != "your_function"):
         return None
-    target = "reader" if last in _READERS else last
+    target = "reader" if last in READERS else last
     if target not in TARGETS or target == "class":
         return Change("class", args, last, code) if last[:1].isupper() else None
     of = {"reader": last, "map": first, "interleave": first}.get(target, "").rpartition(".")[2]

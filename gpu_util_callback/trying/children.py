@@ -1,6 +1,7 @@
 """Runs a program in a child that is timed, cut short and leaves nothing behind."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from typing import Any
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.trying.child import listed
+from gpu_util_callback.trying.child import KEPT
+from gpu_util_callback.trying.hooks import RECORDINGS
+from gpu_util_callback.trying.working_copy import landlock_rules, restrict, working_copy, writable_folders
 
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0  # between two looks at a child, and how long it may take to end when asked to
@@ -42,12 +45,15 @@ _OFFLINE = {
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
     "MLFLOW_TRACKING_URI": "file:{folder}/mlruns",
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
 _CAN_BE_TIMED = "`fit` of Keras, PyTorch loops and loops with GpuUtilMonitor can be tried"
 _CAN_BE_RECORDED = (
     "`fit` of Keras, trainers of Hugging Face and Lightning and loops with GpuUtilMonitor can be recorded; "
-    "of another loop, say with --change what to try"
+    "of another loop of PyTorch's, say with --change what to try"
+)
+_CAN_CHANGE = (
+    "only temporary files, caches and its copy of the working directory can change here "
+    "(--copy: with large files, and what libraries write in place; --writable FOLDER: elsewhere)"
 )
 # What a failed program printed -> what it means.
 _FAILURES = (
@@ -58,6 +64,8 @@ _FAILURES = (
         "the GPU has no memory for it: does another process hold the GPU?",
     ),
     (r"^EOFError", "it reads its standard input, which is empty here: give it what it asks for as arguments"),
+    (rf"{KEPT}: '(.*)'", "it changes {}: " + _CAN_CHANGE),
+    (r"[Pp]ermission ?[Dd]enied|cannot be opened", "it changes a file that it must not: " + _CAN_CHANGE),
     (r"^usage: .*", "its arguments are not accepted"),
 )
 
@@ -130,7 +138,8 @@ class Children:
 
     Args:
         steps, epochs, seconds: as in the plan of `meter.Meter`.
-        copy: each runs in a copy of the working directory.
+        copy: files of the working directory are copied for each child, not linked.
+        writable: further folders that the program may change.
 
     Attributes:
         say: is called with each line for whoever waits for a child.
@@ -139,12 +148,13 @@ class Children:
     Raises: UnusableInput on systems without process groups (Windows).
     """
 
-    def __init__(self, steps: int, seconds: float, epochs: int = 0, copy: bool = False):
+    def __init__(self, steps: int, seconds: float, epochs: int = 0, copy: bool = False, writable: Sequence[str] = ()):
         if not hasattr(os, "killpg"):
             raise UnusableInput("programs are tried on Linux and macOS: nothing else ends all that a program started")
         self._plan = {"steps": steps, "seconds": seconds, "epochs": epochs}
-        self._copy = copy
+        self._copy, self._writable = copy, [Path(folder) for folder in writable]
         self._process: subprocess.Popen | None = None
+        self._base: Path | None = None  # folder of all children; their temporary files are in there
         self._folder: Path | None = None  # of the running child: its plan, output and result
         self.say: Callable[[str], None] = lambda text: None
         self.hang_s = HANG_S
@@ -152,17 +162,18 @@ class Children:
 
     def __enter__(self) -> "Children":
         self._handlers.enter_context(_handled_by(signal.default_int_handler))
+        self._base = Path(tempfile.mkdtemp(prefix="gpu-try-")).resolve()
+        (self._base / "t").mkdir()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._end()
+        self._end(self._base)
         self._handlers.close()
         if kind is KeyboardInterrupt:
             print("\ngpu-util: interrupted: all that it started is ended, and removed", file=sys.stderr)
 
     def run(self, side: Side) -> Timed:
         """Run a side once. Raises: ChildFailed."""
-        self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
         began = time.monotonic()
         try:
             result = self._wait_for_result(self._start(side))
@@ -176,26 +187,22 @@ class Children:
 
     def record(self, program: Sequence[str], log_dir: Path, seconds: float) -> None:
         """Record a program for some seconds of training, or to its end. Raises: ChildFailed."""
-        self._folder = Path(tempfile.mkdtemp(prefix="gpu-util-try-"))
         run = ["-m", "gpu_util_callback", "run", "--quiet", "--log-dir", str(log_dir)]
+
+        def is_recorded() -> bool:
+            return any(log_dir.glob(RECORDINGS))
+
         try:
             output = self._start(Side(python([*run, *program])), {"record": str(log_dir), "until": seconds})
-            assert self._process is not None
-            began, until, quiet_until = None, time.monotonic() + self.hang_s, time.monotonic() + QUIET_S
-            while self._process.poll() is None and time.monotonic() < until:
-                if began is None and time.monotonic() > quiet_until:
-                    quiet_until = until
-                    self.say(f"nothing to record so far, after {QUIET_S:.0f} s: {_CAN_BE_RECORDED}. Ctrl+C ends it")
-                if began is None and any(log_dir.glob("plugins/gpu_utilization/*/manifest.json")):
-                    began = time.monotonic()
-                    until = began + seconds
-                time.sleep(_POLL_S)
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(3 * _GRACE_S)
-            if began is None:
+            process = self._wait_until(is_recorded, is_recorded, _CAN_BE_RECORDED)
+            if not is_recorded():
                 raise self._why_failed(output, _CAN_BE_RECORDED)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(3 * _GRACE_S)
         finally:
             self._end()
 
@@ -207,8 +214,9 @@ class Children:
             return ChildFailed(json.loads(result.read_text())["problem"], "", self._process.poll())
         code, shown = self._process.poll() or 0, tail(output)
         for pattern, meaning in _FAILURES:
-            if code and re.search(pattern, tail(output, 200), re.MULTILINE):
-                return ChildFailed(f"{meaning} (exit code {code})", shown, code)
+            found = re.search(pattern, tail(output, 200), re.MULTILINE)
+            if code and found:
+                return ChildFailed(f"{meaning.format(*found.groups())} (exit code {code})", shown, code)
         if code in (-signal.SIGINT, 130):
             return ChildFailed("it was interrupted", shown, code)
         if code == 0:
@@ -217,12 +225,16 @@ class Children:
 
     def _start(self, side: Side, more: Mapping[str, Any] | None = None) -> Path:
         """Start a side; return the file that holds what it prints."""
-        folder, cwd = self._folder, Path.cwd()
-        assert folder is not None
-        where = cwd
-        if self._copy:
-            where = folder / "copy"
-            shutil.copytree(cwd, where, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        assert self._base is not None
+        self._folder = folder = Path(tempfile.mkdtemp(dir=self._base))
+        writable = writable_folders(self._base, Path((more or {}).get("record", self._base)), *self._writable)
+        rules = landlock_rules(writable)
+        copies = folder / "copy"
+        if rules is None and not self._copy:
+            raise UnusableInput(
+                "nothing here keeps programs from changing files (Linux does from 5.13 on): give --copy"
+            )
+        where = working_copy(copies, self._copy)
         site, output = folder / "site", folder / "output"
         site.mkdir()
         plan = {
@@ -233,8 +245,8 @@ class Children:
             "result": str(folder / "result.json"),
             "claim": str(folder / "claim"),
             "folder": str(folder),
-            "here": str(where),
-            "temporary": tempfile.gettempdir(),
+            "copy": str(copies),
+            "writable": writable,
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         package = str(Path(__file__).with_name("__init__.py"))
@@ -246,52 +258,59 @@ class Children:
             # Trackers of experiments write nothing and call nobody.
             **{name: value.format(folder=folder) for name, value in _OFFLINE.items()},
             **side.environment,
+            "TMPDIR": str(self._base / "t"),
             "PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site),
         }
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+        streams |= {"preexec_fn": rules and functools.partial(restrict, rules), "start_new_session": True}
+        program, *arguments = side.command
+        command = [program, *(argument.replace(f"{Path.cwd()}{os.sep}", f"{where}{os.sep}") for argument in arguments)]
         try:
             with output.open("wb") as file:
-                self._process = subprocess.Popen(
-                    list(side.command), cwd=where, env=environment, stdout=file, start_new_session=True, **streams
-                )
+                self._process = subprocess.Popen(command, cwd=where, env=environment, stdout=file, **streams)
         except OSError as error:
-            raise ChildFailed(f"{side.command[0]} does not start: {error.strerror}") from error
+            raise ChildFailed(f"{program} does not start: {error.strerror}") from error
+        finally:
+            if rules is not None:
+                os.close(rules)
         return output
 
     def _wait_for_result(self, output: Path) -> dict[str, Any]:
         """Return what the child's meter saved (see `Timed`). Raises: ChildFailed."""
-        assert self._process is not None
-        result, claim = output.with_name("result.json"), output.with_name("claim")
-        until, quiet_until = time.monotonic() + self.hang_s, time.monotonic() + QUIET_S
-        while not result.exists() and self._process.poll() is None:
-            if time.monotonic() > quiet_until and not claim.exists():
-                quiet_until = until
-                self.say(f"no training step so far, after {QUIET_S:.0f} s: {_CAN_BE_TIMED}. Ctrl+C ends it")
-            if time.monotonic() > until:
-                steps = "it did no more steps" if claim.exists() else f"it did no training step ({_CAN_BE_TIMED})"
-                raise ChildFailed(f"{steps}, and was ended after {self.hang_s:.0f} s", tail(output))
-            time.sleep(_POLL_S)
+        result = output.with_name("result.json")
+        self._wait_until(result.exists, output.with_name("claim").exists, _CAN_BE_TIMED)
         answer = json.loads(result.read_text()) if result.exists() else {}
         if "steps" not in answer:
             raise self._why_failed(output)
         return answer
 
-    def _end(self) -> None:
-        """End the child with all that it started, and remove what it left."""
+    def _wait_until(
+        self, is_done: Callable[[], bool], has_begun: Callable[[], bool], supported: str
+    ) -> subprocess.Popen:
+        """Wait until something is done or the child ended; return the child. Raises: ChildFailed where it hangs."""
+        assert self._process is not None and self._folder is not None
+        until, quiet_until = time.monotonic() + self.hang_s, time.monotonic() + QUIET_S
+        while not is_done() and self._process.poll() is None:
+            if time.monotonic() > quiet_until and not has_begun():
+                quiet_until = until
+                self.say(f"no training step so far, after {QUIET_S:.0f} s: {supported}. Ctrl+C ends it")
+            if time.monotonic() > until:
+                steps = "it did no more steps" if has_begun() else f"it did no training step ({supported})"
+                raise ChildFailed(f"{steps}, and was ended after {self.hang_s:.0f} s", tail(self._folder / "output"))
+            time.sleep(_POLL_S)
+        return self._process
+
+    def _end(self, folder: Path | None = None) -> None:
+        """End the child with all that it started, and remove what it left, in its folder or all children's."""
         presses: list[Any] = []  # of Ctrl+C, which wait until all is removed
         with _handled_by(lambda *signal_and_frame: presses.append(signal_and_frame)):
             if self._process is not None:
                 _end_group(self._process)
                 self._process = None
-            if self._folder is not None:
-                for path in map(Path, listed(self._folder / "filled")):
-                    with contextlib.suppress(OSError):
-                        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                for path in map(Path, reversed(listed(self._folder / "made"))):  # files before their folders
-                    with contextlib.suppress(OSError):
-                        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder = None
+            removed = folder or self._folder
+            if removed is not None:
+                shutil.rmtree(removed, ignore_errors=True)
+            self._folder = None
         if presses:
             raise KeyboardInterrupt
 

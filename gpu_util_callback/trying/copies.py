@@ -76,7 +76,7 @@ class Copies:
         self._plan, self._fit = plan, fit
         before = copied_model(model)
         after = copied_model(model) if change.target == "compile" else before
-        hooks = Hooks({"change": change.for_child(), "folder": ""}, SimpleNamespace())  # type: ignore[arg-type]
+        hooks = Hooks({"change": change.for_child()}, SimpleNamespace())  # type: ignore[arg-type]
         for name, value in hooks.change.args_for("compile").items():
             setattr(after, name, value)
         make = x if callable(x) else functools.partial(copied_input, x)

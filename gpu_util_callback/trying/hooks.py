@@ -10,67 +10,39 @@ import inspect
 import itertools
 import os
 import sys
-import time
+import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from .imports import put_first, spec_followed_by
 from .meter import Meter
 
-# Constructors of what writes, and the argument that says where.
-_PATH_ARGUMENT_OF_CLASS = {"ModelCheckpoint": "filepath", "BackupAndRestore": "backup_dir", "TensorBoard": "log_dir"}
-_PATH_ARGUMENT_OF_CLASS |= {"CSVLogger": "filename", "TrainingArguments": "output_dir", "SummaryWriter": "log_dir"}
-_PATH_ARGUMENT_OF_CLASS["create_file_writer_v2"] = "logdir"  # a function
 _RECORDERS = ("GpuUtilCallback", "GpuUtilTrainerCallback", "RemoteMonitor")
-_MODULE_OF_CLASS = {
-    "TrainingArguments": "transformers.training_args",
-    "Trainer": "lightning.pytorch.trainer.trainer",
-    "SummaryWriter": "torch.utils.tensorboard.writer",
-    "create_file_writer_v2": "tensorflow.python.ops.summary_ops_v2",
-}
-# Audit events of ours: outside of Python a file is made, or a folder with all in it, unless it is there.
-CREATED, FILLED = "gpu_util.created", "gpu_util.filled"
-_CHECKPOINT = ".index .data-00000-of-00001"
-# What writes outside of Python, of which no audit hook hears: module -> function, its argument that is a path, the
-# audit event to raise for it, and endings of the files.
-_NATIVE_WRITERS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
-    "torch.serialization": (("save", "f", "open", ""),),
-    "torch.jit._serialization": (("save", "f", "open", ""),),
-    "h5py._hl.files": (("File.__init__", "name", "open", ""),),
-    "safetensors": (("serialize_file", "filename", "open", ""),),
-    "orbax.checkpoint._src.checkpointers.checkpointer": (("Checkpointer.save", "directory", FILLED, ""),),
-    "orbax.checkpoint._src.checkpointers.async_checkpointer": (("AsyncCheckpointer.save", "directory", FILLED, ""),),
-    "tensorflow.python.lib.io.tf_record": (("TFRecordWriter.__init__", "path", "open", ""),),
-    "tensorflow.python.ops.gen_io_ops": (("write_file", "filename", "open", ""),),
-    "tensorflow.python.checkpoint.functional_saver": (("MultiDeviceSaver.save", "file_prefix", "open", _CHECKPOINT),),
-    "tensorflow.python.data.ops.dataset_ops": (
-        ("DatasetV2.cache", "filename", CREATED, _CHECKPOINT),
-        ("DatasetV2.save", "path", FILLED, ""),
-        ("DatasetV2.save", "path", "os.rmdir", ""),
-        ("DatasetV2.snapshot", "path", FILLED, ""),
-    ),
-    "tensorflow.python.lib.io.file_io": (
-        ("FileIO.__init__", "name", "open", ""),
-        ("delete_file_v2", "path", "open", ""),
-        ("rename_v2", "src", "open", ""),
-        ("rename_v2", "dst", "open", ""),
-        ("copy_v2", "dst", "open", ""),
-        ("recursive_create_dir_v2", "path", "os.mkdir", ""),
-        ("delete_recursively_v2", "path", "os.rmdir", ""),
-    ),
-}
+# Classes that are no callbacks of Keras'.
+_MODULE_OF_CLASS = {"TrainingArguments": "transformers.training_args", "Trainer": "lightning.pytorch.trainer.trainer"}
 # Hooks of callbacks that are called once an epoch, at its end.
 EPOCH_HOOKS = ("on_epoch_end", "on_test_begin", "on_test_end")
 ONCE = 10**9  # calls that no training makes
 _EPOCHS_OF_FIT = {"validation_freq": 1, "initial_epoch": 0, "epochs": 1}  # arguments and their defaults
-_OWN_LOOP = "nothing records its own loop: put GpuUtilMonitor around it, or say with --change what to try"
+UNSEEN_S = 120.0  # from a first gradient to a first step, whatever compiles or accumulates in between
+RECORDINGS = "plugins/gpu_utilization/*/manifest.json"
+# Module -> what each training of a framework calls, though once only where it is compiled.
+_GRADIENTS = {
+    "torch._tensor": "Tensor.backward",
+    "jax._src.api": "vjp",
+    "tensorflow.python.eager.backprop": "GradientTape.gradient",
+}
+_OWN_LOOP = (
+    "nothing sees the steps of its own loop: put `with GpuUtilMonitor() as monitor:` around it, and go through "
+    "`monitor.batches(data)`; with --change, PyTorch's loops need neither"
+)
 FEWEST_VALIDATED = 3  # epochs of a fit: one to warm up, one with validation, one without
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
-_READER_CLASSES = ("TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2")
+READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 _NewArgs = Callable[[inspect.BoundArguments], dict[str, Any]]  # from a call's arguments those to set, by name
 
 
@@ -96,12 +68,11 @@ class Hooks:
     """A finder of modules that changes each of some as soon as it is imported.
 
     Args:
-        plan: as for `Meter`; `change` (see `CallsChanged`), and `folder`, into which callbacks write.
+        plan: as for `Meter`, and `change` (see `CallsChanged`).
     """
 
     def __init__(self, plan: dict[str, Any], meter: Meter):
         self.change = CallsChanged(plan["change"])
-        self.folder = Path(plan["folder"])
         self.meter = meter
         meter.was_applied = lambda: self.change.applied
         # By module: what changes it as it is imported.
@@ -124,16 +95,14 @@ class Hooks:
         }
         if plan.get("record"):
             self.actions = {
-                "keras.src.callbacks.callback": self._on_callback_class,
                 f"{_OURS}.callback": lambda module: self._set_log_dir(module.GpuUtilCallback, plan["record"]),
                 f"{_OURS}.monitor": lambda module: self._set_log_dir(module.GpuUtilMonitor, plan["record"]),
-                "torch.optim.optimizer": functools.partial(
-                    self._on_unrecorded_loop, Path(plan["record"]), plan["until"]
-                ),
             }
         self.actions |= {path: functools.partial(self._on_class, name) for name, path in _MODULE_OF_CLASS.items()}
-        for path in _NATIVE_WRITERS:
-            self.actions[path] = functools.partial(self._on_writers, path, self.actions.get(path, lambda module: None))
+        for module, function in _GRADIENTS.items():
+            self.actions[module] = functools.partial(self._on_gradient, function, self.actions.get(module, id))
+        self._unseen = threading.Timer(plan.get("until", UNSEEN_S), self._end_unseen)
+        self._unseen.daemon = True
         self._batch_counts: Counter[int] = Counter()  # id of a loader's dataset -> batches drawn
         self._training_id: int | None = None  # id of the one whose batches train
         self._last_id: int | None = None  # id of the one that gave the last batch
@@ -148,14 +117,24 @@ class Hooks:
         action = self.actions.pop(name, None)
         return None if action is None else spec_followed_by(action, self, name, path, target)
 
-    def _on_writers(self, path: str, action: Callable[[Any], None], module: Any) -> None:
-        """Have the audit hooks hear of the files that a module's functions write, after another action on it."""
+    # -- loops that nothing sees ------------------------------------------------------------------------
+
+    def _on_gradient(self, function: str, action: Callable[[Any], object], module: Any) -> None:
+        """After another action: end a program that computes gradients, and has no step that is seen some time later."""
         action(module)
-        for function, argument, event, endings in _NATIVE_WRITERS[path]:
-            kind, _, method = function.rpartition(".")
-            with suppress(AttributeError, ValueError):  # of another version, or without a signature
-                owner = getattr(module, kind) if kind else module
-                self._change_args(owner, method, functools.partial(_announce_file, argument, event, endings))
+        kind, _, name = function.rpartition(".")
+
+        @_replaces(getattr(module, kind) if kind else module, name)
+        def gradient(original: Callable, *args: Any, **kwargs: Any) -> Any:
+            if self._unseen.ident is None:
+                self._unseen.start()
+            return original(*args, **kwargs)
+
+    def _end_unseen(self) -> None:
+        plan = self.meter.plan
+        if not (any(Path(plan["record"]).glob(RECORDINGS)) if plan.get("record") else Path(plan["claim"]).exists()):
+            self.meter.fail(_OWN_LOOP)
+            os._exit(1)
 
     # -- calls with other arguments ------------------------------------------------------------------
 
@@ -181,22 +160,11 @@ class Hooks:
                     bound.arguments[name] = value
             return original(*bound.args, **bound.kwargs)
 
-    def _class_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
-        """Return arguments of a class; of one that writes the same path, in the folder that is thrown away."""
-        argument, args = _PATH_ARGUMENT_OF_CLASS.get(name), self.change.args_for("class", name)
-        if argument is None:
-            return args
-        path = str(bound.arguments.get(argument) or name).replace("..", "up").replace(":", "")
-        written_path = self.folder / "files" / path.lstrip("/\\")
-        written_path.parent.mkdir(parents=True, exist_ok=True)
-        return {argument: str(written_path), **args}
-
     def _on_class(self, name: str, owner: Any) -> None:
         """Change how a class is made, given it or its module."""
-        if name in _PATH_ARGUMENT_OF_CLASS or (self.change.target == "class" and self.change.of == name):
-            made: Any = getattr(owner, name, owner)
-            kind, method = (made, "__init__") if isinstance(made, type) else (owner, name)
-            self._change_args(kind, method, functools.partial(self._class_args, name))
+        if self.change.target == "class" and self.change.of == name:
+            made = getattr(owner, name, owner)
+            self._change_args(made, "__init__", self._constant_args("class", name))
 
     def _set_log_dir(self, kind: type, log_dir: str) -> None:
         """Have a recorder write into the trial's log directory, wherever the program says."""
@@ -210,16 +178,14 @@ class Hooks:
 
         def init_subclass(cls: Any, **kwargs: Any) -> None:
             super(module.Callback, cls).__init_subclass__(**kwargs)
-            if "__init__" in cls.__dict__ or cls.__name__ == hooks.change.of:
-                hooks._on_class(cls.__name__, cls)
+            hooks._on_class(cls.__name__, cls)
 
         module.Callback.__init_subclass__ = classmethod(init_subclass)
 
     def _on_tf_keras(self, module: Any) -> None:
         """Change Keras 2's callbacks, which exist already, and its callback list."""
-        for name in (*_PATH_ARGUMENT_OF_CLASS, self.change.of):
-            if hasattr(module, name):
-                self._on_class(name, module)
+        if hasattr(module, self.change.of):
+            self._on_class(self.change.of, module)
         self._on_callback_list(module)
 
     def _on_callback_list(self, module: Any) -> None:
@@ -387,12 +353,11 @@ class Hooks:
             return result
 
     def _on_readers(self, module: Any) -> None:
-        for name in _READER_CLASSES:
-            arguments = functools.partial(self._reader_args, name.removesuffix("V2"))
-            self._change_args(getattr(module, name), "__init__", arguments)
+        for name in READERS:
+            self._change_args(getattr(module, f"{name}V2"), "__init__", self._constant_args("reader", name))
 
-    def _reader_args(self, name: str, bound: inspect.BoundArguments) -> dict[str, Any]:
-        return self.change.args_for("reader", name)
+    def _constant_args(self, target: str, of: str) -> _NewArgs:
+        return lambda bound: self.change.args_for(target, of)
 
     def _on_eager(self, module: Any) -> None:
         if self.change.target == "eager":
@@ -459,21 +424,6 @@ class Hooks:
             without = {"prefetch_factor": None, "persistent_workers": False}
             args |= {name: value for name, value in without.items() if name in bound.arguments}
         return args
-
-    def _on_unrecorded_loop(self, log_dir: Path, seconds: float, module: Any) -> None:
-        """End a program that has trained for some seconds by PyTorch's optimizers, and nothing records it."""
-        first_s: float | None = None
-
-        def after_step(*_: Any) -> None:
-            nonlocal first_s
-            first_s = first_s or time.perf_counter()
-            if time.perf_counter() - first_s >= seconds:
-                if not any(log_dir.glob("plugins/gpu_utilization/*/manifest.json")):
-                    self.meter.fail(_OWN_LOOP)
-                    os._exit(1)
-                hook.remove()
-
-        hook = module.register_optimizer_step_post_hook(after_step)
 
     def _on_optimizer(self, module: Any) -> None:
         """Count batches of the loader that gave the last one before the first optimizer step, or that one's steps."""
@@ -622,19 +572,6 @@ def watch(base: type) -> type:
                 float(value)
 
     return Watch
-
-
-def _announce_file(argument: str, event: str, endings: str, bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Raise an audit event for the path among a call's arguments, unless it is read; change none of them."""
-    bound.apply_defaults()
-    path = bound.arguments[argument]
-    if hasattr(path, "numpy"):  # TensorFlow's string
-        with suppress(Exception):  # of a graph, whose value nobody knows yet
-            path = path.numpy()
-    if isinstance(path, (str, bytes, os.PathLike)) and path and str(bound.arguments.get("mode")).strip("b") != "r":
-        for ending in endings.split(" "):
-            sys.audit(event, os.fsdecode(path) + ending, "w", -1)  # in no open folder
-    return {}
 
 
 def _batch_size(data: Any) -> int | None:

@@ -177,6 +177,6 @@ def test_the_trainer_of_any_keras_is_changed(names):
 @pytest.mark.parametrize("words", ["validation_freq=5", "validation_steps=8"])
 def test_a_fit_that_does_not_validate_is_not_what_a_change_of_validation_is_about(words):
     for arguments, applies in (({"x": 0}, False), ({"x": 0, "validation_split": 0.1}, True)):
-        hooks = Hooks({"change": parse(words).for_child(), "folder": ""}, types.SimpleNamespace())
+        hooks = Hooks({"change": parse(words).for_child()}, types.SimpleNamespace())
         hooks.fit_args(types.SimpleNamespace(arguments=arguments))
         assert hooks.change.applied == applies

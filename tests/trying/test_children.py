@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import socket
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -18,11 +19,13 @@ import pytest
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.cli.ab import judged
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.trying.changes import change_of, parse
 from gpu_util_callback.trying.children import ChildFailed, Children, Side, Timed, python
 from gpu_util_callback.trying.outcomes import outcomes, store
 from gpu_util_callback.trying.trial import Trial, measure, sides_of
 
+FORK_SERVERS = Path(f"/tmp/fork-servers-{os.getuid()}-{fork_server.python('keras')[-2:][0]}")
 LOOP = """
 import time
 from gpu_util_callback import GpuUtilMonitor
@@ -36,6 +39,7 @@ with GpuUtilMonitor("logs") as monitor:
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CACHE_OF_TESTS", str(FORK_SERVERS))  # that children may lock
     return tmp_path
 
 
@@ -56,13 +60,15 @@ def timed(script: str, *arguments: str, command=python, **options: object):
 
 def forked(module: str, program: list[str]) -> list[str]:
     """Return the command that runs a script where a module is imported; it is changed as one that is imported then."""
-    return [*fork_server.python(module), *program]
+    server = fork_server.python(module)
+    subprocess.run([*server, "-c", ""], check=True)  # starts it out here, where it can change all files
+    return [*server, *program]
 
 
-def fails(script: str, *arguments: str, hang_s: float = 30, command=python) -> ChildFailed:
+def fails(script: str, *arguments: str, hang_s: float = 30) -> ChildFailed:
     with pytest.raises(ChildFailed) as caught, Children(steps=30, seconds=0.4) as children:
         children.hang_s = hang_s
-        children.run(Side(command([script, *arguments])))
+        children.run(Side(python([script, *arguments])))
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -89,107 +95,114 @@ def test_a_program_is_cut_short_and_leaves_nothing(here):
     assert sorted(path.name for path in here.iterdir()) == ["train.py"]
 
 
-def test_files_written_outside_of_python_are_removed_or_kept_from_change(here):
-    pytest.importorskip("torch")
-    pytest.importorskip("h5py")
-    before = """
-import h5py, os, torch
-os.makedirs("kept", exist_ok=True)
-torch.save(dict(), "kept/new.pt")
-with h5py.File("kept/new.h5", "w"):
-    pass
-with h5py.File("kept/new.h5"):
-    pass
+def tree(folder: Path) -> dict[str, object]:
+    """What a folder holds: contents of files, targets of links, by path."""
+    paths = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+    return {str(path): path.readlink() if path.is_symlink() else path.read_bytes() for path in paths}
+
+
+# What a program may do to files of its working directory, and to new ones.
+CHANGES = """
+import os, pathlib, shutil, sqlite3, subprocess, tempfile
+assert open("../beside/data").read() == "data" and pathlib.Path("runs/best.pt").read_text() == "of yesterday"
+open("old.bin", "ab").write(b"more")
+os.truncate("runs/best.pt", 0)
+shutil.rmtree("runs")
+os.makedirs("runs/1/inner")
+os.rename("runs/1", "runs/2")
+os.remove("latest")
+os.symlink("runs/2", "latest")
+os.rmdir("empty")
+open("../made", "w")
+sqlite3.connect("study.db").execute("create table u(x)")
+subprocess.run("echo x > runs/2/of-a-command && rm train.py", shell=True, check=True)
+pathlib.Path(tempfile.mkdtemp(), "inside").write_text("x")
+tempfile.NamedTemporaryFile(delete=False)
 """
-    training = LOOP.format(epochs=1, batches=100_000, seconds=0.002)
-    timed(write(before + training))
-    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
-    for change in ('torch.save(dict(), "old.bin")', 'h5py.File("old.bin", "a")'):
-        Path("old.bin").write_text("as it was")
-        problem = fails(write(f"{before}{change}\n{training}"))
-        assert "old.bin, which is there already: give --copy" in str(problem)
-        assert Path("old.bin").read_text() == "as it was"
 
 
-def test_checkpoints_and_data_of_tensorflow_are_removed_or_kept_from_change(here):
+@pytest.mark.parametrize("has_landlock", [True, False])
+def test_whatever_a_program_changes_the_files_that_are_there_stay(tmp_path, monkeypatch, has_landlock):
+    here = tmp_path / "project"
+    for folder in ("runs", "empty", ".git", "../beside", "../temporary"):
+        (here / folder).mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    Path("../beside/data").write_text("data")
+    Path("runs/best.pt").write_text("of yesterday")
+    Path("old.bin").write_text("as it was")
+    Path("latest").symlink_to("runs")
+    with contextlib.closing(sqlite3.connect("study.db")) as study:
+        study.execute("create table t(x)")
+    if not has_landlock:
+        monkeypatch.setattr("gpu_util_callback.trying.children.landlock_rules", lambda folders: None)
+    write(CHANGES + LOOP, batches=9999, seconds=0.002, epochs=1)
+    before = tree(tmp_path)
+    assert timed(str(here / "train.py"), copy=not has_landlock).steps >= 30
+    assert tree(tmp_path) == before and Path("empty").is_dir() and list(Path("../temporary").iterdir()) == []
+
+
+# How a program changes a file: what is needed for it, and whether that is a file elsewhere.
+IN_PLACE = [
+    ("import torch\ntorch.save(dict(), '{file}')", "torch"),
+    ("import h5py\nh5py.File('{file}', 'a')", "h5py"),
+    ("import pyarrow, pyarrow.parquet\npyarrow.parquet.write_table(pyarrow.table(dict(a=[1])), '{file}')", "pyarrow"),
+    ("import subprocess\nsubprocess.run('echo x > {file}', shell=True, check=True)", ""),
+    ("open('{elsewhere}/new', 'w')", ""),
+    ("import os\nos.makedirs('{elsewhere}', exist_ok=True)\nos.remove('{elsewhere}/there')", ""),
+]
+
+
+@pytest.mark.parametrize(("line", "needed"), IN_PLACE)
+def test_what_is_written_in_place_or_elsewhere_is_kept_as_it_is(here, tmp_path_factory, line, needed):
+    if needed:
+        pytest.importorskip(needed)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "there").write_text("theirs")
+    Path("old.bin").write_text("as it was")
+    write(line.format(file="old.bin", elsewhere=elsewhere))
+    before = {**tree(here), **tree(elsewhere)}
+    assert "only temporary files, caches and its copy" in str(fails("train.py"))
+    assert before == {**tree(here), **tree(elsewhere)}
+
+
+def test_large_files_are_copied_only_if_asked_for(here, monkeypatch):
+    with Path("old.bin").open("wb") as file:
+        file.truncate(2**26 + 1)
+    Path("old.bin").chmod(0o600)
+    text = write("open('old.bin', 'r+b').write(b'x')\n" + LOOP, batches=9999, seconds=0.002, epochs=1)
+    assert "/old.bin: only temporary files" in str(fails(text))
+    assert timed(text, copy=True).steps >= 30
+    monkeypatch.setattr("gpu_util_callback.trying.working_copy.MOST_FILES", 1)  # too many to link: nothing can change
+    assert "new: only temporary files" in str(fails(write("open('new', 'w')")))
+    monkeypatch.setattr("gpu_util_callback.trying.children.landlock_rules", lambda folders: None)
+    with pytest.raises(UnusableInput, match="give --copy"):
+        timed(text)
+
+
+def test_checkpoints_and_data_of_tensorflow_are_removed(here):
     pytest.importorskip("tensorflow")
-    before = """
+    text = """
 import tensorflow as tf
-{start}
 model = tf.Module()
 model.v = tf.Variable(1.0)
 manager = tf.train.CheckpointManager(tf.train.Checkpoint(v=model.v), "saved", max_to_keep=1)
 manager.save()
 manager.save()
-tf.train.Checkpoint(v=model.v).write("new/plain")
 tf.saved_model.save(model, "export")
 with tf.summary.create_file_writer("events").as_default():
     tf.summary.scalar("a", 1, step=0)
-tf.data.Dataset.range(3).save("rows")
 list(tf.data.Dataset.range(3).cache("cached"))
 with tf.io.TFRecordWriter("rows.tfrecord") as file:
     file.write(b"x")
 """
-    training = LOOP.format(epochs=1, batches=100_000, seconds=0.002)
-    Path("events").mkdir()
-    timed(write(before.format(start="") + training))
-    assert sorted(path.name for path in here.rglob("*")) == ["events", "train.py"]
     Path("saved").mkdir()
     Path("saved/checkpoint").write_text("model_checkpoint_path: 'of yesterday'")
-    script = write(before.format(start="") + training)
-    assert "it changes saved/checkpoint" in str(fails(script, command=partial(forked, "tensorflow")))
-    assert Path("saved/checkpoint").read_text() == "model_checkpoint_path: 'of yesterday'"
-
-
-@pytest.mark.parametrize(
-    ("lines", "old"),
-    [
-        ("shutil.rmtree('runs', ignore_errors=True)\nos.makedirs('runs')", "runs"),
-        ("os.rename('runs', 'runs-before')", "runs"),
-        ("os.rmdir('empty')", "empty"),
-        ("os.remove('latest')\nos.symlink('runs', 'latest')", "latest"),
-    ],
-)
-def test_a_folder_or_link_that_is_there_stays_as_it_is(here, lines, old):
-    Path("runs").mkdir()
-    Path("empty").mkdir()
-    Path("runs/best.pt").write_text("of yesterday")
-    Path("latest").symlink_to("runs")
-    names = sorted(here.rglob("*"))
-    problem = fails(write(f"import os, shutil\n{lines}\n" + LOOP, batches=9, seconds=0, epochs=1))
-    assert f"it changes {old}, which is there already: give --copy" in str(problem)
-    assert sorted(here.rglob("*")) == sorted([*names, here / "train.py"])
-
-
-def test_folders_links_and_databases_that_it_makes_are_removed(here):
-    text = """
-import os, shutil, sqlite3
-os.makedirs("runs/unfinished/inner")
-open("runs/unfinished/inner/a.pt", "w").close()
-os.rename("runs/unfinished", "runs/1")
-os.symlink("1", "runs/latest")
-os.remove("runs/latest")
-os.symlink("1", "runs/latest")
-os.makedirs("cleared/inner")
-shutil.rmtree("cleared")
-sqlite3.connect("study.db").execute("create table t(x)")
-"""
-    timed(write(text + LOOP, batches=9999, seconds=0.002, epochs=1))
-    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
-
-
-def test_temporary_files_of_random_names_are_removed(here, monkeypatch, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    (folder / "theirs").write_text("kept")
-    made = """
-import pathlib, tempfile
-tempfile.NamedTemporaryFile(delete=False)
-pathlib.Path(tempfile.mkdtemp(), "inside").write_text("x")
-"""
-    timed(write(made + LOOP.format(batches=100_000, seconds=0.002, epochs=1)))
-    assert [path.name for path in folder.iterdir()] == ["theirs"]
+    write(text + LOOP, batches=100_000, seconds=0.002, epochs=1)
+    before = tree(here)
+    timed("train.py", command=partial(forked, "tensorflow"))
+    assert tree(here) == before
 
 
 OWN_LOOP = """
@@ -203,12 +216,26 @@ for step in range(100_000):
 """
 
 
-def test_a_pytorch_loop_without_loader_is_timed_and_not_recorded_to_its_end(here, tmp_path_factory):
+JAX_LOOP = """
+import jax, time
+step = jax.jit(jax.grad(lambda w: (w * w).sum()))
+w = jax.numpy.ones(4)
+while True:
+    w = w - 0.1 * step(w)
+    time.sleep(0.01)
+"""
+
+
+def test_a_pytorch_loop_without_loader_is_timed(here):
     pytest.importorskip("torch")
-    script = write(OWN_LOOP)
-    assert timed(script, command=partial(forked, "torch")).steps >= 30
-    with pytest.raises(ChildFailed, match="nothing records its own loop"), Children(30, 0.4) as children:
-        children.record([script], tmp_path_factory.mktemp("recorded"), 0.5)
+    assert timed(write(OWN_LOOP), command=partial(forked, "torch")).steps >= 30
+
+
+@pytest.mark.parametrize(("framework", "text"), [("torch", OWN_LOOP), ("jax", JAX_LOOP)])
+def test_a_loop_that_nothing_sees_does_not_run_to_its_end(here, tmp_path_factory, framework, text):
+    pytest.importorskip(framework)
+    with pytest.raises(ChildFailed, match="nothing sees the steps of its own loop"), Children(30, 0.4) as children:
+        children.record([write(text)], tmp_path_factory.mktemp("recorded"), 0.5)
 
 
 def test_who_waits_for_a_step_is_told_what_can_be_tried(here, monkeypatch):
@@ -338,27 +365,6 @@ def test_a_program_that_hangs_is_ended(here):
     assert "was ended after 1 s" in str(failed) and failed.output == "waiting"
 
 
-def test_a_file_that_is_there_stays_as_it_is(here):
-    Path("best.pt").write_text("of yesterday")
-    for line in ("open('best.pt', 'w')", "open('best.pt', 'ab')", "import os; os.remove('best.pt')"):
-        assert "it changes best.pt, which is there already: give --copy" in str(
-            fails(write(line + LOOP, batches=9, seconds=0, epochs=1))
-        )
-    assert Path("best.pt").read_text() == "of yesterday"
-
-
-def test_in_a_copy_it_may_be_written(here):
-    Path("best.pt").write_text("of yesterday")
-    assert timed(write("open('best.pt', 'w')\n" + LOOP, batches=9999, seconds=0.002, epochs=1), copy=True).steps >= 30
-    assert Path("best.pt").read_text() == "of yesterday"
-
-
-def test_files_that_it_makes_are_removed(here):
-    text = "import os\nos.makedirs('runs/1')\nfor mode in 'wa': open('runs/1/a.txt', mode).write('x')\n"
-    timed(write(text + LOOP, batches=9999, seconds=0.002, epochs=1))
-    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
-
-
 def test_a_change_that_meets_no_call_is_no_result(here):
     with pytest.raises(ChildFailed, match="never makes the call"), Children(steps=30, seconds=0.4) as children:
         children.run(Side(python([loop()]), parse("workers=8").for_child()))
@@ -469,7 +475,7 @@ def test_ctrl_c_in_a_terminal_ends_all_and_leaves_nothing(here, what, tmp_path_f
         os.environ["TMPDIR"] = str(temporary)
         os.execv(sys.executable, [sys.executable, "-m", "gpu_util_callback", "try", "--yes", *what, "train.py"])
     until = time.monotonic() + 60
-    while not (Path("made").exists() and processes_with(f"left-{mark}")) and time.monotonic() < until:
+    while not processes_with(f"left-{mark}") and time.monotonic() < until:
         time.sleep(0.05)
     for _ in range(3):
         os.write(terminal, b"\x03")
