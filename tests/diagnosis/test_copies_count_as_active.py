@@ -57,7 +57,7 @@ def test_what_copies_lose(told, cause, lost_s):
 def test_without_traffic_and_windows_nothing_is_said_of_kernels(gb_per_s, card):
     found = copying(gb_per_s, 1.0, 8, card=card)
     assert causes(found) == []
-    assert {"small_batch"} <= {rule["cause"] for rule in found["silent"]}
+    assert {"small_batch", "small_model"} <= {rule["cause"] for rule in found["silent"]}
     assert found["verdict"].startswith("No bottleneck found: ")
     assert copying(gb_per_s, 1.0, 85, card=card)["verdict"].startswith("Nothing held up training")
     assert copying(gb_per_s, 1.0, None, card=card)["verdict"].startswith("Nothing held up training")

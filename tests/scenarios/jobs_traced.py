@@ -2,7 +2,7 @@
 
 import numpy as np
 from job_case import around, collect
-from simulated_boards import A100, RTX2080, T4, V100
+from simulated_boards import A100, H100, RTX2080, T4, V100
 
 TRACED, case = collect()
 GB = 1e9
@@ -65,6 +65,12 @@ def _(job, vary):
     return {"launch_bound": None}
 
 
+@case("tiny steps read back one by one, no windows", board=A100)
+def _(job, vary):
+    job.train(12_000, gpu=2.0, host=vary(2.2))
+    return {"sync_bound": None}
+
+
 @case("float32 on a V100", board=V100, fit=FP32)
 def _(job, vary):
     around(job, 250, 80)
@@ -79,3 +85,9 @@ def _(job, vary):
     job.set(pcie_rx_bytes_per_s=vary(13, 0.04) * GB)
     job.train(900, gpu=20, host=vary(20))
     return {"transfer_bound": None}
+
+
+@case("1.5 ms steps on TensorFlow, the host between", board=H100)
+def _(job, vary):
+    job.train(20_000, gpu=1.0, host=vary(0.9))
+    return {"sync_bound": None}

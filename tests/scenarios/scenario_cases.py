@@ -97,7 +97,7 @@ def gpu_cases() -> Iterator[Case]:
     yield whole("small_batch", "small batch, mild", values=some, model=large)
     few = traffic | {"sm_active_pct": 8, "allocator_peak_bytes": 0.05 * TOTAL}
     tiny = {"model": {"parameters": 20_000}, "fit": {"batch_size": 4096}}
-    yield whole("small_batch", "small model", values=few, **tiny)
+    yield whole("small_model", "small model", values=few, **tiny)
     half = traffic | {"sm_active_pct": 45, "allocator_peak_bytes": 0.2 * TOTAL}
     yield whole(None, "half-full GPU", values=half, model=large)
     unused = [H200 | {"used_by_framework": False, "index": i} for i in range(4)]

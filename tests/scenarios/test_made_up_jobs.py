@@ -105,7 +105,11 @@ BELOW = {
     ("memory_spill", "power_pct"),
     ("small_batch", "sm_active_pct"),
     ("small_batch", "vram_used_pct"),
-    ("small_batch", "parameters"),
+    ("small_model", "parameters"),
+    ("small_model", "sm_active_pct"),
+    ("sync_bound", "gpu_active_pct"),
+    ("sync_bound", "idle_ms_per_step"),
+    ("sync_bound", "step_ms"),
 }
 
 

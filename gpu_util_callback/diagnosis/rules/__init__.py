@@ -30,6 +30,7 @@ from gpu_util_callback.diagnosis.rules.out_of_memory import OutOfMemory
 from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
 from gpu_util_callback.diagnosis.rules.slow_steps import SlowSteps
 from gpu_util_callback.diagnosis.rules.small_batch import SmallBatch
+from gpu_util_callback.diagnosis.rules.small_model import SmallModel
 from gpu_util_callback.diagnosis.rules.stuck import Stuck
 from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
 from gpu_util_callback.diagnosis.rules.throttled import Throttled
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     SyncBound(),
     CommunicationBound(),
     SmallBatch(),
+    SmallModel(),
     NoTensorCores(),
     MemoryPressure(),
     MemoryLimit(),

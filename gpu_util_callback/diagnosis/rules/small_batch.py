@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, command, idioms, larger_batch, room_for
+from gpu_util_callback.diagnosis.advice.snippets import LARGER_STEPS, larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.windows import copying_pct, fill, needed_vram
-from gpu_util_callback.diagnosis.rule import Advice, Finding, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold, chosen
+from gpu_util_callback.diagnosis.rule import Advice, Findings, Rule
+from gpu_util_callback.diagnosis.thresholds import BUSY_PCT, MIN_SAMPLES, Limits, Threshold
 
-_LIMITS = {
+# Shared with small_model: the same symptom without a better batch size to offer.
+BUSY_BUT_EMPTY = {
     "gpu_active_pct": BUSY_PCT,
     "sm_active_pct": Threshold(30, "busy but empty: kernels run, and on average less than a third of the SMs has work"),
     "min_samples": MIN_SAMPLES,
@@ -48,33 +49,25 @@ class SmallBatch(Rule):
     subtracted; without windows, the time that the PCIe traffic can have taken. Without either it is
     not known that kernels ran.
 
-    The gain of a larger batch cannot be known from one batch size, so no loss is claimed. Where the batch is large and
-    the model tiny there is no remedy, and the title says so.
+    The gain of a larger batch cannot be known from one batch size, so no loss is claimed.
     """
 
     cause = "small_batch"
     title = "Batch too small for this GPU"
     look = "▫", "teal"
-    sources = (
-        "GPM SM active",
-        "GPU utilization, profiler windows or PCIe traffic",
-        "allocator peak or model",
-        "batch size",
-    )
-    thresholds = _LIMITS | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
+    sources = ("GPM SM active", "GPU utilization, profiler windows or PCIe traffic", "allocator peak", "batch size")
+    thresholds = BUSY_BUT_EMPTY | {"vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits")}
     unknown = (
         "SM activity (GPM, Hopper and newer), copies (windows, PCIe traffic) or the allocator's peak are not known"
     )
 
     def missing(self, run: Run) -> bool:
-        sized = None not in (run.model.get("parameters"), run.fit.get("batch_size"))
-        return not any(fill_is_known(run, gpu) and (sized or needed_vram(run, gpu)) for gpu in run.used_gpus)
+        return not any(fill_is_known(run, gpu) and needed_vram(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        if model_is_small(run, limits):
+            return
         for gpu, evidence in empty_gpus(run, limits):
-            if model_is_small(run, limits):
-                yield self._of_model(run, limits, gpu, evidence)
-                return
             needed = needed_vram(run, gpu)
             if needed is None or 100 * needed >= limits["vram_used_pct"]:
                 continue
@@ -86,24 +79,6 @@ class SmallBatch(Rule):
                 detail=f"gpu{gpu}",
             )
             return  # one line for all GPUs: they run the same model
-
-    def _of_model(self, run: Run, limits: Limits, gpu: int, evidence: dict[str, Any]) -> Finding:
-        """Return the finding that this model cannot fill this GPU, whatever the settings."""
-        size = {"parameters": run.model.get("parameters"), "batch_size": run.fit.get("batch_size")}
-        of_size = {"parameters": limits["small_parameters"], "batch_size": limits["large_batch"]}
-        beside = command(run, idioms(run).leaves_memory)
-        return self.finding(
-            title="Model too small for this GPU",
-            evidence=evidence | size,
-            threshold=chosen(limits, "gpu_active_pct", "sm_active_pct") | of_size,
-            advice=Advice(
-                "This model is too small to fill this GPU, even with this batch. Nothing is wrong: use a smaller GPU, "
-                "or train several models on it at the same time.",
-                f"{beside} & {beside} & wait",
-            ),
-            gpus=[gpu],
-            detail=f"gpu{gpu}",
-        )
 
 
 def _advice(run: Run, sm: float, used: float) -> Advice:

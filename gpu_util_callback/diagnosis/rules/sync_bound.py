@@ -7,8 +7,8 @@ from gpu_util_callback.diagnosis.advice.snippets import enlarge_batch, has_keras
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.source import shows_idle_host
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.rule import Advice, Evidence, Findings, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Findings, Rule
+from gpu_util_callback.diagnosis.thresholds import A_FIFTH_PCT, Limits, Threshold
 
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100  # steps, after which a loop still shows how its loss goes: a hundredth of the loss of time is left
@@ -33,23 +33,48 @@ _BY_TRAINER = {
 class SyncBound(Rule):
     """Profiler windows show the GPU running dry because the host waited for it.
 
-    On TensorFlow, Keras reads the metrics after every execution.
+    On TensorFlow, Keras reads the metrics after every execution. Without a window this is visible
+    from outside if steps are short, the host does wait for the GPU in each, the GPU is idle a good
+    part of the time, and no input wait, callback or compilation explains it. That is judged for one
+    GPU only, without a strategy, one step per call, in graphs, and if the idle time of a step is no
+    longer than Keras' own work between two calls; else the GPU may wait for the step's own work on
+    the CPU, and nothing is reported.
     """
 
     cause = "sync_bound"
     title = "Sync-bound"
     look = "‖", "violet"
-    sources = ("profiler windows",)
-    thresholds = {"idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms")}
+    sources = ("profiler windows", "or: GPU wait of each step and GPU utilization (TensorFlow)")
+    thresholds = {
+        "idle_sync_pct": Threshold(10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"),
+        "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
+        "gpu_wait_pct": Threshold(
+            A_FIFTH_PCT.default, "of the step: the host waits for the GPU in each step, not now and then"
+        ),
+        "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
+        "idle_ms_per_step": Threshold(
+            3,
+            "between two calls Keras needs 0.3-2 ms; a GPU that idles longer in each step waits "
+            "for something the step itself computes on the CPU",
+        ),
+        "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
+    }
     unknown = "no profiler window shows synchronizations"
     unknown_in_trace = "the trace does not show enough GPU work, or nothing of the host"
 
     def missing(self, run: Run) -> bool:
         if run.source is not None:
             return not shows_idle_host(run.source)
-        return not traced_gpus(run)
+        # Without a profiler window waits for the GPU after each step show synchronizations.
+        waits = run.framework == "tensorflow" and run.steps.total("gpu_wait_ns")
+        sampled = any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
+        return not traced_gpus(run) and not (waits and sampled)
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        return self._traced(run, limits) if traced_gpus(run) else self._outside(run, limits)
+
+    def _traced(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings of profiler windows or a trace."""
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
             evidence: Evidence = {
                 "idle_sync_pct": run.rounded(share.pct, 1),
@@ -62,6 +87,43 @@ class SyncBound(Rule):
                 evidence=evidence,
                 of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits for it",
             )
+
+    def _outside(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding of a recording without windows, from waits for the GPU after each step."""
+        steps = run.steps
+        if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
+            return
+        if steps_a_call(run) > 1 or run.fit.get("strategy") or len(run.used_gpus) > 1:
+            return  # with several, the GPUs wait for each other as well
+        clean = run.clean_steps()
+        if clean is None or clean.each_ns > limits["step_ms"] * 1e6:
+            return
+        spent, waited = steps.total("duration_ns"), steps.total("gpu_wait_ns")
+        if 100 * waited < limits["gpu_wait_pct"] * spent:
+            return
+        start, end = steps.extent_ns
+        idle = run.idle(start, end)
+        if idle is None or idle.active_pct >= limits["gpu_active_pct"]:
+            return
+        explained = int(steps.explained_ns.sum())
+        outside = max(0, end - start - spent)
+        lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
+        least, most = (1 - limits["gpu_active_pct"] / 100) * spent, limits["idle_ms_per_step"] * 1e6 * steps.total_rows
+        if not least <= lost <= most:
+            return
+        yield self.finding(
+            lost_ns=lost,
+            confidence=ESTIMATED,
+            evidence={
+                "gpu_active_pct": round(idle.active_pct, 1),
+                "gpu_wait_pct": round(100 * waited / spent, 1),
+                "step_ms": round(clean.each_ns / 1e6, 3),
+                "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
+                "steps_per_execution": 1,
+            },
+            advice=_advice(run),
+            gpus=idle.gpus,
+        )
 
 
 def steps_a_call(run: Run) -> int:
