@@ -31,7 +31,7 @@ JOBS ?= 3
 TIMED = $(shell grep -rl "mark\.timed" tests --include="test_*.py")
 CHECKED := $(VENV)/checks.log
 define tests
-	nice -n 19 $(MAKE) --no-print-directory lint frontend-check >$(CHECKED) 2>&1 & checks=$$!; \
+	nice -n 19 $(MAKE) --no-print-directory lint >$(CHECKED) 2>&1 & checks=$$!; \
 	export FORK_SERVERS_OF=$$$$; \
 	$(BIN)/python -m pytest -m "not timed $(1)" --durations=20 -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS); beside=$$?; \
@@ -41,7 +41,7 @@ define tests
 		"0 0 0" | "0 0 5" | "0 5 0") ;; \
 		"0 5 5") echo "No test is selected by PYTEST_ARGS=$(PYTEST_ARGS)"; exit 1 ;; \
 		"0 "*) exit 1 ;; \
-		*) echo "The linters or the frontend's checks failed; their output is in $(CHECKED)"; exit 1 ;; \
+		*) echo "The linters failed: see $(CHECKED)"; exit 1 ;; \
 	esac
 endef
 
@@ -84,9 +84,9 @@ quick:
 test-all: ready
 	$(call tests,)
 
-# Side by side: pip, npm and apt mostly wait for their downloads.
+# Side by side: pip, npm and apt mostly wait for their downloads; the frontend's checks need none of pip's.
 ready:
-	+@$(MAKE) --no-print-directory --jobs=3 $(READY) frontend/node_modules/.installed browser
+	+@$(MAKE) --no-print-directory --jobs=3 $(READY) frontend-check browser
 
 # BENCH_ARGS="step fits --save" takes some of them and keeps the figures.
 bench: $(READY)

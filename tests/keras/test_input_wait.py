@@ -98,12 +98,12 @@ EXECUTIONS = [
 @pytest.mark.parametrize(("delay_ms", "work_ms", "mode"), EXECUTIONS)
 def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determinism, tmp_path):
     """The host fetches ahead while the step works: only what delays a step is a wait."""
-    n = 8 * 6 + (0 if UNROLLED else 3)  # the last execution is partial
+    n = 8 * 4 + (0 if UNROLLED else 3)  # the last execution is partial
     truth = Truth([float(delay_ms)] * n)
     model = compiled(small_model(truth, work_ms), mode, steps_per_execution=8)
     recording = recorded_fit(model, tmp_path / "logs", callbacks=[Wanted(truth)], **given("tf.data", truth))
     assert recording.steps["step"].tolist() == list(range(n))
-    assert recording.steps["batches"].tolist() == [8] * 48 + [3] * (n - 48)
+    assert recording.steps["batches"].tolist() == [8] * 32 + [3] * (n - 32)
     ahead = mode != "eager"  # there Python fetches one batch at a time
     assert (recording.steps["estimated"] == int(ahead)).all()
     # Eagerly each batch is made when it is fetched; Keras' Python before that is no wait.
