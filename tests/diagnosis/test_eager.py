@@ -187,3 +187,25 @@ def test_an_eager_step_is_named_alone_where_batches_in_memory_wait_for_a_core(fr
 def test_where_no_gpu_is_in_use_none_is_said_to_wait(gpus):
     (finding,) = eager(run_of("jax", gpus=gpus, fit={"run_eagerly": True, "loop": "keras"}, gpu_share=0.1))
     assert ("GPU" in finding["advice"]["text"]) == bool(gpus)
+
+
+COPIES = {**SEEN, "operations": None, "in_copied": 50, "copied_at": "remember (agent.py, line 36)", "on_core": 0.9}
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"function": "remember", "called": "remember", "in_called": 48},  # one finding in place of two
+        {"function": "", "called": None, "in_called": 0},  # in the loop itself
+        {"eager": 12, "in_copied": 11, "function": "store", "called": "store", "in_called": 40},  # mostly Python
+    ],
+)
+def test_copies_of_arrays_are_claimed_once(seen):
+    """Seen: one remedy under "The step runs eagerly" and under "Most of each step passes in remember"."""
+    found = run_of("jax", fit={"dispatch": {**COPIES, **seen}})
+    [finding] = [*found["findings"], *found["spans"]]
+    assert "x.at[...].set(...)" in finding["advice"]["text"] and "donate_argnums" in finding["advice"]["code"]
+    assert finding["title"] in (
+        "Each step copies arrays to change some of their elements",
+        "Most of each step passes in store",
+    )

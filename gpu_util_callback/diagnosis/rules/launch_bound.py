@@ -146,6 +146,7 @@ class LaunchBound(Rule):
         evidence, advice = eager
         threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
         title, gpus, lost_ns = "The step runs eagerly, operation by operation from Python", run.used_gpus, None
+        title = loops.COPIES if loops.copied_arrays(run) == advice else title
         idle = run.idle(*run.steps.extent_ns) if run.used_gpus else None
         in_steps = idle_in_steps(run) if idle is not None else None
         if idle is not None and in_steps is not None:

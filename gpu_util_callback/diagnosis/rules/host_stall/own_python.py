@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
 from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, usual_body_ns
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding
 from gpu_util_callback.diagnosis.rules.host_stall.stall import CAUSE
+from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, Limits, chosen
 from gpu_util_callback.recording.manifest_facts import Dispatch, PythonInSteps
 
@@ -35,7 +36,10 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     if beside := _function_beside_training(run):
         (function, share, at), of_jax = beside, run.framework == "jax"
         samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"Most of each step passes in {function}"
-        advice = loops.copied_arrays(run) or loops.in_each_step(at, share, of_jax)
+        copies, eager_pct = loops.copied_arrays(run), of_loop.eager_pct if of_loop else 0.0
+        if copies is not None and eager_pct >= LaunchBound.thresholds["eager_looks_pct"].default:
+            return []  # that rule claims it
+        advice = copies or loops.in_each_step(at, share, of_jax)
         findings = _finding(run, limits, samples, {}, title, "aside", advice)
         return [replace(finding, lost_ns=None if of_jax else finding.lost_ns) for finding in findings]
     # The samples do not show an operation that the loop starts without any Python of the framework.
