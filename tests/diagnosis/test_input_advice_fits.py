@@ -69,6 +69,7 @@ REJECT, REJECTS = (
 )
 CHOSEN = ("map(select_dataset)", "ParallelMapV2", 35.0, 1.0, "autotuned,library,random,sequential")
 RESIZE = ("map(resize)", "ParallelMapV2", 4.0, 8.0, "autotuned")
+PARALLEL, FIXED = (("map(decode)", "ParallelMapV2", 40.0, 1.0, f"{of}py_function") for of in ("", "fixed_parallelism,"))
 MANY_THREADS = ("map(decode)", "ParallelMapV2", 240.0, 8.0, "py_function,autotuned,stateful")
 UNSIZED = {"input_dims": [[None, 64, 64, 3]], "steps_per_epoch": None}
 THREADS, PROCESSES = ({"input_workers": 4, "input_processes": processes} for processes in (False, True))
@@ -103,7 +104,9 @@ INPUTS = [
     (waits(DECODE), COMPUTING, "ds.map(decode, ", "fn"),
     (waits(DECODE, machine={"cpus": 2}), WAITING, "private_threadpool_size = 12", "cache"),
     (waits(PYTHON, machine={"cpus": 64}), WAITING, "ds = ds.map(decode, num_parallel_calls=6)", "threadpool"),
-    (waits(PYTHON, timing="graph (determinism)"), WAITING, "set_random_seed(0)", "num_parallel_calls"),
+    (waits(PYTHON, timing="graph (determinism)"), WAITING, "num_parallel_calls=6", "AUTOTUNE"),
+    (waits(PARALLEL, timing="graph (determinism)"), WAITING, "set_random_seed(0)  # alone", "num_parallel_calls"),
+    (waits(FIXED, timing="graph (determinism)"), WAITING, "set_random_seed(0)  # alone", "num_parallel_calls"),
     (waits(DECODE, timing="graph (determinism)"), COMPUTING, "num_parallel_calls=tf.data.AUTOTUNE", "seed"),
     (waits(PYTHON, **call(0.1)), NEIGHBOUR, "ds.map(decode, num_parallel_calls=6)", "tf.image"),
     (waits(GENERATOR, PREFETCH, **PYDATASET, **call(0.1)), WAITING, "dataset.workers = 5", "from_generator"),

@@ -483,14 +483,16 @@ _WAITING_CALLS = Entry(
 )
 
 
+_AT_ONCE = ", and let several of its calls wait at the same time"
+_SEED = "keras.utils.set_random_seed(0)  # alone"
 IN_ORDER = Entry(
     "determinism",
     when=_calls_wait_in_order,
     says="{takes}. It mostly waits, and op determinism lets its Python run in one call at a time, whatever "
     "num_parallel_calls says.",
     asks="May two runs differ in their last digits?",
-    remedy="Leave it out: a seed alone keeps the order",
-    code="keras.utils.set_random_seed(0)  # alone",
+    remedy=lambda wait: f"Leave it out{_AT_ONCE * ('sequential' in wait.stage.flags)}: a seed alone keeps the order",
+    code=lambda wait: f"{_SEED}\n{_waiting_calls(wait)}" if "sequential" in wait.stage.flags else _SEED,
     before="tf.config.experimental.enable_op_determinism()",
     proof="blind/ninth/reproducible_reads",
 )
