@@ -249,11 +249,10 @@ class GpuUtilMonitor:
             return adapter.timed(dataset, iterator)
         return iterator
 
-    def _note_first(self, iterator: Iterator, batch: object) -> None:
-        """Hold the first batch until the recorder has looked at it; an iterator may have made another by then."""
+    def _note_first(self, iterator: Iterator, batch: object) -> Callable | None:
+        """Hold the first batch until the recorder has looked at it, and return what holds the next."""
         self._watch(iterator, False)
-        if self._adapter is not None:
-            self._tell(self._adapter.first_batch.note, batch)
+        return self._adapter.first_batch.note(batch) if self._adapter is not None else None
 
     def _note_name(self, dataset: Iterable, frame: FrameType) -> None:
         """Note the loop's own name for its input, once."""

@@ -207,7 +207,7 @@ class TimedBatches:
         requesting: called before each request.
         probe: asked whether the device is still at work.
         finished: asked whether the next batch is ready.
-        first: called with the first batch, which must not be changed.
+        first: called with the first batch, which must not be changed; may return what to call with the next.
 
     Attributes:
         stamps: one after the other, where nothing is called with them.
@@ -221,7 +221,7 @@ class TimedBatches:
     requesting: Callable[[], None] | None = None
     probe: DeviceProbe | None = None
     finished: Finished | None = None
-    first: Callable[[object], None] | None = None
+    first: Callable[[object], Callable | None] | None = None
     own_ns: int = field(default=0, init=False)
     stamps: tuple[float, ...] = field(default=(), init=False)
     _idle: bool = field(default=True, init=False)  # whether the device was, when last queried
@@ -253,7 +253,7 @@ class TimedBatches:
         if self.first is not None:
             look, self.first = self.first, None
             with contextlib.suppress(Exception):  # a batch can be any object
-                look(data)
+                self.first = look(data)
         stamp = (requested, delivered, shape_signature(data), busy)
         if self.came is None:
             self.stamps += stamp
@@ -313,7 +313,7 @@ class PythonBatches(Batches):
         inside: whether the function is given an iterator as its last argument and calls `next` on
             it; else it is given the batch.
         probe: reports whether the device still works on the previous step.
-        first: called with the first batch.
+        first: as of `TimedBatches`.
 
     Attributes:
         fetches: times the fetches; None = nothing does.
@@ -324,7 +324,7 @@ class PythonBatches(Batches):
     _: KW_ONLY
     inside: bool
     probe: DeviceProbe | None = None
-    first: Callable[[object], None] | None = None
+    first: Callable[[object], Callable | None] | None = None
     pending: Stamp | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

@@ -97,7 +97,7 @@ class CallTimer:
         self._long_calls = self._long_total_ns = 0
         self._long_ns = LEAST_LONG_NS
 
-    def around(self, function: Callable, first: Callable[[object], None] | None = None) -> Callable:
+    def around(self, function: Callable, first: Callable[[object], object] | None = None) -> Callable:
         """Return the function, counted and timed. A call that raises is counted only.
 
         Args:
@@ -518,7 +518,7 @@ class Repetition:
 class _TimedDataset(StandIn):
     """A dataset whose items are timed, and compared where they are asked for again."""
 
-    def __init__(self, dataset: Iterable, calls: InputCalls, first: Callable[[object], None] | None = None):
+    def __init__(self, dataset: Iterable, calls: InputCalls, first: Callable[[object], object] | None = None):
         super().__init__(dataset)
         kind = type(dataset)
         self._repetition = calls.repetition
@@ -538,7 +538,7 @@ def _timed(iterator: Iterator, timer: CallTimer) -> Iterator:
     return map(timer.around(next), itertools.repeat(iterator))
 
 
-def _method(calls: InputCalls, owner: object, name: str, first: Callable[[object], None] | None = None) -> Callable:
+def _method(calls: InputCalls, owner: object, name: str, first: Callable[[object], object] | None = None) -> Callable:
     timer = calls.timer(f"{type(owner).__name__}.{name}", type(owner))
     return timer.around(MethodType(getattr(type(owner), name), owner), first)
 
@@ -546,7 +546,7 @@ def _method(calls: InputCalls, owner: object, name: str, first: Callable[[object
 # ---- inputs of a fit and of a loop ---------------------------------------------------------------
 
 
-def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, first: Callable[[object], None]) -> None:
+def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, first: Callable[[object], object]) -> None:
     """Time the Python functions behind Keras' data adapter; on the training thread.
 
     Those that run in worker processes are left alone: what stands in would be sent to them.

@@ -132,7 +132,7 @@ class Adapter:
             "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
-            "input_first": self.first_batch.entries,
+            **dict(zip(("input_first", "input_second"), self.first_batch.seen, strict=False)),
             "exchanges": self.runtime.exchanges(),
             **self._pipelines.facts(),
         }
@@ -152,30 +152,30 @@ _MOST_ARRAYS = 64  # more are columns of a table
 
 
 class FirstArrays:
-    """The first batch, or the arrays given to `fit`, held until they were looked at.
+    """The first two batches, or the arrays given to `fit`, held until they were looked at.
 
     Arrays that are not in the host's memory are left out.
 
     Attributes:
-        entries: of the manifest's `input_first`; empty where nothing was seen.
+        seen: of each, what the manifest has of it.
     """
 
     def __init__(self) -> None:
-        self._leaves_held: list[object] = []
-        self._noted = False
-        self.entries: list[InputArray] = []
+        self._leaves_held: list[list[object]] = []
+        self._noted = 0
+        self.seen: list[list[InputArray]] = []
 
-    def note(self, batch: object) -> None:
-        """Hold a batch, unless one was noted; on the training thread."""
-        if not self._noted:
-            self._noted = True
-            self._leaves_held = [leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]
+    def note(self, batch: object) -> Callable | None:
+        """Hold a batch, unless two were noted; return what to call with the next. On the training thread."""
+        self._noted += 1
+        if self._noted <= 2:
+            self._leaves_held += [[leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]]
+        return self.note if self._noted < 2 else None
 
     def look(self) -> None:
         """Inspect the arrays that are held, and free them; on any other thread."""
-        arrays, self._leaves_held = self._leaves_held, []
-        if arrays:
-            self.entries = [_describe(array) for array in arrays]
+        batches, self._leaves_held = self._leaves_held, []
+        self.seen += [[_describe(array) for array in arrays] for arrays in batches]
 
 
 def _describe(array: Any) -> InputArray:

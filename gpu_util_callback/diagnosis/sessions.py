@@ -148,19 +148,22 @@ def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) 
 
 
 def _same_batches(runs: Sequence[Mapping]) -> Claim | None:
-    """Return the finding that all ranks train on the same batches; None where their first ones differ, or may not.
+    """Return the finding that all ranks train on the same batches; None where their first two differ, or may not.
+
+    Two that are equal in themselves may be a warm-up, on one batch that all ranks make.
 
     Ranks that exchange gradients for one batch compute the same ones. What may be equal by chance, such as labels and
     masks, does not decide: an array must have values between whole numbers, or of a thousand kinds.
     """
     fits = [run.get("fit") or {} for run in runs]
-    first, *others = [fit.get("input_first") or [] for fit in fits]
-    read = (array for array in first if "sum" in array)
+    first, *others = [(fit.get("input_first") or [], fit.get("input_second") or []) for fit in fits]
+    read = (array for array in first[0] if "sum" in array)
     varied = any(array["max"] - array["min"] > (KINDS if array["integers"] else 0) for array in read)
-    if not varied or any(one != first for one in others) or not all(fit.get("exchanges") for fit in fits):
+    differ = first[1] in ([], first[0]) or any(one != first for one in others)
+    if not varied or differ or not all(fit.get("exchanges") for fit in fits):
         return None
     text = (
-        "The first batch of each worker has the same values, so that all compute the same gradients. Give each worker "
+        "Two batches of each worker have the same values, so that all compute the same gradients. Give each worker "
         "its own part of the samples, and a new order in each epoch."
     )
     code = (

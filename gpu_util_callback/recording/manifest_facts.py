@@ -319,7 +319,8 @@ class Fit(TypedDict, total=False):
     input_files: list[InputFile]
     input_repeats: bool  # what its dataset made was the same when it was asked for again; absent: not seen
     input_reorders: bool  # a PyDataset has work of its own at the end of each epoch, such as shuffling
-    input_first: list[InputArray]
+    input_first: list[InputArray]  # of the first batch, or the arrays given to `fit`
+    input_second: list[InputArray]
     step_threads: Count  # that a step may use on the CPU
     validation_kind: str
     validation_workers: Count

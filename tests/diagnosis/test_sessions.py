@@ -125,8 +125,12 @@ def test_a_known_reason_is_the_only_one(tmp_path):
     assert [one["id"] for one in found] == ["imbalance:worker1.input_wait"]
 
 
-def fed(**changed):
-    """A rank with gradients exchanged by DistributedDataParallel, and the first batch of photos that it was given."""
+def fed(later=40.5, **changed):
+    """A rank with gradients exchanged by DistributedDataParallel, and the first two batches that it was given.
+
+    Args:
+        later: sum of the second one's photos.
+    """
     photos = {
         "dtype": "float32",
         "rows": 32,
@@ -140,7 +144,8 @@ def fed(**changed):
 
     def make(run):
         facts = {"exchanges": {"count": 300, "updates": 300, "exposed_ms": 1.0}} | changed.pop("facts", {})
-        run.facts["fit"] = {"loop": "custom", "input_first": [photos | changed, labels]} | facts
+        given = {"input_first": [photos | changed, labels], "input_second": [photos | {"sum": later}, labels]}
+        run.facts["fit"] = {"loop": "custom"} | given | facts
         run.steps(400, step_ms=40)
 
     return make
@@ -158,6 +163,9 @@ def test_ranks_that_all_have_the_same_batches_are_named(tmp_path):
     [
         [fed(), fed(sum=17.5)],
         [fed(), fed(), fed(sum=17.5)],
+        [fed(), fed(later=41.0)],  # one fixed batch first
+        [fed(later=17.25), fed(later=17.25)],  # a warm-up: twice the same, then perhaps others
+        [fed(facts={"input_second": []}), fed(facts={"input_second": []})],  # no second one was seen
         [fed(facts={"exchanges": None}), fed(facts={"exchanges": None})],  # each may train a model of its own
         [fed(min=0.0, max=1.0, integers=True), fed(min=0.0, max=1.0, integers=True)],  # masks: equal by chance
     ],

@@ -489,7 +489,6 @@ WANDB = "WandbMetricsLogger.on_train_batch_end"
         (watching(every={"x); import os; (": 1}), "if batch % 100 == 0"),
         (phases("callback", "Plots.on_epoch_end", 0.5, epochs=100, callbacks=PLOTS), "Plots(..., plot_period=10)"),
         # Of somebody's library, whose code is left alone.
-        (hooks(WANDB), "WandbMetricsLogger(..., log_freq=100)"),
         (
             hooks(WANDB, callbacks={"WandbMetricsLogger": {"every": {"log_freq": 1}}}),
             "WandbMetricsLogger(..., log_freq=",

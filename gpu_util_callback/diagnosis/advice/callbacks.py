@@ -34,8 +34,6 @@ class OncePerEpoch(keras.callbacks.TensorBoard):
         super().on_train_batch_end(batch)  # without the metrics
 callbacks = [OncePerEpoch(..., update_freq="epoch", write_steps_per_second=False)]"""
 
-# Arguments that set the interval of well-known callbacks, for recordings that hold none.
-_INTERVALS = {"WandbMetricsLogger": {"log_freq": 1}}
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 # Keras' own, whose code a program subclasses instead of editing it.
 _OF_KERAS = ("CSVLogger", "EarlyStopping", "LambdaCallback", "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard")
@@ -432,7 +430,7 @@ def _argument(work: Work, unit: str, period: float, new_interval: int) -> Interv
             the interval.
         new_interval: the interval to set.
     """
-    values = work.facts.get("every") or _INTERVALS.get(work.who, {})
+    values = work.facts.get("every") or {}
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in values.items():
         if not re.fullmatch(r"[A-Za-z]\w*", argument) or re.search(other, argument):

@@ -704,10 +704,7 @@ def advise_traced_stage(name: str) -> Advice:
             question=True,
         )
     if name.startswith("Generator"):
-        return Advice(
-            f"{says}A Python generator or a PyDataset makes one element at a time. Stages of "
-            "tf.data run in parallel, and so do a PyDataset's workers while its __getitem__ waits."
-        )
+        return Advice(f"{says}A Python generator or a PyDataset makes one element at a time.")
     if name.startswith(READERS):
         return Advice(
             f"{says}Are there several files? If so, read several at a time.",
