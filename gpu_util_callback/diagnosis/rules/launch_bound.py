@@ -282,11 +282,6 @@ def _replays(source: SourceFacts) -> bool:
 _GRAPH_OF_COMPILED = """\
 - model = torch.compile(model)
 + model = torch.compile(model, mode="reduce-overhead")  # records CUDA graphs"""
-_GRAPH_OF_EXPORTED = """\
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):  # after some warm-up calls on a side stream
-    output = model(static_input)
-static_input.copy_(batch); graph.replay()  # for each batch"""
 
 
 def _compiled_advice(run: Run, source: SourceFacts, says: str) -> Advice:
@@ -301,11 +296,10 @@ def _compiled_advice(run: Run, source: SourceFacts, says: str) -> Advice:
             question=True,
         )
     elif source["compiled_by"] in ("torch", "exported") and run.framework in ("torch", ""):
-        code = _GRAPH_OF_COMPILED if source["compiled_by"] == "torch" else _GRAPH_OF_EXPORTED
         return Advice(
             f"{says}The model is compiled already, yet each kernel is launched by itself. Do the shapes of its inputs "
             "stay the same? If so, record them as a CUDA graph, which is launched at once.",
-            code if run.framework else "",
+            _GRAPH_OF_COMPILED if run.framework and source["compiled_by"] == "torch" else "",
             question=True,
         )
     else:
