@@ -271,23 +271,19 @@ def compiled(process: Process, names: Names, framework: str) -> tuple[str, float
         of the kernels the share of compiled code, and the share replayed from CUDA graphs (0-1).
     """
     events = process.events
-    of_region = {"torch": names.matching(_COMPILED_REGION.search), "exported": names.matching(_EXPORTED_REGION.search)}
+    by, region = "torch", names.matching(_COMPILED_REGION.search)
+    if not region.any() and (of_exported := names.matching(_EXPORTED_REGION.search)).any():
+        by, region = "exported", of_exported
     made = names.matching(_COMPILED_KERNEL.search)
-    count = graphs = 0
-    inside = dict.fromkeys(of_region, 0)
+    count = graphs = inside = 0
     for device in process.active_devices:
         rows = np.flatnonzero(device.events.of(*KERNELS))
         begun = launches(process, device)[0][rows]
         count += len(rows)
         graphs += int(replayed(process, device, names)[rows].sum())
-        for by, region in of_region.items():
-            within = events.times(region[events.name]).contains(begun)
-            if by == "torch" or region.any():
-                within |= made[device.events.name[rows]]
-            inside[by] += int(within.sum())
-    exported = not of_region["torch"].any() and inside["exported"] >= inside["torch"]
-    by = "exported" if exported and inside["exported"] else "torch"
-    share = inside[by] / max(1, count)
+        within = events.times(region[events.name]).contains(begun) | made[device.events.name[rows]]
+        inside += int(within.sum())
+    share = inside / max(1, count)
     if framework == "jax" and not share:
         calls = np.count_nonzero((events.kind == HostKind.RUN) & ~process.of_pipeline(np.arange(len(events))))
         share = float(0 < calls * _KERNELS_A_CALL <= count)
