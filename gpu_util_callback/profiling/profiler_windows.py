@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -32,12 +31,10 @@ from gpu_util_callback.recording.segments import Tables, concatenate
 from gpu_util_callback.recording.storage import put, storage_for
 from gpu_util_callback.redaction import redacted_file
 
-log = logging.getLogger("gpu_util_callback")
-
 SOURCE = "profiler windows"
-# Assumed cost of the first window, before one was measured. Measured without a GPU: 0.15 to
-# 0.3 s, most of it the start of the reading process; on an H200, whose profiler loads libraries,
-# 0.4 to 1.5 s in 19 trainings.
+# Assumed cost of the first window, before one was measured. Measured without a GPU: 0.15 to 0.3 s
+# with three steps or five, most of it the start of the reading process; on an H200, whose profiler
+# loads libraries, 0.4 to 1.5 s in 19 trainings, with three.
 FIRST_COST_S = 0.6
 FIRST_COST_GPU_S = 1.5
 _NONE = Action.NONE
