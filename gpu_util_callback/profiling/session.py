@@ -6,6 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -64,7 +65,7 @@ class ProfilerSession:
         self._folder: Path | None = None  # not None = a window of ours is open
         self._running: object = None  # the framework's object for it
         self._yielded: Callable[[], None] | None = None
-        self._halted: dict[Path, Path | ProfilerFailed | None] = {}  # results of `halt` for `stop`
+        self._halted: dict[Path, Future[Path | None]] = {}  # outcomes of `halt` for `stop`
         self._wrapped: list[tuple[object, str, object, object]] = []
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
@@ -94,14 +95,11 @@ class ProfilerSession:
         """
         if not self.holds_up:
             return
+        outcome = self._halted[folder] = Future()
         try:
-            self._halted[folder] = self._end(folder)
-        except ProfilerFailed as error:
-            self._halted[folder] = error
+            outcome.set_result(self._end(folder))
         except Exception as error:
-            self._halted[folder] = ProfilerFailed(
-                f"{type(error).__name__}: {one_line(error)}", 'trace="off" trains without profiler windows'
-            )
+            outcome.set_exception(error)
 
     def stop(self, folder: Path) -> Path | None:
         """Stop the profile that was started into `folder`, and return its file.
@@ -114,12 +112,8 @@ class ProfilerSession:
         Raises:
             ProfilerFailed.
         """
-        if folder not in self._halted:
-            return self._end(folder)
-        file = self._halted.pop(folder)
-        if isinstance(file, ProfilerFailed):
-            raise file
-        return file
+        outcome = self._halted.pop(folder, None)
+        return self._end(folder) if outcome is None else outcome.result()
 
     def _end(self, folder: Path) -> Path | None:
         """End the profile into a folder; return its XSpace file, None if there is none or other code ended it."""
