@@ -295,9 +295,11 @@ class ProfilerWindows:
             self.session.settle()
 
     def _close_window(self, planned: PlannedWindow | None) -> None:
-        """Halt the profiler after the window's last step; its thread stops it and reads the file."""
-        if planned is None:
-            return
+        """Halt the profiler of the open window, if there is one; its thread stops it and reads the file.
+
+        Args:
+            planned: None = nothing of it is of use.
+        """
         window, self._open = self._open, None
         if window is not None:
             before = time.perf_counter()
@@ -337,14 +339,10 @@ class ProfilerWindows:
     def _handle_error(self, error: Exception) -> None:
         """Handle an error of ours, or a framework with unexpected internals."""
         self.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
-        window, self._open = self._open, None
         self._end_windows()
-        if window is not None:
-            try:
-                self._settle()
-                self.session.halt(window.folder)
-            finally:
-                window.closing.set()  # never leave the profiler running
+        if self._open is not None:
+            self._settle()
+        self._close_window(None)  # never leave the profiler running
 
     def yielded(self, window: Window) -> bool:
         """Leave the profiler to other code; return whether the window was open."""
