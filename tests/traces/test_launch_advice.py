@@ -48,9 +48,9 @@ TRITON = "triton_poi_fused_add_mul_0", "triton_red_fused_mean_1"
         ({"regions": ["## Call CompiledFxGraph fabc ##"]}, "reduce-overhead"),
         ({"regions": ["CompiledFunction"], "kernels": TRITON}, "reduce-overhead"),
         ({"kernels": TRITON}, "reduce-overhead"),
-        ({"regions": ["AOTInductorModel::run"], "kernels": TRITON}, "torch.cuda.graph"),
-        ({"regions": ["nn.Module: GraphModule_0"]}, "torch.cuda.graph"),
-        ({"regions": ["tensorrt::execute_engine"]}, "torch.cuda.graph"),
+        ({"regions": ["AOTInductorModel::run"], "kernels": TRITON}, "record them as a CUDA graph"),
+        ({"regions": ["nn.Module: GraphModule_0"]}, "record them as a CUDA graph"),
+        ({"regions": ["tensorrt::execute_engine"]}, "record them as a CUDA graph"),
     ],
 )
 def test_a_compiled_model_is_told_of_graphs_not_to_compile(tmp_path, signs, graph):
