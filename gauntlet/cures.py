@@ -496,6 +496,13 @@ def shard_first(side: Side) -> None:
     side.fit(timed_model(4), data, epochs=2)
 
 
+@cures("Take before the cache", r"take\(30\)\.cache\(\)")
+def take_before_cache(side: Side) -> None:
+    slow = elements(60).map(slow_map(15))
+    data = slow.take(30).cache() if side.cured else slow.cache().take(30)
+    side.fit(timed_model(4), data, epochs=6)
+
+
 def _computing(ms: float) -> Any:
     """A function for `map` that computes about so long, in Python."""
 

@@ -162,6 +162,8 @@ def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Lin
     if harmless or not lines:
         text = ", ".join(f"{name}={value}" for name, value in harmless.items()) or "none that matter is set"
         lines.append(Line("environment", "variables", OK, text))
+    if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
+        lines.append(Line("environment", "MPS", OK, "a CUDA MPS server is configured: processes share GPUs"))
     return lines
 
 
@@ -194,6 +196,10 @@ def _check_settings(environ: Mapping[str, str], has_gpus: bool) -> Iterator[Line
         value = environ.get(name, "").lower()
         if has_gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
             yield line(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
+    old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
+    if environ.get(old) and environ.get(new):
+        status = PROBLEM if has_gpus else WARNING
+        yield line(new, status, f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")
     capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
     if has_gpus and not {"all", "compute"} & set(capabilities):
         text = "this container may query GPUs but not compute on them"
@@ -253,7 +259,9 @@ _PROHIBITED, _EXCLUSIVE = 2, 3  # compute modes
 _SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # clock event reasons: heat or power, not a plain cap
 # Codes of cuInit that occur in practice.
 _CUDA_CODES = {
+    3: ("CUDA was shut down", ""),
     34: ("the CUDA driver library is a stub", "remove the toolkit's stubs from LD_LIBRARY_PATH"),
+    46: ("the GPU is in exclusive use by another process", "end that process"),
     100: ("the CUDA driver sees no GPU", ""),
     101: ("CUDA_VISIBLE_DEVICES names no GPU", "correct the variable"),
     803: (
@@ -462,6 +470,8 @@ class FrameworkCheck:
         if self._build.get("is_cuda_build"):
             yield from self._check_build_fits()
         yield line("GPUs", *self._gpus_state())
+        if self.name == "tensorflow" and self.answer["gpus"]:
+            yield line("memory growth", *self._growth_state())
 
     def _build_state(self) -> tuple[str, str, str]:
         """Return the status of the build, in words, and the cure."""
@@ -554,6 +564,15 @@ class FrameworkCheck:
         if skip_lines:
             return f"it says: {skip_lines[0].strip()[:200]}", ""
         return "for an unknown reason", f"see what `python -c 'import {self.name}'` prints"
+
+    def _growth_state(self) -> tuple[str, str, str]:
+        """Return the status of TensorFlow's memory growth, in words, and the cure."""
+        if any(self.answer.get("memory_growth") or []):
+            return OK, "on: memory is taken as it is needed", ""
+        text = "off: TensorFlow reserves nearly all GPU memory at startup"
+        if any(gpu.get("processes") for gpu in self._visible):
+            return WARNING, text + "; others use these GPUs, too", "TF_FORCE_GPU_ALLOW_GROWTH=true"
+        return OK, text, ""
 
 
 def _major_minor(version: str) -> tuple[int, ...]:

@@ -113,8 +113,14 @@ def tensorflow() -> ProbeAnswer:
         for key, value in dict(tf.sysconfig.get_build_info()).items()
     }
     config, gpus = tf.config.experimental, tf.config.list_physical_devices("GPU")
+    growth: list[bool | None] = []
+    for gpu in gpus:
+        try:
+            growth.append(bool(config.get_memory_growth(gpu)))
+        except (RuntimeError, ValueError):
+            growth.append(None)
     names = [config.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
-    return {"version": tf.__version__, "build": build, "gpus": names}
+    return {"version": tf.__version__, "build": build, "gpus": names, "memory_growth": growth}
 
 
 def jax() -> ProbeAnswer:

@@ -262,9 +262,9 @@ class InputMap(TypedDict, total=False):
 class InputDrop(TypedDict, total=False):
     """A stage of a tf.data pipeline that drops elements which others have made."""
 
-    stage: Required[Literal["skip", "shard"]]
+    stage: Required[Literal["skip", "shard", "take"]]  # take: behind a cache, which is never full then
     which: Required[Literal["train", "validation"]]
-    count: Required[Count]  # elements skipped; of shard: one in so many stays
+    count: Required[Count]  # elements skipped or taken; of shard: one in so many stays
     samples: Required[Count]  # in an element
     behind: Required[str]  # the first stage that makes them, as in the `pipeline` table
     exact: Required[bool]  # before that stage it would drop the same

@@ -26,6 +26,7 @@ sysconfig = types.SimpleNamespace(get_build_info=lambda: _BUILD)
 config = types.SimpleNamespace(
     list_physical_devices=lambda kind: _GPUS,
     experimental=types.SimpleNamespace(
+        get_memory_growth=lambda gpu: False,
         get_device_details=lambda gpu: {{"device_name": "H100", "compute_capability": (9, 0)}},
     ),
 )

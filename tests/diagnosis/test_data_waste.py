@@ -150,6 +150,14 @@ def test_a_shard_is_said_where_no_stage_was_measured():
     assert "shard drops all but one in 4" in advice["text"]
 
 
+def test_a_take_behind_the_cache_that_never_fills():
+    drop = {"stage": "take", "which": "train", "count": 400, "samples": 1, "behind": "map(decode)", "exact": False}
+    run = waits(DECODE, CACHE, epochs=4, input_drops=[drop], wait_ms=8.0)
+    finding = found(run, "input_bound", {"process_cpu_pct": 90, "cpu_pct": 15})
+    assert "before the cache is full" in finding["advice"]["text"], finding["advice"]
+    assert finding["advice"]["code"].startswith("ds = ds.take(400).cache()")
+
+
 AUTOTUNED, BATCHED = "autotuned,random,stateful", ("batch", "BatchV2", 0.2, 1.0, "", 1)
 KEEP = ("filter(keep)", "Filter", 0.2, 1.0, "", 16)
 

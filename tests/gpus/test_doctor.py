@@ -101,6 +101,7 @@ def test_all_well(machine):
     assert "1 × NVIDIA H100" in line(report, "GPUs", "nvml 0")["text"]
     assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees 1 of 1"
     assert "all 7 load, from" in line(report, "tensorflow", "CUDA libraries")["text"]
+    assert "memory growth" in [entry["check"] for entry in report["lines"]]
 
 
 def test_no_driver(tmp_path, monkeypatch):
@@ -160,6 +161,16 @@ def test_a_machine_without_a_gpu_is_told_of_no_driver():
 def test_a_probe_prints_its_answer_alone():
     answer = _checks.run_probes({"cuda": []}, 60)["cuda"]
     assert answer.pop("stderr") == "" and answer
+
+
+def test_two_memory_fractions_keep_jax_from_starting():
+    both = {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
+    found = _checks.check_environment(both, {"gpus": [{"visible": True}]})
+    [wrong] = [line for line in found if line.status == "problem"]
+    assert wrong.cure == "unset XLA_PYTHON_CLIENT_MEM_FRACTION"
+    one = {"XLA_CLIENT_MEM_FRACTION": "0.9"}
+    [found] = _checks.check_environment(one, {"gpus": [{"visible": True}]})
+    assert found.status == "ok" and "XLA_CLIENT_MEM_FRACTION=0.9" in found.text
 
 
 @pytest.mark.parametrize(

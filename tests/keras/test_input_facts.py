@@ -490,6 +490,8 @@ def doubled(number):
         (lambda ds: ds.map(doubled).skip(20).batch(16).repeat(), ("skip", 20, 1, True), (7, 100)),
         (lambda ds: ds.map(doubled).shuffle(9).skip(20).batch(16), ("skip", 20, 1, False), None),
         (lambda ds: ds.map(doubled).shard(4, 1).batch(10), ("shard", 4, 1, True), None),
+        (lambda ds: ds.map(doubled).cache().take(20).batch(5).repeat(), ("take", 20, 1, False), (4, 20)),
+        (lambda ds: ds.map(doubled).cache().take(120).batch(16), None, None),  # it is full by then
         (lambda ds: ds.map(doubled).cache().skip(20).batch(16), None, None),  # made once
         (lambda ds: ds.skip(20).shard(4, 1).map(doubled).batch(16), None, None),
         (lambda ds: ds.map(doubled).take(20).batch(16), None, None),

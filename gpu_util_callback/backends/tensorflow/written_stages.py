@@ -341,10 +341,12 @@ def _pass_facts(chain: Sequence[tuple[WrittenStage, Any]]) -> tuple[int, int] | 
 def _drops(chain: Sequence[tuple[WrittenStage, Any]], phase: Literal["train", "validation"]) -> Iterator[InputDrop]:
     """Yield the stages that drop elements which stages before them have made."""
     for at, (stage, _) in enumerate(chain):
-        if stage.word not in ("skip", "shard") or not stage.count or stage.count < 0:
+        if stage.word not in ("skip", "shard", "take") or not stage.count or stage.count < 0:
             continue
         kept = next((place for place in range(at + 1, len(chain)) if chain[place][0].word == "cache"), len(chain))
-        before = [each for each, _ in chain[at + 1 : kept]]
+        before = [each for each, _ in (chain[kept + 1 :] if stage.word == "take" else chain[at + 1 : kept])]
+        if stage.word == "take" and (kept == len(chain) or 0 <= int(chain[kept][1].cardinality()) <= stage.count):
+            continue
         makers = [each for each in before if each.random is not None]
         if not makers:
             continue
@@ -352,12 +354,12 @@ def _drops(chain: Sequence[tuple[WrittenStage, Any]], phase: Literal["train", "v
         size = math.prod(each.count or 1 for each in between if each.word in _BATCHES)
         one_for_one = {"map", _SAME, "prefetch", "options", *(() if stage.word == "shard" else (*_BATCHES, "repeat"))}
         yield {
-            "stage": stage.word,  # type: ignore[typeddict-item]  # one of these two
+            "stage": stage.word,  # type: ignore[typeddict-item]  # one of these three
             "which": phase,
             "count": stage.count,
             "samples": size,
             "behind": makers[-1].title,
-            "exact": all(each.word in one_for_one and not each.random for each in between),
+            "exact": stage.word != "take" and all(each.word in one_for_one and not each.random for each in between),
         }
 
 

@@ -1,5 +1,6 @@
 """Advice on a tf.data pipeline, by its slowest stage."""
 
+import functools
 import itertools
 import math
 import re
@@ -315,9 +316,9 @@ def _random(wait: InputWait, upto: Stage = NO_STAGE) -> bool | None:
     return None if any(stage.flags & _OPAQUE for stage in before) else False
 
 
-def _shard(wait: InputWait) -> Any:
-    """Return the `InputDrop` of a shard of what the slow stage, or one before it, made; None without one."""
-    drops = [drop for drop in drops_of(wait.run, "train") if drop["stage"] == "shard"]
+def _dropping(wait: InputWait, kind: str) -> Any:
+    """Return the `InputDrop` of this kind that drops what the slow stage, or one before it, made; None without one."""
+    drops = [drop for drop in drops_of(wait.run, "train") if drop["stage"] == kind]
     place = {stage.name.partition(" + ")[0]: stage.place for stage in wait.stages}
     return next((d for d in drops if place.get(d["behind"], -1) >= wait.stage.place), None)
 
@@ -498,21 +499,35 @@ IN_ORDER = Entry(
 )
 
 
+_SHARD, _TAKE = functools.partial(_dropping, kind="shard"), functools.partial(_dropping, kind="take")
 # What is made for nothing comes before what would make it quicker.
 IN_VAIN = (
     Entry(
         "shard first",
         # It could as well drop them before they are made.
-        when=lambda wait: (drop := _shard(wait)) is not None and drop["exact"] and drop["count"] > 1,
-        says=lambda wait: f"{wait.takes}, and shard drops all but one in {_shard(wait)['count']} of its results.",
+        when=lambda wait: (drop := _SHARD(wait)) is not None and drop["exact"] and drop["count"] > 1,
+        says=lambda wait: f"{wait.takes}, and shard drops all but one in {_SHARD(wait)['count']} of its results.",
         asks=lambda wait: (
-            "" if wait.stage is not NO_STAGE else f"Does {_shard(wait)['behind']} take most of the time of a batch?"
+            "" if wait.stage is not NO_STAGE else f"Does {_SHARD(wait)['behind']} take most of the time of a batch?"
         ),
         remedy="Let it drop them before they are made: the same samples follow",
-        code=lambda wait: f"ds = ds.shard({_shard(wait)['count']}, ...)  # before {_shard(wait)['behind']}",
-        saves=lambda wait: _after_dropping(wait, 1 - 1 / _shard(wait)["count"]),
+        code=lambda wait: f"ds = ds.shard({_SHARD(wait)['count']}, ...)  # before {_SHARD(wait)['behind']}",
+        saves=lambda wait: _after_dropping(wait, 1 - 1 / _SHARD(wait)["count"]),
         frees_cores=True,
         proof="shard_first",
+    ),
+    Entry(
+        "take before the cache",
+        when=lambda wait: wait.stage is not NO_STAGE and _TAKE(wait) is not None and wait.passes.later > 0,
+        says=lambda wait: (
+            f"{wait.takes}, again in every pass: take({_TAKE(wait)['count']}) ends each pass before the cache is full, "
+            "and what is not full keeps nothing."
+        ),
+        remedy="Take before the cache",
+        code=lambda wait: f"ds = ds.take({_TAKE(wait)['count']}).cache()  # in place of cache() and take()",
+        saves=_keeping,
+        frees_cores=True,
+        proof="take_before_cache",
     ),
 )
 REMEDIES = (
