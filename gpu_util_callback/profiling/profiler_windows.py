@@ -28,7 +28,7 @@ from gpu_util_callback.profiling.window_reader import ReadFailed, WindowReader, 
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.manifest_facts import Unavailable, WindowFacts
 from gpu_util_callback.recording.segments import Tables, concatenate
-from gpu_util_callback.recording.storage import put, storage_for
+from gpu_util_callback.recording.storage import put
 from gpu_util_callback.redaction import redacted_file
 
 SOURCE = "profiler windows"
@@ -401,20 +401,17 @@ def publish(file: Path, log_dir: str, step: int, redact: Callable[[str], str] | 
     Raises:
         OSError: it cannot be written.
     """
-    storage, root = storage_for(log_dir)
     host, data = file.name.removesuffix(".xplane.pb"), file.read_bytes()
     if redact:
         host, data = redact(host), _without_names(data)
     seconds, ns = divmod(time.time_ns(), 10**9)
     published = f"{time.strftime('%Y_%m_%d_%H_%M_%S', time.localtime(seconds))}_{ns:09}_step_{step}"
-    folder = storage.join(root, "plugins", "profile", published)
-    storage.make_folder(folder)
+    folder = f"{log_dir.rstrip('/')}/plugins/profile/{published}"
     try:
-        storage.write(storage.join(folder, f"{host}.xplane.pb"), data)
+        put(folder, f"{host}.xplane.pb", data)
     except OSError:
-        if not storage.remote:
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
+        with contextlib.suppress(OSError):  # a store has no folders
+            Path(folder).rmdir()
         raise
     return published
 
