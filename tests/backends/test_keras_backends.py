@@ -11,8 +11,7 @@ from injected import SLACK_MS
 from packages import need
 from processes import shared, summed_up
 
-# What holds measured waits against injected ones, alone on the machine; and what counts, in another
-# process beside other tests.
+# What holds measured waits against injected ones, each up to three times; and what counts, in another process.
 MEASURED = {"jax": ("waits", "hidden", "executions", "epochs"), "torch": ("waits", "epochs")}
 COUNTED_BOTH = ("nests", "logs", "interrupted", "remade", "on_batch", "used_up", "synchronizations", "calls")
 COUNTED = {"jax": ("stages", "behind", "regrouped", "shapes", *COUNTED_BOTH), "torch": COUNTED_BOTH}
@@ -40,7 +39,7 @@ def counted(backend):
     return run(backend, *COUNTED[backend])
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_wait_is_the_truth(backend, measured):
     waits = {name: one for name, one in measured.items() if name.startswith("waits/")}
     assert len(waits) >= 6 + (find_spec("tensorflow") is not None)  # its tf.data
@@ -115,7 +114,7 @@ def test_wall_and_cpu_of_the_functions_that_make_batches(backend, counted):
         assert (entry["cpu_ms"] < 1) if way == "Truth" else (entry["cpu_ms"] > 2.9), name
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_a_fetch_that_the_device_hides_is_no_wait():
     found = run("jax", *MEASURED["jax"])
     hidden, late = found["hidden/8"], found["hidden/100"]
@@ -128,7 +127,7 @@ def test_a_fetch_that_the_device_hides_is_no_wait():
         summed_up(one)
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_several_steps_per_execution():
     one = run("jax", *MEASURED["jax"])["executions"]
     summed_up(one)
@@ -154,7 +153,7 @@ def test_every_new_shape_is_a_compilation():
     assert (share > 0.8).all()
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_epochs_and_validation(measured):
     one = measured["epochs"]
     summed_up(one)
@@ -165,7 +164,7 @@ def test_epochs_and_validation(measured):
     assert one["account"]["time_s"]["validation"] >= 18 * 0.007
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_second_fit_and_what_is_left_behind(measured):
     one = measured["second"]
     summed_up(one)

@@ -24,7 +24,7 @@ def framework(request):
 
 @pytest.fixture
 def measured(framework):
-    """Held against what the program itself has stamped, alone on the machine."""
+    """Held against what the program itself has stamped."""
     return shared("loop_program.py", framework, "waits", "parts", "elsewhere")
 
 
@@ -40,7 +40,7 @@ def counted_of(framework: str) -> dict:
     return shared("loop_program.py", framework, *groups)
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_wait_is_the_truth(framework, measured):
     waits = {name: one for name, one in measured.items() if name.startswith("waits/")}
     assert len(waits) == (2 if framework == "jax" else 4)
@@ -76,7 +76,7 @@ def test_wait_is_the_truth(framework, measured):
         assert entry["cpu_ms"] < 0.5, "it sleeps"
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_the_first_step_is_a_compilation(framework, measured):
     compiled = measured["waits/generator/0"]["compiled"]
     assert compiled == ([] if framework == "torch" else [0])
@@ -106,7 +106,7 @@ def test_torch_compile():
     summed_up(one)
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_epochs_validations_and_other_phases(measured):
     one = measured["parts"]
     summed_up(one)
@@ -123,7 +123,7 @@ def test_epochs_validations_and_other_phases(measured):
     assert spent["other"] == pytest.approx(one["spent"]["before"], rel=0.05, abs=0.02)
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 def test_loops_that_fetch_elsewhere(measured):
     one = measured["elsewhere"]
     summed_up(one)

@@ -10,7 +10,8 @@ from gpu_util_callback.steps.dispatch import keeps_graph
 torch = pytest.importorskip("torch")
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("samples of a loop's stack")
+@pytest.mark.heavy
 def test_a_backward_through_kept_graphs_is_named_with_its_line(tmp_path):
     torch.set_num_threads(1)
     memory, head = torch.nn.GRU(16, 64, batch_first=True), torch.nn.Linear(64, 16)
@@ -23,7 +24,7 @@ def test_a_backward_through_kept_graphs_is_named_with_its_line(tmp_path):
     [recording] = read_recordings(tmp_path)
     [finding] = [found for found in diagnose(recording)["findings"] if found["cause"] == "slow_steps"]
     assert finding["id"] == "slow_steps:kept_graph" and "?" in finding["advice"]["text"]
-    assert "test_kept_graphs.py, line 22) goes backward with retain_graph" in finding["advice"]["text"]
+    assert "test_kept_graphs.py, line 23) goes backward with retain_graph" in finding["advice"]["text"]
     assert finding["evidence"]["kept_pct"] > 67 and not finding["saves_s"]
 
 

@@ -11,7 +11,7 @@ N = 30  # steps of each part
 SLOW = slice(2 * N, 3 * N)
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of a pipeline that sleeps")
 def test_the_slow_part_is_one_span_with_its_stage(tmp_path):
     """A delay that prefetch hides is none, nor is a part without a delay."""
     truth = Truth([0.0] * N + [4.0] * N + [30.0] * N + [0.0] * N)
