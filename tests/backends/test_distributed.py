@@ -149,7 +149,6 @@ def test_ranks_of_a_sweep_are_neither_aligned_nor_blamed(tmp_path):
     assert [one["rank"] for one in session["clocks"]["unknown"]] == [1]
 
 
-@pytest.mark.timed
 def test_a_worker_that_is_killed(tmp_path):
     need("torch")
     processes = job("torch", tmp_path, 2, 1, STEPS="2000", FLUSH_S="0.5")
@@ -169,7 +168,6 @@ def test_a_worker_that_is_killed(tmp_path):
     logdir_report([first, killed])
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("strategy", ["DataParallel", "ModelParallel"])
 def test_keras_on_jax_over_forced_devices(strategy):
     need("keras", "jax")
@@ -232,7 +230,6 @@ def mirrored(*groups: str) -> dict:
     return shared("mirrored_program.py", *groups, KERAS_BACKEND="tensorflow")
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_mirrored_strategy(length):
     one = mirrored("fits")[length]
