@@ -51,10 +51,7 @@ _CAN_BE_RECORDED = (
     "`fit` of Keras, trainers of Hugging Face and Lightning and loops with GpuUtilMonitor can be recorded; "
     "of another loop of PyTorch's, say with --change what to try"
 )
-_CAN_CHANGE = (
-    "only temporary files, caches and its copy of the working directory can change here "
-    "(--copy: with large files, and what libraries write in place; --writable FOLDER: elsewhere)"
-)
+_CAN_CHANGE = "only temporary files, caches and its copy of the folder can change here: see --copy and --writable"
 # What a failed program printed -> what it means.
 _FAILURES = (
     (r"bootstrapping phase", 'it starts processes outside of `if __name__ == "__main__":`'),
@@ -163,7 +160,6 @@ class Children:
     def __enter__(self) -> "Children":
         self._handlers.enter_context(_handled_by(signal.default_int_handler))
         self._base = Path(tempfile.mkdtemp(prefix="gpu-try-")).resolve()
-        (self._base / "t").mkdir()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -199,10 +195,9 @@ class Children:
                 raise self._why_failed(output, _CAN_BE_RECORDED)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(3 * _GRACE_S)
+            process.send_signal(signal.SIGINT)  # unless it ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(3 * _GRACE_S)
         finally:
             self._end()
 
@@ -219,6 +214,8 @@ class Children:
                 return ChildFailed(f"{meaning.format(*found.groups())} (exit code {code})", shown, code)
         if code in (-signal.SIGINT, 130):
             return ChildFailed("it was interrupted", shown, code)
+        if code == 0 and (self._folder / "claim").exists():
+            return ChildFailed("it ended, by os._exit or in the background, after too few steps", shown, code)
         if code == 0:
             return ChildFailed(f"it ended without a training step: {supported}", shown, code)
         return ChildFailed(f"it failed before it could be timed (exit code {code})", shown, code)
@@ -242,8 +239,6 @@ class Children:
             **(more or {}),
             "change": dict(side.change),
             "patch": side.patch,
-            "result": str(folder / "result.json"),
-            "claim": str(folder / "claim"),
             "folder": str(folder),
             "copy": str(copies),
             "writable": writable,
@@ -252,14 +247,13 @@ class Children:
         package = str(Path(__file__).with_name("__init__.py"))
         text = _SITECUSTOMIZE.format(site=str(site), package=package, plan=str(folder / "plan.json"))
         (site / "sitecustomize.py").write_text(text)
-        before = os.environ.get("PYTHONPATH")
         environment = {
             **os.environ,
             # Trackers of experiments write nothing and call nobody.
             **{name: value.format(folder=folder) for name, value in _OFFLINE.items()},
             **side.environment,
-            "TMPDIR": str(self._base / "t"),
-            "PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site),
+            "TMPDIR": str(self._base),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])),
         }
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         streams |= {"preexec_fn": rules and functools.partial(restrict, rules), "start_new_session": True}
@@ -280,9 +274,9 @@ class Children:
         result = output.with_name("result.json")
         self._wait_until(result.exists, output.with_name("claim").exists, _CAN_BE_TIMED)
         answer = json.loads(result.read_text()) if result.exists() else {}
-        if "steps" not in answer:
-            raise self._why_failed(output)
-        return answer
+        if "steps" in answer:
+            return answer
+        raise self._why_failed(output)
 
     def _wait_until(
         self, is_done: Callable[[], bool], has_begun: Callable[[], bool], supported: str
@@ -306,6 +300,7 @@ class Children:
         with _handled_by(lambda *signal_and_frame: presses.append(signal_and_frame)):
             if self._process is not None:
                 _end_group(self._process)
+                _end_escaped(f"{self._base}{os.sep}".encode())
                 self._process = None
             removed = folder or self._folder
             if removed is not None:
@@ -338,6 +333,14 @@ def _end_group(process: subprocess.Popen) -> None:
             process.poll()
             time.sleep(_POLL_S)
     process.wait()
+
+
+def _end_escaped(mark: bytes) -> None:
+    """Kill what left the group, daemons: all processes with a mark in their environment (Linux)."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            if mark in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -132,7 +132,9 @@ class Hooks:
 
     def _end_unseen(self) -> None:
         plan = self.meter.plan
-        if not (any(Path(plan["record"]).glob(RECORDINGS)) if plan.get("record") else Path(plan["claim"]).exists()):
+        if not (
+            any(Path(plan["record"]).glob(RECORDINGS)) if plan.get("record") else Path(plan["folder"], "claim").exists()
+        ):
             self.meter.fail(_OWN_LOOP)
             os._exit(1)
 

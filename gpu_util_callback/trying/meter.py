@@ -51,8 +51,8 @@ class Meter:
 
     Args:
         plan: `steps` to time; or `epochs`, of which so many or a multiple of them (0 = by steps), where one ends in
-            time; `seconds`, after which less is enough; `result`, the file to write; `claim`, the file that the first
-            training process makes.
+            time; `seconds`, after which less is enough; `folder`, for the result and for `claim`, an empty file that
+            the first training process makes.
     """
 
     def __init__(self, plan: dict[str, Any]):
@@ -91,7 +91,7 @@ class Meter:
             self.fail("several processes train together (torchrun): start it as one process")
             os._exit(1)
         try:
-            os.close(os.open(self.plan["claim"], os.O_CREAT | os.O_EXCL))
+            os.close(os.open(Path(self.plan["folder"], "claim"), os.O_CREAT | os.O_EXCL))
             self._is_trainer = True
         except FileExistsError:  # another process trains; this one only helps it
             self._is_trainer = False
@@ -258,7 +258,7 @@ class Meter:
 
     def _save(self, result: dict[str, Any]) -> None:
         """Write the child's result file in one rename; a result that is there stays."""
-        path = Path(self.plan["result"])
+        path = Path(self.plan["folder"], "result.json")
         if not path.exists():
             unfinished = path.with_name(f"{path.name}.{os.getpid()}")
             unfinished.write_text(json.dumps(result))

@@ -37,10 +37,8 @@ def writable_folders(*own: Path) -> list[str]:
 
 def landlock_rules(folders: Sequence[str]) -> int | None:
     """Return a file descriptor of rules by which files below some folders alone can change; None = no Landlock."""
-    if sys.platform != "linux":
-        return None
     call = ctypes.CDLL(None, use_errno=True).syscall
-    version = call(_CREATE_RULESET, None, 0, _VERSION)
+    version = call(_CREATE_RULESET, None, 0, _VERSION) if sys.platform == "linux" else 0
     if version < 1:
         return None
     changes = _CHANGES | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
@@ -96,8 +94,7 @@ def working_copy(root: Path, whole: bool) -> Path:
 
 def _stays_a_link(folder: Path) -> bool:
     """Return True for a folder that no program makes files in: a repository, an environment, a mount, a link."""
-    is_apart = folder.name == ".git" or (folder / "pyvenv.cfg").exists()
-    return is_apart or folder.is_symlink() or folder.is_mount()
+    return folder.name == ".git" or folder.is_symlink() or folder.is_mount() or (folder / "pyvenv.cfg").exists()
 
 
 def _link(path: Path, place: Path) -> None:

@@ -337,13 +337,20 @@ def test_spawned_processes_without_a_guard(here):
 
 
 def test_processes_of_its_own_are_ended_with_it(here):
+    """A helper, and one that left its session as a daemon does."""
     text = """
     import subprocess, sys
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "left-{mark}"])
+    for alone in (False, True):
+        code = "import time; time.sleep(60)"
+        subprocess.Popen([sys.executable, "-c", code, "left-{mark}"], start_new_session=alone)
     """
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     timed(write(text + textwrap.indent(LOOP, "    "), mark=mark, batches=9999, seconds=0.002, epochs=1))
     assert processes_with(f"left-{mark}") == []
+
+
+def test_a_training_in_the_background_or_cut_off_is_told_from_none(here):
+    assert "in the background" in str(fails(write(LOOP + "\nimport os\nos._exit(0)", batches=4, seconds=0, epochs=1)))
 
 
 def test_a_training_in_a_process_of_the_program_is_timed(here):
