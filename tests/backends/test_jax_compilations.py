@@ -9,6 +9,14 @@ from packages import need
 X = np.ones((4, 5), "float32")
 
 
+class Scaled:
+    def by(self, x):
+        return 2 * x
+
+
+SCALED = Scaled()
+
+
 def jitted_anew(jax):
     for _ in range(4):
         jax.jit(lambda x: x + 1)(X)
@@ -17,6 +25,11 @@ def jitted_anew(jax):
 def gradients_jitted_anew(jax):
     for _ in range(4):
         jax.jit(jax.grad(lambda x: (x**2).sum()))(X)
+
+
+def methods_jitted_anew(jax):
+    for _ in range(4):
+        jax.jit(SCALED.by)(X)
 
 
 def loops_of_new_bodies(jax):
@@ -56,6 +69,7 @@ def called_again(jax):
     [
         (jitted_anew, "<lambda>", True, True),
         (gradients_jitted_anew, "<lambda>", True, True),
+        (methods_jitted_anew, "by", True, True),
         (loops_of_new_bodies, "scan", True, True),
         (static_numbers, "raised", False, True),
         (new_shapes, "<lambda>", False, False),
