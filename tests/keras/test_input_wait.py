@@ -56,7 +56,7 @@ def compiled(model, mode: str, **more):
     return model
 
 
-@pytest.mark.timed
+@pytest.mark.real_clock("milliseconds of waits that are injected")
 @pytest.mark.parametrize(("kind", "mode", "step"), COVERING)
 def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
     truth = Truth([0.0] * len(Truth()) if kind == "numpy" else None)
