@@ -9,10 +9,12 @@ import ctypes
 import itertools
 import math
 import select
+import sys
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,7 @@ class Adapter:
         self._pipelines = TfDataPipelines(self.unavailable)
         self.first_batch = FirstArrays()
         self._calls = InputCalls()
+        self._tracing = tracing()  # an adapter is made on the training thread
         # switch for debugging that was on -> looks at the input; "": all of them
         self._looks_by_switch = Counter[str]()
 
@@ -112,7 +115,7 @@ class Adapter:
 
     def look_at_input(self) -> None:
         """Inspect what is new in the training's input."""
-        self._looks_by_switch.update(["", *self.runtime.debugging()])
+        self._looks_by_switch.update(["", *self._tracing, *self.runtime.debugging()])
         self.first_batch.look()
         self._calls.sample()
         functions = self._pipelines.look()
@@ -142,6 +145,18 @@ class Adapter:
     def pipeline(self) -> list[dict[str, object]]:
         """Return the input pipeline's stages: rows of the `pipeline` table, counted since the start."""
         return self._pipelines.read()
+
+
+def tracing() -> list[str]:
+    """Return what Python calls at each line or call on this thread, as the program sets it.
+
+    A function in C, of a coverage or an editor's debugger, is left out: it costs little beside one in Python.
+    """
+    profiler, monitoring = sys.getprofile(), getattr(sys, "monitoring", None)
+    tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None  # since Python 3.12
+    in_python = {"sys.settrace": sys.gettrace(), "sys.setprofile": profiler}
+    calls = [name for name, function in in_python.items() if isinstance(function, FunctionType | MethodType)]
+    return calls + ["cProfile"] * ("cProfile" in (tool, type(profiler).__module__))
 
 
 # ---- the first arrays ----------------------------------------------------------------------------

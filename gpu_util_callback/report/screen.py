@@ -72,7 +72,7 @@ _CODE, _EVIDENCE, _TEXT = 3, 1, 2  # lines of each of these
 _COLUMN, _LABEL = 24, 30  # characters of a span's values in a table, at most; room for them beside the labels
 COMPARING = frozenset(rule.cause for rule in RULES if rule.comparing)
 # Shown in a sentence of its own, or in the advice.
-_ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on", "stage_flags"}
+_ELSEWHERE = {"faster_up_to", "held_up_by", "promise_rests_on"}
 
 
 class Detail(NamedTuple):

@@ -1,6 +1,8 @@
 """Switches for debugging that were left on: named with the line that turns them off, and no promise."""
 
+import cProfile
 import importlib
+import sys
 import tracemalloc
 from functools import partial
 
@@ -91,6 +93,23 @@ def test_the_line_switches_it_off(switched, tmp_path):
     exec(finding["advice"]["code"], {module.__name__: module})
     after = recorded(framework, str(tmp_path / "after"))
     assert findings(after, "slow_steps") == []
+
+
+@pytest.mark.parametrize("switch", ["sys.settrace", "sys.setprofile", "cProfile"])
+def test_what_python_calls_at_each_line_is_named(switch, tmp_path):
+    """Seen: nothing said of a program that was run with `python -m cProfile`."""
+    before, profile = (sys.gettrace(), sys.getprofile()), cProfile.Profile()
+    turn = profile.enable if switch == "cProfile" else partial(getattr(sys, switch[4:]), lambda *_: None)
+    turn()
+    try:
+        report = recorded("torch", str(tmp_path))
+    finally:
+        profile.disable()
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    (finding,) = findings(report, "slow_steps")
+    assert finding["title"] == f"{switch}, meant for debugging, is on and slows Python" and not finding["saves_s"]
+    assert finding["advice"]["code"] == ("" if switch == "cProfile" else f"{switch}(None)")
 
 
 def test_a_profiler_that_is_left_on_is_named(tmp_path):

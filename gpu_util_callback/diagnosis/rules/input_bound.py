@@ -17,7 +17,6 @@ from gpu_util_callback.diagnosis.evidence.pipeline import fill_ms
 from gpu_util_callback.diagnosis.evidence.run_evidence import CleanSteps, Idle, Run
 from gpu_util_callback.diagnosis.evidence.spans import Range
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in
-from gpu_util_callback.diagnosis.evidence.windows import share_of
 from gpu_util_callback.diagnosis.read_ahead import LongFetches, long_fetches
 from gpu_util_callback.diagnosis.rule import (
     ESTIMATED,
@@ -508,7 +507,6 @@ class _Waiting(NamedTuple):
         lost_ns: the avoidable part of the wait; rests_on: what that was concluded from.
         idle: what the GPUs did meanwhile; None = not sampled.
         confidence: measured if the GPU was seen idle, or steps without one were timed.
-        clean_step_ns: duration of steps elsewhere that did not wait, if they are quicker.
         long: the few long fetches that hold the wait; filling: the first fetches of epochs.
     """
 
@@ -523,7 +521,6 @@ class _Waiting(NamedTuple):
     rests_on: str
     idle: Idle | None
     confidence: Confidence
-    clean_step_ns: float | None
     long: LongFetches | None
     filling: Filling | None
 
@@ -553,7 +550,6 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     # The waits of a trace are those in which its GPUs idled.
     idle_seen = run.source is not None or (idle is not None and not guessed)
     lost_ns, rests_on = _avoidable(run.lost_of(wait_ns, where), duration_ns, rows, clean, idle_seen)
-    quicker = clean is not None and clean.each_ns * rows < running_ns
     return _Waiting(
         where,
         blocks,
@@ -566,8 +562,6 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         rests_on,
         idle,
         MEASURED if idle_seen or not (guessed or run.used_gpus) else ESTIMATED,
-        # Slower ones have another bottleneck: no comparison.
-        clean_step_ns=clean.each_ns if clean is not None and quicker else None,
         long=None if run.source is not None else long_fetches(steps, where, blocks),
         filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
     )
@@ -643,11 +637,6 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
         evidence["long_fetches_at"] = long_fetch_advice.places(wait, rare.largest)
         evidence["long_fetches_hold_pct"] = round(100 * rare.share, 1)
     evidence["gpu_active_pct"] = None if waiting.idle is None else round(waiting.idle.active_pct, 1)
-    if waiting.clean_step_ns is not None:
-        evidence["unstarved_steps_elsewhere_ms"] = round(waiting.clean_step_ns / 1e6, 3)
-    copies = wait.made_at_once and "to the GPU" in wait.handling
-    if copies and (copied := share_of(wait.run, "copy_h2d")) is not None:
-        evidence["to_gpu_ms_per_step"] = round(copied.ms_per_step, 3)
     evidence["promise_rests_on"] = waiting.rests_on
     evidence["step_here_without_its_wait_ms"] = round(waiting.needed_ms, 3)
     stage = wait.stage
@@ -660,9 +649,6 @@ def _evidence(waiting: _Waiting, wait: InputWait) -> Evidence:
         evidence["stage_summed_over_threads_ms_per_batch"] = work_ms
     elif not wait.read_elsewhere or work_ms >= wait.needed_ms:  # else a mean over faster batches
         evidence["stage_ms_per_batch"] = work_ms
-        evidence["stage_parallelism"] = round(stage.parallelism, 1)
-    if stage.flags:
-        evidence["stage_flags"] = ", ".join(sorted(stage.flags))
     return evidence
 
 

@@ -165,6 +165,8 @@ def _waits_beside_input(run: Run, queued: float) -> bool:
 _SWITCHES = {
     "torch.profiler": ("It records each operation, and keeps all records in memory until it ends.", "each step", ""),
     "tf.data": ("Python runs the functions of its stages, and no stage works ahead.", "the input", ""),
+    "sys.": ("Python calls it at each line, or each call.", "Python", None),
+    "cProfile": ("It notes each call of a function, and its end.", "Python", ""),
     "tracemalloc": ("It keeps the stack of each object that Python makes.", "Python", "tracemalloc.stop()"),
     "": ("Results are checked, or waited for, one by one.", "each step", None),
 }
@@ -176,7 +178,11 @@ def _debugging(run: Run, limits: Limits) -> Findings:
         if run.used_gpus or "CUDA" not in switch:
             says, slows, off = next(how for beginning, how in _SWITCHES.items() if switch.startswith(beginning))
             if off is None:
-                off = switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
+                off = (
+                    f"{switch}(None)"
+                    if "sys." in switch
+                    else switch.replace("True", "False").replace("=1", "=0").replace("enable_", "disable_")
+                )
             title = f"{switch}, meant for debugging, is on and slows {slows}"
             yield _fact(switch, title, {}, f"{says} Leave it out unless you look for an error.", off)
 
