@@ -269,10 +269,6 @@ class ProfilerWindows:
             planner.refused(time.perf_counter_ns())
             window.discard()
             return
-        except ProfilerFailed as error:
-            self._give_up(error.reason, error.cure)
-            window.discard()
-            return
         except BaseException:
             window.discard()
             raise
@@ -326,6 +322,13 @@ class ProfilerWindows:
             # By its cure: a reason may contain figures that differ from window to window.
             self._unavailable.setdefault((source, cure), {"source": source, "reason": reason, "cure": cure})
 
+    def note_error(self, error: Exception) -> None:
+        """Note an error of the profiler, or of ours."""
+        if isinstance(error, ProfilerFailed):
+            self.note(error.reason, error.cure)
+        else:
+            self.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
+
     def _give_up(self, reason: str, cure: str) -> None:
         self.note(reason, cure)
         self._end_windows()
@@ -338,7 +341,7 @@ class ProfilerWindows:
 
     def _handle_error(self, error: Exception) -> None:
         """Handle an error of ours, or a framework with unexpected internals."""
-        self.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
+        self.note_error(error)
         self._end_windows()
         if self._open is not None:
             self._settle()
@@ -481,7 +484,7 @@ class Window:
             self._wait()
             self._stop_and_read()
         except Exception as error:
-            windows.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
+            windows.note_error(error)
         finally:
             self.stopped.set()
             self.discard()
@@ -502,8 +505,8 @@ class Window:
         before = time.perf_counter()
         try:
             file = windows.session.stop(self.folder)
-        except ProfilerFailed as error:
-            windows.note(error.reason, error.cure)
+        except Exception as error:
+            windows.note_error(error)
             file = None
         stop_s = time.perf_counter() - before + self.halt_s
         end_ns = windows.clock.now()

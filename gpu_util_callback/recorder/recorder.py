@@ -834,18 +834,14 @@ class Recorder:
                 facts["ended_ns"] = self._ended_ns or None
             if self.fits > 1:
                 facts["fits"] = self.fits
-            self._add_compilations()
+            (times, ns), before = self.intake.assembler.compiled, self._compiled
+            self._compiled = times, ns
+            _process.compiled(times - before[0], ns - before[1])
             process = _process.facts(time.perf_counter_ns())
             if process:
                 facts["process"] = process
             self.facts.update(facts)
             self._outputs.update(**{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")})
-
-    def _add_compilations(self) -> None:
-        """Add new compilations to the account of the process."""
-        (times, ns), before = self.intake.assembler.compiled, self._compiled
-        self._compiled = times, ns
-        _process.compiled(times - before[0], ns - before[1])
 
     def _fit_facts(self) -> dict[str, object]:
         """Return what has shown of the fit since it began."""

@@ -420,10 +420,8 @@ class RecordingWriter:
             size = sum(column.nbytes for parts in self._new.values() for rows in parts for column in rows.values())
             rows = self._new_rows + self._open_rows
         is_large = self._open_bytes + size >= SEAL_BYTES or max(rows.values(), default=0) > MAX_ROWS
-        return self._top_is_due or any(self._waiting) or is_large or self._is_old()
-
-    def _is_old(self) -> bool:
-        return self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS
+        is_old = self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS
+        return self._top_is_due or any(self._waiting) or is_large or is_old
 
     def _fits(self, part: Part) -> bool:
         """Return whether one segment may hold these rows and those of the small ones."""
