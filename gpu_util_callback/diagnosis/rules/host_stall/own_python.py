@@ -36,10 +36,7 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     if beside := _function_beside_training(run):
         (function, share, at), of_jax = beside, run.framework == "jax"
         samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"Most of each step passes in {function}"
-        copies, eager_pct = loops.copied_arrays(run), of_loop.eager_pct if of_loop else 0.0
-        if copies is not None and eager_pct >= LaunchBound.thresholds["eager_looks_pct"].default:
-            return []  # that rule claims it
-        advice = copies or loops.in_each_step(at, share, of_jax)
+        advice = loops.copied_arrays(run) or loops.in_each_step(at, share, of_jax)
         findings = _finding(run, limits, samples, {}, title, "aside", advice)
         return [replace(finding, lost_ns=None if of_jax else finding.lost_ns) for finding in findings]
     # The samples do not show an operation that the loop starts without any Python of the framework.
@@ -69,6 +66,9 @@ def _function_beside_training(run: Run) -> tuple[str, float, str] | None:
     others = sum(((run.fit.get("python_in_steps") or {}).get("parts") or {}).values())
     is_apart = others > 0 or (dispatch.get("function") == called and (dispatch.get("eager") or 0) >= A_TENTH * samples)
     alone = int(run.manifest.get("world_size", 1)) < 2  # other ranks may be waited for in it
+    of_loop, least_pct = stack_samples_of(run), LaunchBound.thresholds["eager_looks_pct"].default
+    if of_loop is not None and of_loop.eager_pct >= least_pct and loops.copied_arrays(run) is not None:
+        return None  # `launch_bound` claims it
     if run.used_gpus or not alone or not is_apart or not MOSTLY <= share <= 1 + A_TENTH - others:
         return None
     return called, share, line if line.startswith(f"{called} (") else called
