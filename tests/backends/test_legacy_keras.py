@@ -6,7 +6,7 @@ import pytest
 from packages import need
 from processes import shared, summed_up
 
-pytestmark = pytest.mark.real_clock("milliseconds of waits that are injected")
+pytestmark = pytest.mark.timed
 
 
 @pytest.fixture
