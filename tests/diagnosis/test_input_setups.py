@@ -326,6 +326,18 @@ def test_workers_that_nobody_saw_are_asked_for(facts, code, question):
     assert advice["question"] == question
 
 
+@pytest.mark.parametrize(("steps", "gains"), [(3, False), (100, True)])
+def test_workers_that_stay_are_promised_nothing_where_epochs_end_before_the_loader(steps, gains):
+    """Measured: they make what they were asked for ahead, which takes as long as the start of new ones."""
+    run = run_of(framework=TORCH, epochs=8, steps_per_epoch=100, **DATALOADER | {"input_workers": 2, "loop": "custom"})
+    for _ in range(8):
+        with run.epoch():
+            run.phase("input_setup", 1.5, name="iterator")
+            run.steps(steps, step_ms=10)
+    finding = found(run, "input_bound")
+    assert "persistent_workers=True" in finding["advice"]["code"] and (finding["saves_range_s"] is not None) == gains
+
+
 @pytest.mark.parametrize(("workers", "sampled"), [(2, True), (1, False)])
 def test_workers_of_a_loader_that_ray_makes_anew_stay_with_a_sampler_for_its_part(workers, sampled):
     run = phases("input_setup", "iterator", **DATALOADER | {"input_workers": 2})

@@ -282,6 +282,7 @@ class SetUp:
         share: of the time that it takes, 0-1.
         saves: share of the loss that is saved where it is done once.
         fills: the work with which a shuffle fills its buffer takes half of that time or more.
+        is_cut: epochs end before the loader does; workers that stay make what is ahead of them first.
     """
 
     run: Run
@@ -289,6 +290,7 @@ class SetUp:
     share: float
     saves: float
     fills: bool = False
+    is_cut: bool = False
 
     @property
     def busy_function(self) -> str:
@@ -404,7 +406,7 @@ PERSISTENT_WORKERS = Entry(
     ),
     remedy="Keep them",
     code=_keeping_workers,
-    saves=lambda epoch: epoch.saves,
+    saves=lambda epoch: 0.0 if epoch.is_cut else epoch.saves,
     proof="blind/second/kfold_workers",
 )
 SET_UP = (

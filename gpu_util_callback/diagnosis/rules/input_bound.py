@@ -208,7 +208,9 @@ def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, k
     observation = f"{does} {each}, and training waits."
     share = occurrences.self_ns / span_ns
     fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
-    set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills)  # the first one is needed
+    steps, planned = np.diff(occurrences["step"]), run.fit.get("input_batches") or run.fit.get("steps_per_epoch") or 0
+    is_cut = len(steps) > 0 and float(np.median(steps)) < planned
+    set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills, is_cut)  # the first is needed
     advice = advice_table.first_holding(input_advice.SET_UP, set_up)
     if kept is not None and not (advice.saves or fills or set_up.busy_function):
         advice = replace(kept, text=f"{observation} {kept.text}", saves=kept.saves / 2)  # iterators still begin and end

@@ -26,10 +26,6 @@ _NAMES = ("x", "y", "sample_weight")
 
 FILLED = "the model's input: it has padding, which the model must mask"
 PADDED = "which samples share a batch, and leaves out those of the last one"
-SAME_SHAPES = (
-    "give all batches the same number of samples (drop_remainder=True in tf.data), and pad what varies in length to "
-    "one length, or a few"
-)
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
 # [smallest, largest] if it was observed to.
 Dims = list[list[Any]]
@@ -60,8 +56,9 @@ def _advise_shapes(run: Run, times: int) -> Advice:
         )
     if dims is None:
         return Advice(
-            f"{text}Do batches differ in their number of samples, or in length? If so, {SAME_SHAPES}; this changes "
-            f"{PADDED}.",
+            f"{text}Do batches differ in their number of samples, or in length? If so, give all batches the same "
+            "number of samples (drop_remainder=True in tf.data), and pad what varies in length to one length, "
+            f"or a few; this changes {PADDED}.",
             "",
             share_saved,
             question=True,
