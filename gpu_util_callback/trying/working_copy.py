@@ -1,4 +1,4 @@
-"""What a program in a child can change: a copy of its working directory, temporary files and caches.
+"""All that a program in a child can change: a copy of its working directory, temporary files and caches.
 
 Linux keeps it, and all that it starts, from changing anything else, whatever language writes (Landlock, from 5.13 on).
 """
