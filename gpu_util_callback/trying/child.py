@@ -50,7 +50,7 @@ class Guard:
 
     def __init__(self, plan: dict[str, Any]):
         self._writable = tuple(f"{folder}{os.sep}" for folder in plan["writable"])
-        self._copy = plan["copy"]
+        self._copy = plan["folder"]
 
     def __call__(self, event: str, args: tuple) -> None:
         is_inner = event in _IN_OPEN_FOLDER and args[-1] != -1  # within `shutil.rmtree`, which raised its own

@@ -18,9 +18,9 @@ from typing import Any
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.redaction import printable
+from gpu_util_callback.trying import working_copy
 from gpu_util_callback.trying.child import KEPT
 from gpu_util_callback.trying.hooks import RECORDINGS
-from gpu_util_callback.trying.working_copy import landlock_rules, restrict, working_copy, writable_folders
 
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0  # between two looks at a child, and how long it may take to end when asked to
@@ -224,14 +224,11 @@ class Children:
         """Start a side; return the file that holds what it prints."""
         assert self._base is not None
         self._folder = folder = Path(tempfile.mkdtemp(dir=self._base))
-        writable = writable_folders(self._base, Path((more or {}).get("record", self._base)), *self._writable)
-        rules = landlock_rules(writable)
-        copies = folder / "copy"
-        if rules is None and not self._copy:
-            raise UnusableInput(
-                "nothing here keeps programs from changing files (Linux does from 5.13 on): give --copy"
-            )
-        where = working_copy(copies, self._copy)
+        writable = working_copy.writable(self._base, Path((more or {}).get("record", self._base)), *self._writable)
+        rules = working_copy.landlock_rules(writable)
+        if rules is None and not self._copy and working_copy.folder_bytes() > working_copy.MOST_BYTES:
+            raise UnusableInput("nothing here keeps programs from changing files (Linux 5.13 does): give --copy")
+        where = working_copy.make(folder / "copy", self._copy or rules is None)
         site, output = folder / "site", folder / "output"
         site.mkdir()
         plan = {
@@ -240,7 +237,6 @@ class Children:
             "change": dict(side.change),
             "patch": side.patch,
             "folder": str(folder),
-            "copy": str(copies),
             "writable": writable,
         }
         (folder / "plan.json").write_text(json.dumps(plan))
@@ -256,7 +252,7 @@ class Children:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])),
         }
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        streams |= {"preexec_fn": rules and functools.partial(restrict, rules), "start_new_session": True}
+        streams |= {"preexec_fn": rules and functools.partial(working_copy.restrict, rules), "start_new_session": True}
         program, *arguments = side.command
         command = [program, *(argument.replace(f"{Path.cwd()}{os.sep}", f"{where}{os.sep}") for argument in arguments)]
         try:

@@ -56,8 +56,8 @@ class CallsChanged:
         self.validates = any(name.startswith("validation_") for name in self.args)  # it is about validation
         self.applied = not self.target
 
-    def args_for(self, target: str, of: str = "") -> dict[str, Any]:
-        """Return the arguments to set in calls of a target; {} where it is another's."""
+    def args_for(self, target: str, of: str = "", bound: object = None) -> dict[str, Any]:
+        """Return the arguments to set in calls of a target, whatever they have (`bound`); {} where it is another's."""
         if self.target != target or (self.of and self.of != of):
             return {}
         self.applied = True
@@ -165,8 +165,9 @@ class Hooks:
     def _on_class(self, name: str, owner: Any) -> None:
         """Change how a class is made, given it or its module."""
         if self.change.target == "class" and self.change.of == name:
-            made = getattr(owner, name, owner)
-            self._change_args(made, "__init__", self._constant_args("class", name))
+            self._change_args(
+                getattr(owner, name, owner), "__init__", functools.partial(self.change.args_for, "class", name)
+            )
 
     def _set_log_dir(self, kind: type, log_dir: str) -> None:
         """Have a recorder write into the trial's log directory, wherever the program says."""
@@ -356,10 +357,9 @@ class Hooks:
 
     def _on_readers(self, module: Any) -> None:
         for name in READERS:
-            self._change_args(getattr(module, f"{name}V2"), "__init__", self._constant_args("reader", name))
-
-    def _constant_args(self, target: str, of: str) -> _NewArgs:
-        return lambda bound: self.change.args_for(target, of)
+            self._change_args(
+                getattr(module, f"{name}V2"), "__init__", functools.partial(self.change.args_for, "reader", name)
+            )
 
     def _on_eager(self, module: Any) -> None:
         if self.change.target == "eager":

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MOST_FILES = 50_000  # to link for each child: a second or two
+MOST_BYTES = 2**30  # to copy for each child without being asked, where nothing keeps links from being written through
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls of all architectures
 _VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 # LANDLOCK_ACCESS_FS_*: WRITE_FILE, REMOVE_* and MAKE_*; REFER from version 2 on, TRUNCATE from 3 on.
@@ -22,7 +23,7 @@ _CACHE_VARIABLES = ("HF_HOME", "TORCH_HOME", "KERAS_HOME", "MPLCONFIGDIR", "TFDS
 _SOURCES = (".py", ".sh")  # by whose real place programs find their own folder
 
 
-def writable_folders(*own: Path) -> list[str]:
+def writable(*own: Path) -> list[str]:
     """Return the folders in which a program may change files: a trial's own, temporary ones, caches.
 
     None of the latter two contains the working directory.
@@ -58,7 +59,7 @@ def restrict(rules: int) -> None:
         raise OSError(ctypes.get_errno(), "Landlock refuses its rules")
 
 
-def working_copy(root: Path, whole: bool) -> Path:
+def make(root: Path, whole: bool) -> Path:
     """Make a copy of the working directory, below `root` where it is below `/`; return it.
 
     Folders are made anew. Files are links to the real ones, but for sources, which are copied; so are all if `whole`.
@@ -90,6 +91,11 @@ def working_copy(root: Path, whole: bool) -> Path:
             for path in around.iterdir():
                 _link(path, root / path.relative_to(path.anchor))
     return where
+
+
+def folder_bytes() -> int:
+    """Return the size of the files in the working directory."""
+    return sum(path.lstat().st_size for path in Path.cwd().rglob("*"))
 
 
 def _stays_a_link(folder: Path) -> bool:
