@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 MOST_FILES = 50_000  # to link for each child: a second or two
@@ -88,7 +89,7 @@ def make(root: Path, whole: bool) -> Path:
             _link(path, place)
     for around in cwd.parents:
         with suppress(OSError):  # a folder that cannot be listed
-            for path in around.iterdir():
+            for path in islice(around.iterdir(), MOST_FILES):
                 _link(path, root / path.relative_to(path.anchor))
     return where
 
