@@ -41,6 +41,7 @@ _DEEPEST = 200  # frames
 _MOST_KNOWN = 4096  # functions
 
 COMPILED, EAGER, COMPILING, LOGGING = "compiled", "eager", "compiling", "logging"
+INDEXING = "indexing"  # `x[i]` of an array of JAX: a value that the host reads, or a batch, and no operation to compile
 # Frames of `model.predict`, and of what it makes for each call: adapters, a pipeline, an iterator.
 PREDICT, SET_UP = "predict", "set-up"
 # The meaning of a frame, and parts of its file's path; the first match decides. Files not listed mean nothing: waiting
@@ -88,7 +89,7 @@ _ITERATORS = {
     "/grain/_src/": "Grain",
 }
 # Of all frames the last of these decides: compiling calls what it compiles, compiled code and logs call operations.
-_DECIDES = ("", EAGER, COMPILED, COMPILING, LOGGING)
+_DECIDES = ("", EAGER, INDEXING, COMPILED, COMPILING, LOGGING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
 
 
@@ -445,7 +446,7 @@ class DispatchWatch:
                 self._fetches[fetch] += weight
             if fetch is not None or self._note_called_back(weight, [stack, *stacks.values()]):
                 return
-        if kind in ("", EAGER, COMPILED, LOGGING):
+        if kind in ("", EAGER, INDEXING, COMPILED, LOGGING):
             outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
             self._note_function(weight, stack, [*meanings, *outer], instructions.get(self._thread, 0))
         self._note_kind(kind, inside, own, stack[-1:] * in_loop)
@@ -473,6 +474,8 @@ class DispatchWatch:
             called: the frame of the program's function that the loop has called, if there is one.
         """
         parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []
+        if parts[:1] == ["optimizer.step"] and self._leaves_optimizer(stack):
+            parts = []
         own = [(code, line) for _, code, line in stack if self._meaning_of(code) == "user"]
         # What begins a pass there delays its first batch: a buffer is filled, threads are started.
         if not self._reads:
@@ -483,6 +486,12 @@ class DispatchWatch:
             kept = next((frame for frame in own if part == "backward" and keeps_graph(*frame)), None)
             if kept is not None:
                 self._kept[place_of(*kept)] += weight
+
+    def _leaves_optimizer(self, stack: Stack) -> bool:
+        """Return whether an optimizer's step calls what is not PyTorch's, as a closure or a hook; its own may do so."""
+        inner = [code for _, code, _ in itertools.takewhile(lambda frame: not part_of(frame[1]), stack)]
+        out = [code for code in inner if self._meaning_of(code) == "user" or library_of(code) not in ("", "torch")]
+        return bool(out) and out[-1].co_name != "step"
 
     def _note_called_back(self, weight: float, stacks: Iterable[Stack]) -> bool:
         """Count a sample for Python that the compiled step waits for; return whether there is any."""
@@ -595,6 +604,7 @@ class DispatchWatch:
             (code.co_name in TRACING, COMPILING),
             (code.co_name == "predict" and "keras/src/" in name, PREDICT),
             (sets_up(code), SET_UP),
+            (code.co_qualname == "ArrayImpl.__getitem__", INDEXING),
             (logs_to(code), LOGGING),
         )
         unlisted = "" if is_library(name) else "user"

@@ -230,6 +230,22 @@ def test_changes_of_arrays_outside_of_jit_are_said_to_copy_them(monkeypatch):
     assert "keep (dqn.py, line 9)" in advised[0]["text"]
 
 
+def test_values_that_the_host_reads_one_by_one_are_no_eager_step(monkeypatch):
+    """Seen: "the step runs eagerly" of a compiled step, after which Python read 256 losses by float(losses[i])."""
+
+    def made_in(file, name):
+        return None, compile(repr(file + name), file, "exec").replace(co_qualname=name), 9
+
+    reads = [made_in("site-packages/jax/_src/lax/lax.py", "f"), made_in("jax/_src/array.py", "ArrayImpl.__getitem__")]
+    loop = made_in("/home/me/dqn.py", "main")
+    stacks = [[*reads, loop]] * 30 + [[reads[0], loop]] * 3
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: stacks.pop(0)})
+    watch = DispatchWatch("jax", 0, lambda: True, loop[1])
+    for _ in range(33):
+        watch.look()
+    assert (watch.facts()["samples"], watch.facts()["eager"]) == (33, 3)
+
+
 def test_a_look_into_the_program_s_own_python_notes_its_innermost_line(monkeypatch):
     def made_in(file, name, line):
         return None, compile(repr(file), file, "eval").replace(co_qualname=name), line
@@ -400,6 +416,10 @@ def test_the_parts_of_a_step_of_pytorch_are_told_apart():
     assert told(closure) == ["forward", "backward"]
     assert told(optimizer.step) == ["optimizer.step"]
     assert told(lambda: optimizer.step(closure)) == ["forward", "backward", "optimizer.step"]
+    theirs = torch.optim.SGD(model.parameters())
+    assert told(lambda: theirs.step(look)) == ["none"], "a closure is none of its work"
+    theirs.register_step_post_hook(lambda *_: look())
+    assert told(theirs.step) == ["none"], "nor is a hook"
     repeated = checkpoint(model, x, use_reentrant=False)
     assert told(repeated.sum().backward) == ["backward", "backward"], "the forward is computed anew, for it"
     loss = model(x).sum()

@@ -225,6 +225,9 @@ def handed(ms: float, **facts) -> Generated:
     return loader(**{"wait_ms": 2.5, "step_ms": 8, "machine": {"cpus": 4}} | known | facts)
 
 
+IN_MEMORY = {"input_first": [ARRAY | {"bytes": 5_000_000}]}  # 4.2 ms of a core copy such a batch
+
+
 def shared(ms: float, threads: float, **facts) -> Generated:
     """Images decoded on two cores that another program uses, too."""
     stage = ("map(decode)", "ParallelMapV2", ms, threads, "autotuned")
@@ -282,6 +285,9 @@ SAID = [
     (handed(2.3), None, "98 % of the batches were finished", "too few"),
     (handed(0.4), None, "num_workers=4", "handing"),  # less than half of the wait
     (handed(0.4), None, "", "of the batches were finished"),
+    (handed(0.4, **IN_MEMORY), busy(80, 40, children_cpu_pct=40), "num_workers=0", "same item"),
+    (handed(0.4, **IN_MEMORY), busy(80, 40, children_cpu_pct=90), "", "num_workers=0"),  # they compute as well
+    (handed(0.4, **IN_MEMORY, input_ready_pct=20.0), busy(80, 40, children_cpu_pct=40), "", "num_workers=0"),
     (loader(epochs=3, input_workers=8), busy(30, 20), "num_workers=16", "same item"),  # all idle: it waits
     (loader(epochs=3, input_workers=8), busy(30, 90), "same item in every epoch", "num_workers=16"),
     (loader(epochs=3, input_workers=2), busy(30, 20), "num_workers=6", "same item"),  # two of eight cores compute

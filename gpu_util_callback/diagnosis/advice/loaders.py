@@ -16,6 +16,7 @@ from gpu_util_callback.recording.manifest_facts import InputFile
 from gpu_util_callback.words import percent
 
 HANDING_OVER_MS = Constant(2.5, "a worker process hands over a batch in 2 to 3 ms, measured")
+COPYING_MS = Constant(1.3, "copying a MB for another process took a core 0.84 to 0.98 ms; more is other work")
 INDEXING_MS = Constant(0.02, "indexing two tensors computes for 3 µs, converting one of a few values for 10, measured")
 KEPT_MS = Constant(0.15, "a batch that was made before takes this long to pick up, measured")
 
@@ -177,8 +178,12 @@ def _handing_ms(wait: InputWait) -> float | None:
 
 def _hands_over(wait: InputWait) -> bool:
     """Return whether workers keep up, and the loop waits for batches to be handed over."""
-    handing_ms = _handing_ms(wait)
-    return handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms and not wait.calls.beside_workers
+    handing_ms, facts, cpus = _handing_ms(wait), wait.run.fit, wait.cores.of_workers or 0.0
+    batch_mb = sum(array.get("bytes") or 0 for array in facts.get("input_first") or []) / 1e6
+    copies = 0 < cpus * wait.arrives_ms <= COPYING_MS * batch_mb  # and does nothing else
+    ahead = copies and (facts.get("input_ready_pct") or 0.0) >= 100 * MOSTLY
+    hands = handing_ms is not None and (ahead or handing_ms >= MOSTLY * wait.lost_ms)
+    return hands and not wait.calls.beside_workers
 
 
 def _handing_over(wait: InputWait) -> str:
