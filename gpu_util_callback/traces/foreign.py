@@ -14,6 +14,7 @@ _SAMPLES = "samples of Python's or another CPU stack, without the GPU's work"
 _SPEEDSCOPE = f"a profile in speedscope's format: {_SAMPLES}"
 _OF_AMD = "torch.profiler and jax.profiler record AMD's GPUs as well, and the steps around kernels"
 ROCPD = f"a rocpd database, as rocprofv3 writes it. {_OF_AMD}"
+_INSTRUMENTS = "a recording of Apple's Instruments, as of torch.mps.profiler: its signposts and Metal's GPU work"
 _PERFETTO = "a Perfetto trace (protobuf), as rocprofv3 and Android write them"
 # Of a file whose messages no profiler of a training wrote.
 PROTOBUF = "a protobuf of another kind, such as a Perfetto trace, a graph, an HLO module or a table of the Profile tab"
@@ -25,6 +26,7 @@ _BEGINNINGS = (
     (rb"\x03BOTF2", f"an OTF2 archive, as of rocprofv3 and Score-P. {_OF_AMD}"),
     (rb"PAR1|ARROW1|\xff{4}|\x89HDF", "a table (Parquet, Arrow or HDF5): export the report with nsys export -t sqlite"),
     (rb"PERFILE2|memray|[\{\xfb][0()\xa8\xa9\xe9]", f"a profile of perf, memray or cProfile: {_SAMPLES}"),
+    (rb"(?s:<\?xml.{,99}<trace-(toc|query))", f"an export (xctrace) of {_INSTRUMENTS}"),
     (rb"<(\?xml|svg|!DOCTYPE|html)", "a web page or drawing, such as a flame graph: give the trace that it shows"),
     (
         rb'(==\d+== [^\n]*\n)*"?[A-Za-z_ ()%]{2,40}"?,"?[A-Za-z_ ()%]{2,40}"?[,\r\n]',
@@ -41,11 +43,15 @@ _SUFFIXES = {
     ".perfetto-trace": _PERFETTO,
     ".prof": "a pprof profile, such as jax.profiler.save_device_memory_profile writes: memory, without times",
 }
+BUNDLES = {".trace": _INSTRUMENTS, ".gputrace": "a capture of Metal's commands, which Xcode shows"}  # of folders
 # Members of a JSON object, all of which must be there, and what has them.
 _MEMBERS: tuple[tuple[Collection[str], str], ...] = (
     (("rocprofiler-sdk-tool",), f"rocprofv3's own JSON. {_OF_AMD}"),
     (("shared", "profiles"), _SPEEDSCOPE),
     (("segments", "device_traces"), "PyTorch's memory snapshot: https://pytorch.org/memory_viz shows it"),
+    (("schema", "nodes"), "PyTorch's execution trace (ExecutionTraceObserver), which holds no times of the GPU"),
+    (("root_frame",), f"pyinstrument's session: {_SAMPLES}"),
+    (("session", "frame_tree"), f"pyinstrument's session: {_SAMPLES}"),
     (("Type",), "Nsight Systems' JSON: export it as SQLite instead (nsys export -t sqlite)"),
 )
 
@@ -56,12 +62,16 @@ _TOOLS = (
         "the trace viewer's copy of a JAX or TensorFlow trace: give the *.xplane.pb in its folder, which has more",
     ),
     (r"^fee$|viztracer", "VizTracer's trace: Python functions, without the GPU's work"),
+    (r"^task::|^ray$", "Ray's timeline: its tasks, without the GPU's work"),
+    (r"^session$", "ONNX Runtime's profile: a model's inference, no training"),
 )
 _ACCELERATORS = (
     ("an Ascend NPU", re.compile(r"ascend|\bcann\b|\bnpu\b", re.IGNORECASE)),
-    ("a Neuron device", re.compile(r"neuron(core|device)|\bneuron\b|nrt_", re.IGNORECASE)),
     ("a Gaudi accelerator", re.compile(r"habana|gaudi|synapse|\bhpu\b", re.IGNORECASE)),
+    ("a Neuron device", re.compile(r"neuron(core|device)|\bneuron\b|nrt_", re.IGNORECASE)),
     ("an Apple GPU", re.compile(r"\bmetal\b|\bmps\b", re.IGNORECASE)),
+    ("an IPU", re.compile(r"\bipu\b|poplar|popart", re.IGNORECASE)),
+    ("a Cambricon MLU", re.compile(r"\bmlu\b|cambricon", re.IGNORECASE)),
 )
 
 

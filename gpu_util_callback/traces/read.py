@@ -125,6 +125,9 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
     if not trace_files:  # it is said what these are, by content
         trace_files = [file for file in files if _OTHER_TOOLS.search(file.name)]
     if not trace_files:
+        for folder in filter(Path.is_dir, (path, *path.rglob("*"))):
+            if tool := foreign.BUNDLES.get(folder.suffix):
+                raise UnusableInput(f"{folder}: {tool}. {foreign.READABLE}")
         raise UnusableInput(
             f"{path}: no trace in this folder; looked for *.xplane.pb, *.trace.json[.gz], *.sqlite "
             "and *.nsys-rep in it and below"

@@ -81,6 +81,7 @@ PPROF = record(1, record(1, 1) + record(2, 2)) + record(1, record(1, 3) + record
         ("table.parquet", b"PAR1" + bytes(64), "nsys export"),
         ("stream.arrows", b"\xff\xff\xff\xff\x78\1\0\0" + bytes(64), "nsys export"),
         ("traces.otf2", b"\x03BOTF2\0\3" + bytes(64), "OTF2"),
+        ("signposts.xml", b'<?xml version="1.0"?>\n<trace-query-result>\n<node/>', "torch.mps.profiler"),
         ("kernels.csv", b"Time (%),Total Time (ns),Instances,Name\n90.1,5,1,gemm\n", "CSV"),
         ("nvprof.csv", b'==7== NVPROF is profiling\n==7== Result:\n"Start","Duration","Name"\n', "CSV"),
         ("events.out.tfevents.1.host", bytes(40), "log directory"),
@@ -121,6 +122,7 @@ def test_files_that_libraries_write(tmp_path):
         ({"shared": {"frames": []}, "profiles": [], "exporter": "py-spy"}, "speedscope"),
         ({"nodes": [], "startTime": 1, "samples": [1], "timeDeltas": [5]}, "its members: nodes, startTime"),
         ({"segments": [], "device_traces": [[]]}, "memory snapshot"),
+        ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}, "execution trace"),
         ({"summary": [], "neuroncore_utilization": []}, "Neuron"),
         ({"rows": [1, 2], "columns": ["a"]}, "its members: rows, columns"),
         ({"in\x85two": 1, "n" * 5_000: 2}, f"its members: in two, {'n' * 40})"),
@@ -169,6 +171,8 @@ COUNTER = {"ph": "C", "name": "GPU clock", "pid": 1, "ts": 5, "args": {"value": 
         ([mark(2, "/host:CPU"), plain("PjitFunction(f)", 0, 9, 2)], "give the *.xplane.pb in its folder"),
         ([COUNTER, mark(1, "Ascend Hardware")], "Ascend NPU"),
         ([event("FEE", "main (t.py:3)", 0, 5)], "VizTracer"),
+        ([event("task::train", "task::train", 0, 5)], "Ray's timeline"),
+        ([event("Session", "model_loading_uri", 0, 5), event("Node", "Conv_kernel_time", 5, 9)], "ONNX Runtime"),
     ],
 )
 def test_chrome_traces_of_others(tmp_path, events, tool):
@@ -191,6 +195,8 @@ def test_the_host_beside_an_accelerator_is_read_and_the_rest_said(tmp_path):
         ("host/7_kernel_trace.csv", b'"Kind","Agent_Id","Start_Timestamp"\n', "CSV"),
         ("host/7_results.json", b'{"rocprofiler-sdk-tool": []}', "rocprofv3"),
         ("7_results/traces.otf2", b"\x03BOTF2", "OTF2"),
+        ("run.trace/form.template", b"bplist00", "Instruments"),
+        ("run.gputrace/capture", b"MTSP", "Metal"),
     ],
 )
 def test_a_folder_of_another_tool_s_files_is_named(tmp_path, name, content, said):
