@@ -25,7 +25,7 @@ from gpu_util_callback.recording.manifest_facts import Facts, Standstill, StuckF
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.segments import SampleBlock, Tables
 from gpu_util_callback.redaction import printable
-from gpu_util_callback.steps.dispatch import TRACING, callee, is_library, name_of, path_of
+from gpu_util_callback.steps.dispatch import TRACING, callee, is_library, name_of, path_of, saves
 from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
@@ -46,7 +46,7 @@ MOST_FRAMES = 200
 _WORKER_STATES = dict.fromkeys(STOPPED, "stopped") | dict.fromkeys(DEAD, "dead")
 OURS = "gpu-util"  # beginning of the names of our threads
 
-# Parts of paths: where batches are made, what compiles, and what writes a checkpoint.
+# Parts of paths: where batches are made, and what compiles.
 _INPUT = (
     "tensorflow/python/ops/script_ops",
     "tensorflow/python/data/",
@@ -63,17 +63,6 @@ _COMPILES = (
     "torch/_inductor/async_compile",
     "torch/_inductor/graph",
     "triton/compiler/",
-)
-_SAVES = (
-    "keras/src/saving/",
-    "keras/src/callbacks/model_checkpoint",
-    "keras/src/callbacks/backup_and_restore",
-    "tensorflow/python/saved_model/",
-    "tensorflow/python/checkpoint/",
-    "torch/serialization",
-    "torch/distributed/checkpoint/",
-    "orbax/",
-    "safetensors/",
 )
 _COLLECTIVES = ("torch/distributed/", "jax/experimental/multihost_utils", "tensorflow/python/distribute/")
 _KERAS = ("keras/src/trainers/", "keras/src/backend/")
@@ -114,7 +103,7 @@ def excused(stack: Stack) -> str:
     for _, code, _ in stack:
         if code.co_name in TRACING or _lies_in(code, _COMPILES):
             return "compiling"
-        if _lies_in(code, _SAVES):
+        if saves(code):
             return "checkpoint"
         if code.co_name in ("evaluate", "predict") and _lies_in(code, _KERAS):
             return "validation"

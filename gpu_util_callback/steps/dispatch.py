@@ -79,6 +79,18 @@ _LOGS = (
     ("torch/_tensor_str.", "str(tensor)"),
     ("/arrayprint.", "str(array)"),  # NumPy's, which TensorFlow and JAX use
 )
+# Files of libraries that write or read a checkpoint.
+_SAVES = (
+    "keras/src/saving/",
+    "keras/src/callbacks/model_checkpoint",
+    "keras/src/callbacks/backup_and_restore",
+    "tensorflow/python/saved_model/",
+    "tensorflow/python/checkpoint/",
+    "torch/serialization",
+    "torch/distributed/checkpoint/",
+    "orbax/",
+    "safetensors/",
+)
 # Functions in which JAX traces what it will compile, whatever they call.
 TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
 _SETS_UP = ("keras/src/trainers/", "keras/src/backend/", "tensorflow/python/data/")
@@ -756,10 +768,16 @@ def called_in(stack: Stack, instruction: int) -> str:
     code = stack[-2 if len(stack) > 1 else -1][1]
     if len(stack) == 1:
         return OWN_PYTHON if dis.opname[code.co_code[instruction]].startswith(_INTERPRETS) else ""
-    is_own = "gpu_util_callback/" in path_of(code) or package_of(code) in _FRAMEWORKS
+    trains = package_of(code) in _FRAMEWORKS and not any(saves(inner) for _, inner, _ in stack)
+    is_own = "gpu_util_callback/" in path_of(code) or trains
     return exchange_in(stack) or (
         "" if is_own else f"{package_of(code)}.{callee(inner for _, inner, _ in stack[-2::-1])}"
     )
+
+
+def saves(code: CodeType) -> bool:
+    """Return whether a library's function writes or reads a checkpoint."""
+    return any(part in path_of(code) for part in _SAVES)
 
 
 def fetches(code: CodeType) -> bool:

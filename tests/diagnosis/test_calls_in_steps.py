@@ -10,6 +10,7 @@ import types
 from collections import defaultdict
 from queue import Empty, Queue
 
+import numpy as np
 import pytest
 from generated_runs import GPU, Generated
 
@@ -121,15 +122,53 @@ def test_what_a_line_of_the_program_calls_is_named_by_its_package():
     assert found["calls"] == "threading.Event.wait" and "__reduce_ex__" in found["at"]
 
 
-def looped(aside: float, calls="gc.collect", gpus=(), learned=False, **steps) -> Generated:
+@pytest.mark.parametrize(
+    ("framework", "path", "function", "calls"),
+    [
+        ("torch", "site-packages/torch/serialization.py", "save", "torch.save"),
+        ("torch", "site-packages/torch/distributed/checkpoint/state_dict_saver.py", "save", "torch.save"),
+        ("tensorflow", "site-packages/keras/src/saving/saving_api.py", "save_model", "keras.save_model"),
+        ("tensorflow", "site-packages/tensorflow/python/checkpoint/checkpoint.py", "save", "tensorflow.save"),
+        ("torch", "site-packages/torch/nn/functional.py", "linear", ""),
+    ],
+)
+def test_a_checkpoint_is_no_part_of_what_a_framework_trains(monkeypatch, framework, path, function, calls):
+    """Seen: one of two ranks saved its model every five steps, which was in no known part of a step."""
+    own = compile("pass", "train.py", "exec").replace(co_name="train")
+    library = compile("pass", path, "exec").replace(co_name=function, co_qualname=function)
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: [(None, library, 1), (None, own, 1)]})
+    watch = DispatchWatch(framework, 0, lambda: True)
+    watch.look()
+    assert watch.python_in_steps()["calls"] == calls
+
+
+def looped(aside: float, calls="gc.collect", gpus=(), learned=False, step_ms=20, **steps) -> Generated:
     fit = {"loop": "custom", "input_kind": "generator"}
     facts = {"samples": 100, "aside": aside, "at": "train (train.py, line 17)", "calls": calls, "at_line": 1.0}
     facts["learned"] = learned
     run = Generated(
         seed=3, gpus=list(gpus), framework={"name": "torch", "backend": "torch"}, fit={**fit, "python_in_steps": facts}
     )
-    run.steps(300, step_ms=20, **steps)
+    run.steps(300, step_ms=step_ms, **steps)
     return run
+
+
+@pytest.mark.parametrize("every", [4, 5, 12])
+def test_calls_in_some_of_the_steps_are_asked_to_come_half_as_often(every):
+    long = np.arange(300) % every == every - 1
+    share = float((37 * long).sum() / (8 + 37 * long).sum())
+    found = looped(share, "torch.save", step_ms=8 + 37 * long).diagnose()
+    [span] = [one for one in found["spans"] if one["cause"] == "host_stall"]
+    assert span["title"] == "torch.save in some steps stalls training" and span["advice"]["question"]
+    assert span["lost_s"] == pytest.approx(0.037 * 300 / every, rel=0.05)
+    assert "train (train.py, line 17). Is half as often enough" in span["advice"]["text"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_makes_a_few_steps_long_is_no_state(times):
+    long = np.isin(np.arange(300), (100, 150, 250)[:times])
+    run = looped(0.5, "torch.save", step_ms=8 + long * 2400 / times)
+    assert not [span for span in run.findings("host_stall") if "torch.save" in span["title"]]
 
 
 @pytest.mark.parametrize("calls", ["np.array", "numpy.asarray", "torch.tensor"])

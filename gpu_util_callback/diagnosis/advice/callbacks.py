@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.advice.snippets import at_steps, in_loop, steps
 from gpu_util_callback.diagnosis.advice.table import Entry, first_holding
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
-from gpu_util_callback.diagnosis.thresholds import FOUR_FIFTHS, Constant
+from gpu_util_callback.diagnosis.thresholds import DOUBLE, FOUR_FIFTHS, Constant
 from gpu_util_callback.recording.manifest_facts import OwnCallback, PythonInSteps
 from gpu_util_callback.steps.dispatch import EXCHANGES, OWN_PYTHON
 from gpu_util_callback.words import duration, ordinal, percent
@@ -549,6 +549,13 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
         asks = f"Does {call} get Python's numbers, such as a list or a deque? It goes through them one by one"
         return Advice(f"{says} {asks}: keep them in an array, and change that in place.", question=True)
     return leave_out(f"{says}{slow}", f"...  # {call}", at_line, proof="step_statistics")
+
+
+def call_half_as_often(calls: PythonInSteps) -> Advice:
+    """Return advice for calls that do not train, within some of the steps."""
+    says = f"{percent(100 * calls['aside'])} of the steps' time passes in {calls['calls']}, in a few of them: "
+    text = f"{says}{calls['at']}. Is half as often enough, or can a background thread do it?"
+    return Advice(text, "", calls["at_line"] / DOUBLE, question=True, leaves_out=True, proof="loop_long_steps")
 
 
 def leave_out(says: str, code: str, share: float, otherwise: str = "", proof: str = "") -> Advice:

@@ -85,6 +85,15 @@ def usual_body_ns(run: Run) -> float:
     return float(np.median(usual_bodies_ns(run)))
 
 
+def in_which_steps(run: Run, share: float) -> str:
+    """Return where what takes a share (0-1) of the steps' own time lies: in "each", in "some" long ones, or a "few"."""
+    beyond = np.sort(np.maximum(0, run.steps["body_ns"] - run.steps["rows"] * usual_body_ns(run)))
+    most = MOSTLY * share * run.steps.total("body_ns")
+    if beyond.sum() < most:
+        return "each"
+    return "some" if beyond[:-A_FEW].sum() >= most else "few"
+
+
 def idle_in_steps(run: Run) -> int | None:
     """Return how long the GPUs at work idled in steps, ns; None if it was not sampled.
 

@@ -6,13 +6,14 @@ from gpu_util_callback.diagnosis.advice import loops
 from gpu_util_callback.diagnosis.evidence.blocks import Occurrences
 from gpu_util_callback.diagnosis.evidence.cores import measure_cores
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
-from gpu_util_callback.diagnosis.evidence.stalls import long_steps, lost_in, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.stalls import in_which_steps, long_steps, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.rule import SLICE_MS, Findings
 from gpu_util_callback.diagnosis.rules.host_stall.stall import stall
 from gpu_util_callback.diagnosis.thresholds import A_FEW, A_TENTH, FOUR_FIFTHS, MOSTLY, Limits
 from gpu_util_callback.recording.manifest_facts import Dispatch
 
 LONG = "long_steps"  # detail of the finding
+NAMED = " makes some steps long"  # end of its title, where a function is known
 
 
 def find_long_steps(run: Run, limits: Limits) -> Findings:
@@ -37,7 +38,10 @@ def find_long_steps(run: Run, limits: Limits) -> Findings:
         "gpu_active_meanwhile_pct": active,
     }
     function = "" if run.trainer else _function_in(run, long, limits["min_looks"])
-    title = f"{function} makes some steps long" if function else "Long steps among short ones"
+    calls = run.fit.get("python_in_steps") or {}
+    if not function and calls.get("aside") and in_which_steps(run, calls["aside"]) == "some":
+        return  # `find_python` names what they call
+    title = f"{function}{NAMED}" if function else "Long steps among short ones"
     advice = loops.long_steps(run, long, usual, function)
     yield stall(run, title, LONG, run.whole, lost, active, evidence, advice, long)
 

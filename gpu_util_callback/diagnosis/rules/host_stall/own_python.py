@@ -5,8 +5,9 @@ from dataclasses import replace
 from gpu_util_callback.diagnosis.advice import callbacks, loops
 from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.evidence.script import stack_samples_of
-from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, usual_body_ns
+from gpu_util_callback.diagnosis.evidence.stalls import idle_in_steps, in_which_steps, usual_body_ns
 from gpu_util_callback.diagnosis.rule import ESTIMATED, Advice, Evidence, Finding
+from gpu_util_callback.diagnosis.rules.host_stall.long_steps import NAMED, find_long_steps
 from gpu_util_callback.diagnosis.rules.host_stall.stall import CAUSE
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
 from gpu_util_callback.diagnosis.thresholds import A_TENTH, MOSTLY, Limits, chosen
@@ -26,12 +27,15 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     if findings := _fetching(run, limits, calls):
         return findings
     if calls.get("aside") and (not gradients or exchanges >= limits["exchanges_per_update"]):
-        where = "on another thread" if calls.get("beside") else "in each step"
-        title, line = f"{calls['calls']} {where} stalls training", (calls["at"], calls["at_line"])
-        samples: Samples = calls["samples"], calls["aside"], line
+        samples: Samples = calls["samples"], calls["aside"], (calls["at"], calls["at_line"])
         fired: Evidence = {"exchanges_per_update": exchanges} if gradients else {}
-        advice = callbacks.call_seldom(calls, exchanges)
-        if findings := _finding(run, limits, samples, fired, title, "aside", advice):
+        steps = "each" if calls.get("beside") else in_which_steps(run, calls["aside"])
+        where = "on another thread" if calls.get("beside") else f"in {steps} {'step' if steps == 'each' else 'steps'}"
+        title = f"{calls['calls']} {where} stalls training"
+        if steps == "few" or (steps == "some" and any(NAMED in long.title for long in find_long_steps(run, limits))):
+            return []  # that names the function, and how often it comes
+        advice = callbacks.call_seldom(calls, exchanges) if steps == "each" else callbacks.call_half_as_often(calls)
+        if findings := _finding(run, limits, samples, fired, title, "aside", advice, steps == "some"):
             return findings
     if beside := _function_beside_training(run):
         (function, share, at), of_jax = beside, run.framework == "jax"
@@ -75,12 +79,20 @@ def _function_beside_training(run: Run) -> tuple[str, float, str] | None:
 
 
 def _finding(
-    run: Run, limits: Limits, samples: Samples, fired: Evidence, title: str, detail: str, advice: Advice
+    run: Run,
+    limits: Limits,
+    samples: Samples,
+    fired: Evidence,
+    title: str,
+    detail: str,
+    advice: Advice,
+    is_rare: bool = False,
 ) -> list[Finding]:
     """Return the finding about Python within the steps, if it takes much of them while no GPU works; else [].
 
     Args:
         fired: evidence that is limited as well.
+        is_rare: whether it is in some of the steps alone.
     """
     count, share, (place, at_line) = samples
     rows, took = max(1, run.steps.total_rows), round(share * run.steps.total("body_ns"))
@@ -92,8 +104,8 @@ def _finding(
         lost, active = max(0, min(took, in_steps - int(run.steps.explained_ns.sum()))), round(idle.active_pct, 1)
     is_large = 100 * lost >= limits["own_python_pct"] * run.steps.total("duration_ns")
     # The usual step has room for it: else it lies in a few long ones.
-    in_each_step = usual_body_ns(run) >= MOSTLY * took / run.steps.total_rows
-    if count < limits["min_looks"] or not is_large or not in_each_step:
+    has_room = usual_body_ns(run) >= MOSTLY * took / rows
+    if count < limits["min_looks"] or not is_large or not (has_room or is_rare):
         return []
     evidence: Evidence = {
         "own_python_pct": round(100 * share, 1),
