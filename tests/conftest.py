@@ -103,7 +103,7 @@ def unreadable_parts(folder: Path) -> list[str]:
 
 
 # Facts that are no longer recorded, in the recordings of `docs/try` and `tests/evidence`.
-FORMER = {"cudnn", "nvml_version", "seen_ns", "trainable_variables"}
+FORMER = {"cudnn", "input_queue", "matched_by", "nvml_version", "seen_ns", "trainable_variables"}
 
 
 def undeclared(written: Any, read: Any, at: str = "") -> list[str]:

@@ -59,7 +59,7 @@ class Adapter:
         self.has_stages = True
         self.unavailable: list[Unavailable] = []
         self._pipelines = TfDataPipelines(self.unavailable)
-        self.first_batch = FirstArrays()
+        self.first_batch = FirstArrays(self.runtime.processes)
         self._calls = InputCalls()
         self._tracing = tracing()  # an adapter is made on the training thread
         # switch for debugging that was on -> looks at the input; "": all of them
@@ -167,23 +167,27 @@ _MOST_ARRAYS = 64  # more are columns of a table
 
 
 class FirstArrays:
-    """The first two batches, or the arrays given to `fit`, held until they were looked at.
+    """The first batch, or the arrays given to `fit`, held until they were looked at; of several processes, two batches.
 
     Arrays that are not in the host's memory are left out.
+
+    Args:
+        processes: returns how many train together.
 
     Attributes:
         seen: of each, what the manifest has of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processes: Callable[[], int]) -> None:
+        self._processes = processes
         self._leaves_held: list[list[object]] = []
         self._noted = 0
         self.seen: list[list[InputArray]] = []
 
     def note(self, batch: object) -> Callable | None:
-        """Hold a batch, unless two were noted; return what to call with the next. On the training thread."""
+        """Hold a batch, unless enough were noted; return what to call with the next. On the training thread."""
         self._noted += 1
-        if self._noted <= 2:
+        if self._noted == 1 or (self._noted == 2 and self._processes() > 1):
             self._leaves_held += [[leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]]
         return self.note if self._noted < 2 else None
 

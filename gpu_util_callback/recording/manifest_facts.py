@@ -433,6 +433,7 @@ class Retraced(TypedDict):
     same_tensors: bool  # whether the last traces are of tensors of the same types and shapes
     line: NotRequired[str]  # on JAX, of the program
     new_function: NotRequired[bool]  # on JAX: mostly it was another one than the time before
+    seconds: NotRequired[Number]  # on JAX: of all of these together
 
 
 class MemoryFacts(TypedDict, total=False):

@@ -157,8 +157,8 @@ def _ordinal(device: jax.Device) -> int:
 
 
 # Compilations of functions of one name that one line calls: in all, of another function than the time before, for
-# tensors of the same shapes and types; the last function, held weakly, and the shape and type of its arguments.
-_Compiled = tuple[int, int, int, Callable[[], Any], list[tuple[Any, Any]]]
+# tensors of the same shapes and types, ns; the last function, held weakly, and the shape and type of its arguments.
+_Compiled = tuple[int, int, int, int, Callable[[], Any], list[tuple[Any, Any]]]
 # Operations that the program gives functions of its own, as their body or branches.
 _OF_FUNCTIONS = ("scan", "while", "cond")
 
@@ -170,6 +170,7 @@ class JaxCompileClock(CompileClock):
         super().__init__()
         self._listening = False
         self._compiled: dict[tuple[str, str], _Compiled] = {}  # by line of the program, and function's name
+        self._parts_ns = 0  # of the compilation that is under way
 
     def start(self) -> None:
         if not self._listening:
@@ -186,19 +187,22 @@ class JaxCompileClock(CompileClock):
         compiled = list(self._compiled.items())  # more may be compiled meanwhile
         if not compiled:
             return None
-        (line, name), (times, new, same, *_) = max(compiled, key=lambda item: item[1][0])
+        (line, name), (times, new, same, spent_ns, *_) = max(compiled, key=lambda item: item[1][0])
         if times < SEVERAL_TRACES:
             return None
         counted: Retraced = {"function": name, "traces": times, "same_tensors": 2 * same > times}
-        return counted | {"line": line, "new_function": 2 * new >= times}
+        return counted | {"line": line, "new_function": 2 * new >= times, "seconds": round(spent_ns / 1e9, 3)}
 
     def _heard(self, event: str, duration_secs: float, **_: object) -> None:
         if not event.startswith(_COMPILING):
             return
         self.add(int(duration_secs * 1e9), event.endswith(_LAST))
-        if event.endswith(_LAST) and threading.get_ident() == self._thread:
-            with contextlib.suppress(Exception):  # the frames are JAX's own
-                self._note(sys._getframe(1))
+        if threading.get_ident() == self._thread:
+            self._parts_ns += int(duration_secs * 1e9)
+            if event.endswith(_LAST):
+                with contextlib.suppress(Exception):  # the frames are JAX's own
+                    self._note(sys._getframe(1))
+                self._parts_ns = 0
 
     def _note(self, frame: FrameType | None) -> None:
         """Note which function is compiled, and the program's line that calls it.
@@ -218,6 +222,7 @@ class JaxCompileClock(CompileClock):
         name = getattr(function, "__name__", "a function")
         tensors = [(getattr(one, "shape", ()), getattr(one, "dtype", type(one))) for one in arguments]
         key = place_of(frame.f_code, frame.f_lineno), name
-        times, new, same, before, known = self._compiled.get(key, (0, 0, 0, lambda: function, tensors))
+        times, new, same, spent_ns, before, known = self._compiled.get(key, (0, 0, 0, 0, lambda: function, tensors))
         new += before() is not function and (not of_jax or name in _OF_FUNCTIONS)
-        self._compiled[key] = times + 1, new, same + (tensors == known), weakref.ref(function), tensors
+        same, spent_ns = same + (tensors == known), spent_ns + self._parts_ns
+        self._compiled[key] = times + 1, new, same, spent_ns, weakref.ref(function), tensors

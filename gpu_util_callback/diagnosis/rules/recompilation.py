@@ -258,7 +258,8 @@ class Recompilation(Rule):
         return not any(run.steps.total(name) for name in columns)
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        yield from significant(self._spans(run, limits), run.present_ns, limits)
+        spans = significant(self._spans(run, limits), run.present_ns, limits)
+        yield from spans or significant(self._beside_steps(run, limits), run.present_ns, limits)
         yield from self._each_fit(run, limits)
 
     def _each_fit(self, run: Run, limits: Limits) -> Findings:
@@ -276,6 +277,28 @@ class Recompilation(Rule):
             advice=_advise_fits(run),
             detail="every_fit",
             of_ns=round(1e9 * script.wall_s),
+        )
+
+    def _beside_steps(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding about a line of a loop that compiles again and again within few steps, none of the first.
+
+        Such a loop writes a text, or scores single samples, now and then.
+        """
+        retraced, first_ns = run.memory_facts.get("retraced"), run.steps.total("compile_ns", slice(1))
+        if not run.custom_loop or retraced is None or retraced["traces"] < limits["compilations"]:
+            return
+        took, times = run.steps.total("compile_ns") - first_ns, retraced["traces"]
+        pct, least_ns = 100 * took / max(1, run.present_ns), 1e9 * retraced.get("seconds", 0.0) - first_ns
+        if pct < limits["compile_pct"] or least_ns < MOSTLY * took:
+            return
+        says = f"{retraced['line']} calls {retraced['function']} with arrays of new shapes, {times} in all, and JAX "
+        says += "compiles each. Pad them to one length, or to a few, and leave out what was added."
+        evidence: Evidence = {"compile_pct": round(pct, 1), "compilations": times}
+        yield self.finding(
+            lost_ns=run.lost_of(round(took * (1 - 1 / times)), run.whole),
+            evidence=evidence | {"seconds_each": round(took / times / 1e9, 3)},
+            advice=_advise_traces(run, times, 0.0) or Advice(says),
+            detail="beside_steps",
         )
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
