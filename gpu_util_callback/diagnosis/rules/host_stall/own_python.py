@@ -22,21 +22,8 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     Where there is none and a GPU waits, the one about all Python of the program's own.
     """
     calls, of_loop = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
-    exchanges = (run.fit.get("dispatch") or {}).get("exchanges") or 0
-    gradients = bool(calls.get("learned")) and callbacks.is_exchange(calls)
-    if findings := _fetching(run, limits, calls):
+    if findings := _fetching(run, limits, calls) or _called(run, limits, calls):
         return findings
-    if calls.get("aside") and (not gradients or exchanges >= limits["exchanges_per_update"]):
-        samples: Samples = calls["samples"], calls["aside"], (calls["at"], calls["at_line"])
-        fired: Evidence = {"exchanges_per_update": exchanges} if gradients else {}
-        steps = "each" if calls.get("beside") else in_which_steps(run, calls["aside"])
-        where = "on another thread" if calls.get("beside") else f"in {steps} {'step' if steps == 'each' else 'steps'}"
-        title = f"{calls['calls']} {where} stalls training"
-        if steps == "few" or (steps == "some" and any(NAMED in long.title for long in find_long_steps(run, limits))):
-            return []  # that names the function, and how often it comes
-        advice = callbacks.call_seldom(calls, exchanges) if steps == "each" else callbacks.call_half_as_often(calls)
-        if findings := _finding(run, limits, samples, fired, title, "aside", advice, steps == "some"):
-            return findings
     if beside := _function_beside_training(run):
         (function, share, at), of_jax = beside, run.framework == "jax"
         samples, title = (of_loop.count if of_loop else 0, share, (at, 1.0)), f"Most of each step passes in {function}"
@@ -46,8 +33,25 @@ def find_python(run: Run, limits: Limits) -> list[Finding]:
     # The samples do not show an operation that the loop starts without any Python of the framework.
     if not run.used_gpus or of_loop is None or (of_loop.op_us or 0) < limits["eager_op_us"]:
         return []
-    samples, fired = (of_loop.count, of_loop.own, of_loop.own_at), {"eager_op_us": round(of_loop.op_us or 0)}
+    samples, fired = (of_loop.count, of_loop.own, of_loop.own_at), Evidence(eager_op_us=round(of_loop.op_us or 0))
     return _finding(run, limits, samples, fired, loops.OWN_PYTHON, "python", loops.own_python(of_loop))
+
+
+def _called(run: Run, limits: Limits, calls: PythonInSteps) -> list[Finding]:
+    """Return the finding about what the steps call, or wait for, that does not train; [] without one."""
+    exchanges = (run.fit.get("dispatch") or {}).get("exchanges") or 0
+    gradients = bool(calls.get("learned")) and callbacks.is_exchange(calls)
+    if not calls.get("aside") or (gradients and exchanges < limits["exchanges_per_update"]):
+        return []
+    samples: Samples = calls["samples"], calls["aside"], (calls["at"], calls["at_line"])
+    fired: Evidence = {"exchanges_per_update": exchanges} if gradients else {}
+    steps = "each" if calls.get("beside") else in_which_steps(run, calls["aside"])
+    where = "on another thread" if calls.get("beside") else f"in {steps} {'step' if steps == 'each' else 'steps'}"
+    title = f"{calls['calls']} {where} stalls training"
+    if steps == "few" or (steps == "some" and any(NAMED in long.title for long in find_long_steps(run, limits))):
+        return []  # that names the function, and how often it comes
+    advice = callbacks.call_seldom(calls, exchanges) if steps == "each" else callbacks.call_half_as_often(calls)
+    return _finding(run, limits, samples, fired, title, "aside", advice, steps == "some")
 
 
 def _fetching(run: Run, limits: Limits, calls: PythonInSteps) -> list[Finding]:
