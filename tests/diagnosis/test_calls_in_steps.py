@@ -161,7 +161,7 @@ def test_calls_in_some_of_the_steps_are_asked_to_come_half_as_often(every):
     [span] = [one for one in found["spans"] if one["cause"] == "host_stall"]
     assert span["title"] == "torch.save in some steps stalls training" and span["advice"]["question"]
     assert span["lost_s"] == pytest.approx(0.037 * 300 / every, rel=0.05)
-    assert "train (train.py, line 17). Is half as often enough" in span["advice"]["text"]
+    assert "alone, at train (train.py, line 17). Is half as often enough" in span["advice"]["text"]
 
 
 @pytest.mark.parametrize("times", [1, 3])

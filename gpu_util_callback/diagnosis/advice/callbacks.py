@@ -553,8 +553,8 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
 
 def call_half_as_often(calls: PythonInSteps) -> Advice:
     """Return advice for calls that do not train, within some of the steps."""
-    says = f"{percent(100 * calls['aside'])} of the steps' time passes in {calls['calls']}, in a few of them: "
-    text = f"{says}{calls['at']}. Is half as often enough, or can a background thread do it?"
+    says = f"{percent(100 * calls['aside'])} of the steps' time passes in {calls['calls']}, in some of them alone"
+    text = f"{says}, at {calls['at']}. Is half as often enough, or can a background thread do it?"
     return Advice(text, "", calls["at_line"] / DOUBLE, question=True, leaves_out=True, proof="loop_long_steps")
 
 
