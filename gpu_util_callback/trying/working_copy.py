@@ -14,7 +14,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-MOST_FILES = 50_000  # to link for each child: a second or two
+MOST_FILES = 50_000  # to link for each child: a second or two, and half a minute on a slow disk (0.6 ms each)
+MOST_BESIDE = 500  # files and folders to link of each of the two folders around: a temporary one may hold thousands
 MOST_BYTES = 2**30  # to copy for each child without being asked, where nothing keeps links from being written through
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls of all architectures
 _VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
@@ -64,7 +65,7 @@ def make(root: Path, whole: bool) -> Path:
     """Make a copy of the working directory, below `root` where it is below `/`; return it.
 
     Folders are made anew. Files are links to the real ones, but for sources, which are copied; so are all if `whole`.
-    Folders around it are links, for `../data`.
+    What lies in the two folders around it are links, for `../data`.
 
     Returns the working directory itself where it has too many files to link: nothing in it can be changed then.
     """
@@ -87,9 +88,9 @@ def make(root: Path, whole: bool) -> Path:
             shutil.copy2(path, place)
         else:
             _link(path, place)
-    for around in cwd.parents:
+    for around in cwd.parents[:2]:
         with suppress(OSError):  # a folder that cannot be listed
-            for path in islice(around.iterdir(), MOST_FILES):
+            for path in islice(around.iterdir(), MOST_BESIDE):
                 _link(path, root / path.relative_to(path.anchor))
     return where
 

@@ -499,7 +499,7 @@ def test_ctrl_c_in_a_terminal_ends_all_and_leaves_nothing(here, what, tmp_path_f
     with contextlib.suppress(OSError):  # the terminal's end
         while part := os.read(terminal, 4096):
             said += part
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130, said
     assert said.decode().splitlines()[-1] == "gpu-util: interrupted: all that it started is ended, and removed"
     assert processes_with(mark) == [] and list(temporary.iterdir()) == []
     assert sorted(path.name for path in here.iterdir()) == ["patch.py", "train.py"]
