@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -488,6 +489,7 @@ def test_ctrl_c_in_a_terminal_ends_all_and_leaves_nothing(here, what, tmp_path_f
     process, terminal = pty.fork()
     if process == 0:
         os.environ["TMPDIR"] = str(temporary)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
         os.execv(sys.executable, [sys.executable, "-m", "gpu_util_callback", "try", "--yes", *what, "train.py"])
     until = time.monotonic() + 60
     while not processes_with(f"left-{mark}") and time.monotonic() < until:
