@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 
 MOST_FILES = 50_000  # to link for each child: a second or two, and half a minute on a slow disk (0.6 ms each)
-MOST_BESIDE = 500  # files and folders to link of each of the two folders around: a temporary one may hold thousands
 MOST_BYTES = 2**30  # to copy for each child without being asked, where nothing keeps links from being written through
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls of all architectures
 _VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
@@ -90,7 +89,7 @@ def make(root: Path, whole: bool) -> Path:
             _link(path, place)
     for around in cwd.parents[:2]:
         with suppress(OSError):  # a folder that cannot be listed
-            for path in islice(around.iterdir(), MOST_BESIDE):
+            for path in islice(around.iterdir(), MOST_FILES // 100):  # a temporary one may hold thousands
                 _link(path, root / path.relative_to(path.anchor))
     return where
 
