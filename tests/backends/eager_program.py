@@ -102,7 +102,7 @@ def jax_keys_loop(mode, log_dir, steps):
             h = jnp.tanh(h @ weights)
         return weights + 1e-6 * (h.T @ h), h.mean()
 
-    weights, key, x = jnp.eye(400), jax.random.key(0), jnp.ones((400, 400))
+    weights, key, x = jnp.eye(600), jax.random.key(0), jnp.ones((600, 600))
     now = key
     monitor, of = monitored(log_dir)
     with monitor as entered:
@@ -185,14 +185,14 @@ def keras_loop(mode, log_dir, steps):
 
 LOOPS = {  # each lasts about half a second; by framework and case
     ("tensorflow", "eager"): (tensorflow_loop, 400),
-    ("tensorflow", "advised"): (tensorflow_loop, 3000),
+    ("tensorflow", "advised"): (tensorflow_loop, 5000),
     ("tensorflow", "next"): (tensorflow_input_loop, 40),
     ("tensorflow", "iter"): (tensorflow_input_loop, 40),
     ("tensorflow", "predict"): (keras_loop, 20),
     ("tensorflow", "predict_on_batch"): (keras_loop, 20),
     ("tensorflow", "predict_between"): (keras_loop, 20),
     ("jax", "eager"): (jax_loop, 120),
-    ("jax", "advised"): (jax_loop, 3000),
+    ("jax", "advised"): (jax_loop, 5000),
     ("jax", "keys"): (jax_keys_loop, 100),
     ("jax", "reads"): (jax_keys_loop, 100),
     ("torch", "eager"): (torch_loop, 3000),
