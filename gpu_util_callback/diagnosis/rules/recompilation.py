@@ -35,7 +35,7 @@ def _advise_shapes(run: Run, times: int) -> Advice:
     """Return the advice for a step that was compiled `times` times."""
     # One compilation is unavoidable and not counted as lost.
     share_saved = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
-    traced = _advise_traces(run, times, share_saved)
+    traced = _advise_traces(run, times, f"{times} steps had to be compiled first: ", share_saved)
     if traced is not None:
         return traced
     dims = _declared_dims(run)
@@ -69,11 +69,10 @@ def _advise_shapes(run: Run, times: int) -> Advice:
     return _arrays(run, dims, text, share_saved)
 
 
-def _advise_traces(run: Run, times: int, share_saved: float) -> Advice | None:
+def _advise_traces(run: Run, times: int, text: str, share_saved: float) -> Advice | None:
     """Return the advice for a loop's compiled function by what is new in its traces; None where that is not known."""
     if not run.custom_loop:
         return None
-    text = f"{times} steps had to be compiled first: "
     made = run.memory_facts.get("functions_made_per_step", 0.0)
     if made * run.steps.total_rows >= MOSTLY * times:
         return Advice(
@@ -297,7 +296,7 @@ class Recompilation(Rule):
         yield self.finding(
             lost_ns=run.lost_of(round(took * (1 - 1 / times)), run.whole),
             evidence=evidence | {"seconds_each": round(took / times / 1e9, 3)},
-            advice=_advise_traces(run, times, 0.0) or Advice(says),
+            advice=_advise_traces(run, times, f"{times} compilations lie in few steps: ", 0.0) or Advice(says),
             detail="beside_steps",
         )
 
