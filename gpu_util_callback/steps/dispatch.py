@@ -437,7 +437,8 @@ class DispatchWatch:
         stack = stacks.pop(self._thread, [])
         in_loop = bool(stack) and stack[-1][1] is self._loop
         inside = stack[:-1] if in_loop else stack
-        meanings = [self._meaning_of(code) for _, code, _ in inside]
+        all_meanings = [self._meaning_of(code) for _, code, _ in stack]
+        meanings = all_meanings[: len(inside)]
         kind = self._kind_of(meanings)
         self._read_core_time(late_s, stacks, kind != COMPILING)
         own = [frame for frame, meaning in zip(inside, meanings, strict=True) if meaning == "user"]
@@ -453,14 +454,13 @@ class DispatchWatch:
         if kind != COMPILING:
             self._weight += weight
             self._note_part(weight, stack, own[-1:] * in_loop)
-            fetch = fetch_in(stack, [self._meaning_of(code) for _, code, _ in stack])
+            fetch = fetch_in(stack, all_meanings)
             if fetch is not None:
                 self._fetches[fetch] += weight
             if fetch is not None or self._note_called_back(weight, [stack, *stacks.values()]):
                 return
         if kind in ("", EAGER, INDEXING, COMPILED, LOGGING):
-            outer = [self._meaning_of(code) for _, code, _ in stack[len(inside) :]]
-            self._note_function(weight, stack, [*meanings, *outer], instructions.get(self._thread, 0))
+            self._note_function(weight, stack, all_meanings, instructions.get(self._thread, 0))
         self._note_kind(kind, inside, own, stack[-1:] * in_loop)
 
     def _note_kind(self, kind: str, inside: Stack, own: Stack, loop: Stack) -> None:
@@ -750,7 +750,9 @@ def exchanges_gradients(code: CodeType, call: str) -> bool:
 
 
 # Functions around the one that the program calls, in libraries.
-_AROUND = re.compile(r"(.*\.)?(error_handler|_?wrap.*|_?inner|decorate_context|reraise.*|.*_call_impl|_fn|<lambda>)")
+_AROUND = re.compile(
+    r"(.*\.)?(error_handler|_?wrap.*|_?inner(_func)?|decorate_context|reraise.*|.*_call_impl|_fn|<lambda>)"
+)
 
 
 def callee(codes: Iterable[CodeType]) -> str:
@@ -776,8 +778,8 @@ def called_in(stack: Stack, instruction: int) -> str:
 
 
 def saves(code: CodeType) -> bool:
-    """Return whether a library's function writes or reads a checkpoint."""
-    return any(part in path_of(code) for part in _SAVES)
+    """Return whether a library's function writes or reads a checkpoint; calling a model that was read does neither."""
+    return code.co_name != "_call_attribute" and any(part in path_of(code) for part in _SAVES)
 
 
 def fetches(code: CodeType) -> bool:

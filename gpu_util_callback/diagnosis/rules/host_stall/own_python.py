@@ -90,13 +90,13 @@ def _finding(
     title: str,
     detail: str,
     advice: Advice,
-    is_rare: bool = False,
+    rare: bool = False,
 ) -> list[Finding]:
     """Return the finding about Python within the steps, if it takes much of them while no GPU works; else [].
 
     Args:
         fired: evidence that is limited as well.
-        is_rare: whether it is in some of the steps alone.
+        rare: whether it is in some of the steps alone.
     """
     count, share, (place, at_line) = samples
     rows, took = max(1, run.steps.total_rows), round(share * run.steps.total("body_ns"))
@@ -109,7 +109,7 @@ def _finding(
     is_large = 100 * lost >= limits["own_python_pct"] * run.steps.total("duration_ns")
     # The usual step has room for it: else it lies in a few long ones.
     has_room = usual_body_ns(run) >= MOSTLY * took / rows
-    if count < limits["min_looks"] or not is_large or not (has_room or is_rare):
+    if count < limits["min_looks"] or not is_large or not (has_room or rare):
         return []
     evidence: Evidence = {
         "own_python_pct": round(100 * share, 1),
