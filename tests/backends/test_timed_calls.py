@@ -119,8 +119,7 @@ def test_a_call_s_line_and_the_library_that_it_calls_are_sampled():
             return [wait(row) for row in range(1)]
 
     def wait(row):
-        inside.wait(30)
-        leave.wait(30)
+        return inside.wait(30), leave.wait(30)  # one line, as in `hold` below
 
     def batches():
         yield wait(0)
@@ -169,8 +168,8 @@ def parts():
     inside, leave = threading.Barrier(2), threading.Event()
 
     def hold():
-        inside.wait(30)
-        leave.wait(30)
+        # One line: the first look may come before the barrier lets this thread go.
+        return inside.wait(30), leave.wait(30)
 
     class Drawn(torch.utils.data.Sampler):
         def __iter__(self):

@@ -104,9 +104,8 @@ def test_what_a_line_of_the_program_calls_is_named_by_its_package():
 
     class Copied:
         def __reduce_ex__(self, protocol):
-            inside.set()
-            while not go_on.wait(0.01):
-                pass
+            threading.Timer(0.05, inside.set).start()  # once this thread waits: a look within `set` sees that line
+            go_on.wait(30)
             return "Copied"
 
     thread = threading.Thread(target=copy.deepcopy, args=([Copied()],))
@@ -408,7 +407,7 @@ def called_back(how: CalledBack | None, working=lambda: True) -> dict:
     inside, stopped = threading.Event(), threading.Event()
 
     def distances():
-        inside.set()
+        threading.Timer(0.05, inside.set).start()  # once this thread waits: a look within `set` sees that line
         stopped.wait(30)
 
     def _wrapped_callback():
