@@ -6,6 +6,7 @@ import importlib.machinery
 import io
 import os
 import pkgutil
+import re
 import runpy
 import sys
 import threading
@@ -94,12 +95,11 @@ def unusable(program: Sequence[str], usage: str = USAGE) -> str | None:
         return f"nothing to run; usage: {usage}"
     path = Path(program[0])
     if path.suffix == ".ipynb":
-        return (
-            f"{path} is a notebook: give fit callbacks=[GpuUtilCallback()] there, or make a script "
-            f"of it with `jupyter nbconvert --to script {path}`"
-        )
+        return f"{path} is a notebook: use GpuUtilCallback in it, or make a script of it: jupyter nbconvert --to script"
     if program[0] != "-m" and not path.exists():
-        return f"there is no {path}"
+        return f"there is no {path}: give the script itself, or -m and its module"
+    if path.is_file() and (path.suffix == ".sh" or re.match(rb"#!.*\b(ba|da|z)?sh\b", path.read_bytes()[:99])):
+        return f"{path} is a shell script: give the Python program that it starts, with its arguments"
     return None
 
 

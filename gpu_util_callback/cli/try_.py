@@ -23,6 +23,7 @@ from gpu_util_callback.words import between, counted
 USAGE = "gpu-util try [OPTIONS] SCRIPT [ARGS…] | gpu-util try [OPTIONS] -m MODULE [ARGS…]"
 WHERE = "It runs in a copy of the working directory; nothing else can change but temporary files and caches."
 RECORDED_S = 20.0  # of a program that was never recorded, to find what to fix
+_Chosen = tuple[Change | None, tuple[str, str] | None]  # and the recording and finding that the change is for
 VALUED = ("--fix", "--change", "--patch", "--steps", "--pairs", "--seconds", "--log-dir", "--writable")
 
 
@@ -125,7 +126,7 @@ def progress(text: str) -> None:
 # -- which change ----------------------------------------------------------------------------------
 
 
-def _change(args: argparse.Namespace, program: Sequence[str]) -> tuple[Change | None, tuple[str, str] | None]:
+def _change(args: argparse.Namespace, program: Sequence[str]) -> _Chosen:
     """Return the change, and the recording and finding that it is for, where there is one."""
     if args.patch:
         if not Path(args.patch).is_file():
@@ -165,9 +166,7 @@ def recorded(log_dir: str, program: Sequence[str] | None) -> tuple[str, dict[str
     return (newest.path, dict(report["runs"][0])) if report["runs"] else None
 
 
-def _chosen(
-    args: argparse.Namespace, path: str, report: dict[str, Any]
-) -> tuple[Change | None, tuple[str, str] | None]:
+def _chosen(args: argparse.Namespace, path: str, report: dict[str, Any]) -> _Chosen:
     """Return the change for the finding asked for, or for the first one that can be tried."""
     from gpu_util_callback.diagnosis.rule import all_findings
     from gpu_util_callback.report.screen import grouped
@@ -181,9 +180,10 @@ def _chosen(
             raise UnusableInput(f"--fix {args.fix}: the report has {counted(len(findings), 'finding')}")
         findings = findings[args.fix - 1 : args.fix]
     for finding in findings:
-        change = change_for(finding["advice"])
+        change, lines = change_for(finding["advice"]), finding["advice"]["code"].splitlines()
+        progress(f"{finding['title']}: {finding['advice']['text']}")
         if isinstance(change, Change):
-            print(f"gpu-util: {finding['title']}: {finding['advice']['text']}", file=sys.stderr)
             return change, (path, finding["id"])
-        print(f"gpu-util: {finding['title']}: cannot be tried: {change}", file=sys.stderr)
+        progress("\n".join([f"cannot be tried: {change}", *(f"  + {line}" for line in lines)]))
+    progress("change a copy of the program, and `gpu-util ab` compares both; --change tries what you name")
     return None, None

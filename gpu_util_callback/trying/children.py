@@ -25,6 +25,7 @@ from gpu_util_callback.trying.hooks import RECORDINGS
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0  # between two looks at a child, and how long it may take to end when asked to
 QUIET_S = 30.0  # without a training step, after which that is said
+BARE_S = 60.0  # without the import of a framework, after which a program is ended: it has no step that is seen
 _TAIL_LINES = 12  # lines of a failed program's output that are shown
 _SITECUSTOMIZE = """import importlib.machinery, importlib.util, os, sys
 sys.path[:] = [path for path in sys.path if path != {site!r}]
@@ -60,8 +61,10 @@ _FAILURES = (
         r"CUDA_ERROR_OUT_OF_MEMORY|CUDA out of memory|RESOURCE_EXHAUSTED|devices? (is|are) (busy|unavailable)",
         "the GPU has no memory for it: does another process hold the GPU?",
     ),
+    ("'get_ipython' is not defined", "it was a notebook: take out its lines with get_ipython (% and ! commands)"),
     (r"^EOFError", "it reads its standard input, which is empty here: give it what it asks for as arguments"),
     (rf"{KEPT}: '(.*)'", "it changes {}: " + _CAN_CHANGE),
+    (r"(/\S+); Permission denied", "it changes {}: " + _CAN_CHANGE),  # TensorFlow's
     (r"[Pp]ermission ?[Dd]enied|cannot be opened", "it changes a file that it must not: " + _CAN_CHANGE),
     (r"^usage: .*", "its arguments are not accepted"),
 )
@@ -234,6 +237,7 @@ class Children:
         plan = {
             **self._plan,
             **(more or {}),
+            "runner": os.getpid(),
             "change": dict(side.change),
             "patch": side.patch,
             "folder": str(folder),
@@ -254,6 +258,7 @@ class Children:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         streams |= {"preexec_fn": rules and functools.partial(working_copy.restrict, rules), "start_new_session": True}
         program, *arguments = side.command
+        self._is_python = Path(program).name.startswith("python")  # what another one starts may come to it later
         command = [program, *(argument.replace(f"{Path.cwd()}{os.sep}", f"{where}{os.sep}") for argument in arguments)]
         try:
             with output.open("wb") as file:
@@ -279,14 +284,17 @@ class Children:
     ) -> subprocess.Popen:
         """Wait until something is done or the child ended; return the child. Raises: ChildFailed where it hangs."""
         assert self._process is not None and self._folder is not None
-        until, quiet_until = time.monotonic() + self.hang_s, time.monotonic() + QUIET_S
+        until, quiet_until, bare_until = (time.monotonic() + s for s in (self.hang_s, QUIET_S, BARE_S))
+        shown = functools.partial(tail, self._folder / "output")
         while not is_done() and self._process.poll() is None:
             if time.monotonic() > quiet_until and not has_begun():
                 quiet_until = until
                 self.say(f"no training step so far, after {QUIET_S:.0f} s: {supported}. Ctrl+C ends it")
+            if time.monotonic() > bare_until and self._is_python and not (self._folder / "framework").exists():
+                raise ChildFailed(f"it imported no framework in {BARE_S:.0f} s: {supported}", shown())
             if time.monotonic() > until:
                 steps = "it did no more steps" if has_begun() else f"it did no training step ({supported})"
-                raise ChildFailed(f"{steps}, and was ended after {self.hang_s:.0f} s", tail(self._folder / "output"))
+                raise ChildFailed(f"{steps}, and was ended after {self.hang_s:.0f} s", shown())
             time.sleep(_POLL_S)
         return self._process
 

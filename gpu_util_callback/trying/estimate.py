@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+import numpy as np
+
 # Two-sided levels of one of K looks at growing data, 95 % over all of them (Pocock; Jennison and Turnbull 2000,
 # table 2.1). Looks that share more data than evenly spread ones are surer than that.
 _LEVEL_OF_LOOKS = (0.05, 0.0294, 0.0221, 0.0182, 0.0158, 0.0142, 0.0130, 0.0120, 0.0112, 0.0106)
@@ -72,27 +74,11 @@ def estimate(first_s: Sequence[float], second_s: Sequence[float], look_count: in
 
 
 def quantile(probability: float, degrees: int) -> float:
-    """Return a quantile, above the median, of Student's t for whole degrees of freedom."""
-    low, high = 0.0, 1e6
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _student_cdf(middle, degrees) < probability:
-            low = middle
-        else:
-            high = middle
-    return high
+    """Return a quantile, above the median, of Student's t for whole degrees of freedom, to four digits.
 
-
-def _student_cdf(t: float, degrees: int) -> float:
-    """Return the distribution function of Student's t at `t` >= 0 (Abramowitz and Stegun 26.7.3-4)."""
-    angle = math.atan(t / math.sqrt(degrees))
-    cosine_2 = math.cos(angle) ** 2
-    term, total = 1.0, 0.0
-    for k in range(degrees // 2):
-        total += term
-        term *= cosine_2 * (2 * k + (2 if degrees % 2 else 1)) / (2 * k + (3 if degrees % 2 else 2))
-    if degrees % 2:
-        both = 2 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
-    else:
-        both = math.sin(angle) * total
-    return (1 + both) / 2
+    Of `t = sqrt(degrees) * tan(angle)` the angle's density is proportional to `cos(angle) ** (degrees - 1)`.
+    """
+    angles = np.linspace(0, math.pi / 2, 20_001)
+    density = np.cos(angles) ** (degrees - 1)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(degrees) * math.tan(np.interp(2 * probability - 1, below / below[-1], angles))

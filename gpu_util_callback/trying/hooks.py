@@ -40,6 +40,7 @@ _OWN_LOOP = (
     "nothing sees the steps of its own loop: put `with GpuUtilMonitor() as monitor:` around it, and go through "
     "`monitor.batches(data)`; with --change, PyTorch's loops need neither"
 )
+_OWN_PROCESS = "it trains in a process that it starts, where nothing is recorded: give the program that trains"
 FEWEST_VALIDATED = 3  # epochs of a fit: one to warm up, one with validation, one without
 _OURS = "gpu_util_callback"  # as a program imports it, beside this copy
 READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
@@ -115,7 +116,10 @@ class Hooks:
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module as the other finders do, to be changed once it is imported."""
         action = self.actions.pop(name, None)
-        return None if action is None else spec_followed_by(action, self, name, path, target)
+        if action is None:
+            return None
+        Path(self.meter.plan["folder"], "framework").touch()
+        return spec_followed_by(action, self, name, path, target)
 
     # -- loops that nothing sees ------------------------------------------------------------------------
 
@@ -132,10 +136,10 @@ class Hooks:
 
     def _end_unseen(self) -> None:
         plan = self.meter.plan
-        if not (
-            any(Path(plan["record"]).glob(RECORDINGS)) if plan.get("record") else Path(plan["folder"], "claim").exists()
-        ):
-            self.meter.fail(_OWN_LOOP)
+        begun = Path(plan["record"]).glob(RECORDINGS) if plan.get("record") else Path(plan["folder"]).glob("claim")
+        if not any(begun):
+            is_inner = bool(plan.get("record")) and os.getppid() != plan["runner"]
+            self.meter.fail(_OWN_PROCESS if is_inner else _OWN_LOOP)
             os._exit(1)
 
     # -- calls with other arguments ------------------------------------------------------------------

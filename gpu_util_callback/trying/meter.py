@@ -20,7 +20,6 @@ except ImportError:  # Windows
 WARM_STEPS, WARM_S = 20, 1.0  # compilation, and buffers that were filled meanwhile
 COMPARED_LOSSES = 10  # first steps whose losses are compared
 FEWEST_STEPS = 8  # steps that a pace can be taken from
-MAX_STEP_MARKS = 20_000
 LATE_FACTOR = 3  # times `seconds`: the longest that the end of an epoch is waited for
 LEAST_S = 1.5  # shorter times scatter more than the start of a process is worth
 LEAST_SHARE = 0.5  # likewise, of the time that a process took to come so far
@@ -79,7 +78,7 @@ class Meter:
         self._least_s = LEAST_S  # to time
         self._start_mark: Mark | None = None  # where timing began; None = still warming up
         self._last_mark = Mark(0.0, 0.0, 0, 0)
-        self._step_marks: list[Mark] = []  # before each step, the first ones
+        self._step_marks: list[Mark] = []  # before each step of the warm-up
 
     # -- what hooks report -------------------------------------------------------------------------
 
@@ -115,9 +114,8 @@ class Meter:
         self._end_pause()
         self.steps = max(self.steps, steps)
         self._mark_now()
-        if len(self._step_marks) < MAX_STEP_MARKS:
-            self._step_marks.append(self._last_mark)
         if self._start_mark is None:
+            self._step_marks.append(self._last_mark)
             if not self._epochs and self._is_warm():
                 self._begin_timing()
         elif self._has_enough(times_as_long=LATE_FACTOR if self._epochs or self.plan["epochs"] else 1):

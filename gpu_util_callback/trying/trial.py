@@ -11,7 +11,7 @@ from gpu_util_callback.trying.changes import Change
 from gpu_util_callback.trying.children import Side, Timed
 from gpu_util_callback.trying.estimate import FEWEST_PAIRS, MOST_PAIRS, Estimate, estimate, looks
 from gpu_util_callback.trying.outcomes import factor_text
-from gpu_util_callback.words import between, counted, duration
+from gpu_util_callback.words import between, counted, duration, precise
 
 RESOLVED_SHARE = 0.03  # a change that further pairs are to resolve
 LOSS_ROUNDING = 1e-5  # relative difference of losses that is rounding
@@ -72,7 +72,7 @@ class Trial:
             more, share = ratio.pairs_for(RESOLVED_SHARE), f"{100 * RESOLVED_SHARE:.0f} %"
             further = f"{counted(more, 'more pair')} would resolve {share}" if more else f"{share} would show"
             return f"{name}no change resolved: {factor}, {pairs}; {further}. {self.differences()}"
-        return f"{name}{_ms_text(before)} → {_ms_text(after)} a step, {factor}, {pairs}. {self.differences()}"
+        return f"{name}{precise(before / 1e3)} → {precise(after / 1e3)} a step, {factor}, {pairs}. {self.differences()}"
 
     def set_up_differences(self) -> list[str]:
         """Return what both sides are known to have computed with, and what differs: "framework: jax, before torch"."""
@@ -134,11 +134,11 @@ def measure(
         for side in order:
             (trial.first, trial.second)[side].append(run(sides[side]))
         trial.took_s = time.monotonic() - began
-        both = f"{_ms_text(trial.ms(trial.first)[-1])} and {_ms_text(trial.ms(trial.second)[-1])} a step"
+        both = " and ".join(precise(trial.ms(timed)[-1] / 1e3) for timed in (trial.first, trial.second))
         is_last = is_void(trial) or pair + 1 == stops[-1] or (pair + 1 in stops and trial.estimate.resolved)
         fewest_s, most_s = (trial.took_s / (pair + 1) * max(1, stop - pair - 1) for stop in (stops[0], stops[-1]))
         left = between(duration(fewest_s), duration(most_s))
-        say(f"pair {pair + 1}: {both}{'' if is_last else f'; {left} left'}")
+        say(f"pair {pair + 1}: {both} a step{'' if is_last else f'; {left} left'}")
         if is_last:
             break
     return trial
@@ -149,11 +149,6 @@ def sides_of(change: Change, command: Sequence[str]) -> tuple[Side, Side]:
     if change.environment:
         return Side(command), Side(command, environment=change.environment)
     return Side(command), Side(command, change.for_child())
-
-
-def _ms_text(ms: float) -> str:
-    """Return milliseconds as text: "113 ms", "1.2 s"."""
-    return duration(ms / 1e3) if ms >= 999.5 else f"{ms:.3g} ms"
 
 
 def _compared_losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:

@@ -189,8 +189,12 @@ def test_a_fit_of_tf_keras_is_recorded(folder):
 
 def test_what_is_no_script_gets_one_line(folder):
     (folder / "t.ipynb").write_text("{}")
+    (folder / "t.sh").write_text("python t.py")
+    (folder / "job").write_text("#!/bin/bash -l\npython t.py")
     for command, words in {
         "t.ipynb": "is a notebook",
+        "t.sh": "is a shell script",
+        "job --epochs 3": "is a shell script",
         "absent.py": "there is no absent.py",
         "": "nothing to run",
         "--trace 9:3 t.py": "FIRST:STOP",

@@ -108,6 +108,7 @@ CHANGES = """
 import os, pathlib, shutil, sqlite3, subprocess, tempfile
 assert open("../beside/data").read() == "data" and pathlib.Path("runs/best.pt").read_text() == "of yesterday"
 open("old.bin", "ab").write(b"more")
+subprocess.run("echo in place > new.bin", shell=True, check=True)
 os.truncate("runs/best.pt", 0)
 shutil.rmtree("runs")
 os.makedirs("runs/1/inner")
@@ -138,7 +139,10 @@ def test_whatever_a_program_changes_the_files_that_are_there_stay(tmp_path, monk
     Path("../beside/data").write_text("data")
     Path("runs/best.pt").write_text("of yesterday")
     Path("old.bin").write_text("as it was")
+    os.utime("old.bin", (0, 0))
+    Path("new.bin").write_text("as it was")
     Path("latest").symlink_to("runs")
+    monkeypatch.setattr("gpu_util_callback.trying.working_copy.NEWEST_FILES", 5)  # old.bin is a link
     with contextlib.closing(sqlite3.connect("study.db")) as study:
         study.execute("create table t(x)")
     if not has_landlock:
@@ -162,7 +166,8 @@ IN_PLACE = [
 
 @NEEDS_LANDLOCK
 @pytest.mark.parametrize(("line", "needed"), IN_PLACE)
-def test_what_is_written_in_place_or_elsewhere_is_kept_as_it_is(here, tmp_path_factory, line, needed):
+def test_what_is_written_in_place_or_elsewhere_is_kept_as_it_is(here, monkeypatch, tmp_path_factory, line, needed):
+    monkeypatch.setattr("gpu_util_callback.trying.working_copy.NEWEST_FILES", 0)
     if needed:
         pytest.importorskip(needed)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -176,6 +181,7 @@ def test_what_is_written_in_place_or_elsewhere_is_kept_as_it_is(here, tmp_path_f
 
 @NEEDS_LANDLOCK
 def test_large_files_are_copied_only_if_asked_for(here, monkeypatch):
+    monkeypatch.setattr("gpu_util_callback.trying.working_copy.NEWEST_BYTES", 2**26)
     with Path("old.bin").open("wb") as file:
         file.truncate(2**26 + 1)
     Path("old.bin").chmod(0o600)
@@ -247,6 +253,14 @@ def test_a_loop_that_nothing_sees_does_not_run_to_its_end(here, tmp_path_factory
         children.record([write(text)], tmp_path_factory.mktemp("recorded"), 0.5)
 
 
+def test_a_training_in_a_process_that_is_started_is_told_from_an_own_loop(here, tmp_path_factory):
+    pytest.importorskip("jax")
+    write(JAX_LOOP, "inner.py")
+    text = "import subprocess, sys\nsubprocess.run([sys.executable, 'inner.py'])"
+    with pytest.raises(ChildFailed, match="in a process that it starts"), Children(30, 0.4) as children:
+        children.record([write(text)], tmp_path_factory.mktemp("recorded"), 0.5)
+
+
 def test_who_waits_for_a_step_is_told_what_can_be_tried(here, monkeypatch):
     monkeypatch.setattr("gpu_util_callback.trying.children.QUIET_S", 0.3)
     said = []
@@ -254,6 +268,13 @@ def test_who_waits_for_a_step_is_told_what_can_be_tried(here, monkeypatch):
         children.say = said.append
         children.run(Side(python([write("import time\ntime.sleep(1)\n" + LOOP, batches=999, seconds=0.002, epochs=1)])))
     assert len(said) == 1 and said[0].startswith("no training step so far, after 0 s: `fit` of Keras")
+
+
+def test_what_imports_no_framework_is_ended_soon(here, monkeypatch, tmp_path_factory):
+    monkeypatch.setattr("gpu_util_callback.trying.children.BARE_S", 0.5)
+    assert "imported no framework in 0 s: `fit` of Keras" in str(fails(write("import time\ntime.sleep(60)")))
+    with Children(steps=30, seconds=0.4) as children, pytest.raises(ChildFailed, match="imported no framework"):
+        children.record([write("import time\ntime.sleep(60)")], tmp_path_factory.mktemp("recorded"), 30.0)
 
 
 def test_what_reads_an_answer_is_told_that_there_is_none(here):
@@ -300,6 +321,10 @@ def test_no_training(here):
 def test_arguments_of_the_program_that_are_refused(here):
     failed = fails(write("import argparse\nargparse.ArgumentParser().parse_args()"), "--epocs", "3")
     assert "its arguments are not accepted (exit code 2)" in str(failed) and "--epocs" in failed.output
+
+
+def test_a_script_of_a_notebook_with_its_commands(here):
+    assert "it was a notebook" in str(fails(write("get_ipython().system('ls')")))
 
 
 def test_arguments_are_the_programs_own(here):
