@@ -70,8 +70,12 @@ class StepBlocks(StepCells):
         return -(-self.fold.used * self.fold.width // self.rows_per_block)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Return the column over all blocks so far, shape `(len(self),)`."""
-        if not self.total_rows:
+        """Return a column over all blocks so far, int64 (len(self),); the class lists the columns.
+
+        The fold's cells may be narrower than a block: then several neighbouring cells are reduced to each block's
+        value.
+        """
+        if not self.total_rows:  # no step yet
             return np.zeros(0, np.int64)
         if name not in self._columns:
             parts = ("count",) if name in _COLUMN_COUNTED_BY else ("sum", "last", "first")
@@ -89,10 +93,12 @@ class StepBlocks(StepCells):
     def longest_waits(self, first_step: int, end_step: int) -> np.ndarray:
         """Return the longest waits of these steps, longest first.
 
+        They are rows that waited for input for a tenth of the step or more; of very many only the longest were kept.
+
         Returns:
             int64[3, n]: the wait beyond the floor in ns, the step, its start in ns since the epoch.
         """
-        _, step, _ = self._longest
+        _, step, _ = self._longest  # rows of the array: wait, step, start
         inside = self._longest[:, (first_step <= step) & (step < end_step)]
         return inside[:, np.argsort(-inside[0], kind="stable")]
 
@@ -116,23 +122,39 @@ class StepBlocks(StepCells):
         return self["input_wait_ns"] + self["compile_ns"] + self["callbacks_ns"] + self["rest_ns"]
 
     def spent_ns(self, times: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the time of steps before each of `times` by account; evenly spread in a cell of several."""
+        """Return the time in steps before each of `times`, by account of the training thread.
+
+        A fold's cell holds one step or several. In a cell of several the time counts as spread evenly; a single step
+        spends its parts one after the other, in the order of `STEP_PARTS`.
+
+        Args:
+            times: int64 (n,), ns since the epoch.
+
+        Returns:
+            account -> float64 (n,), ns.
+        """
         spent: dict[str, np.ndarray] = {}
         begin, end = (self.fold.of(*place) for place in (("first", "start_ns"), ("last", "end_ns")))
-        begun = np.searchsorted(np.maximum.accumulate(begin), times, side="right")
-        since = times - np.append(begin[:1], begin)[begun]
-        share = np.clip(since / np.maximum(np.append(1, end - begin)[begun], 1), 0, 1)
+        # Number of cells that have begun by each time; 0 = none.
+        newest_cell = np.searchsorted(np.maximum.accumulate(begin), times, side="right")
+        elapsed_ns = times - np.append(begin[:1], begin)[newest_cell]
+        share = np.clip(elapsed_ns / np.maximum(np.append(1, end - begin)[newest_cell], 1), 0, 1)
         for column, account in STEP_PARTS.items():
-            amounts = self.fold.of("sum", column)
-            newest = np.append(0, amounts)[begun]
+            amounts_ns = self.fold.of("sum", column)
+            newest = np.append(0, amounts_ns)[newest_cell]
             # of a single step, one part after the other
-            part = np.clip(since, 0, newest) if self.fold.width == 1 else newest * share
-            since = since - newest
-            spent[account] = spent.get(account, 0) + np.append(0, np.cumsum(amounts))[begun] - newest + part
+            passed = np.clip(elapsed_ns, 0, newest) if self.fold.width == 1 else newest * share
+            elapsed_ns = elapsed_ns - newest  # what the next part of a single step has left
+            spent[account] = spent.get(account, 0) + np.append(0, np.cumsum(amounts_ns))[newest_cell] - newest + passed
         return spent
 
     def slack_ns(self, blocks: slice = slice(None)) -> int:
-        """Return the time of steps beyond that of the quickest of each block, without waits and compiling."""
+        """Return the time in ns by which steps exceed the quickest ones; ≥ 0.
+
+        Waits for input and compiling are left out.
+
+        The usual quickest step is the median of `least_step_ns` over the blocks; 0 where no block has such a step.
+        """
         quickest = self["least_step_ns"][blocks]
         quickest = quickest[quickest < FAR]
         if not len(quickest):
@@ -157,26 +179,32 @@ class StepBlocks(StepCells):
         self.total_rows += count
 
     def _reduced_columns(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, dict[str, np.ndarray]]:
-        """Return columns of new rows, int64[count] each: sums, largest ("last") and smallest values ("first")."""
+        """Return the columns of new rows by how the fold reduces them; int64 (count,) each.
+
+        Returns:
+            "sum" -> columns that are summed, "last" -> largest values, "first" -> smallest values; the class describes
+            them.
+        """
         counted = {name: np.maximum(table[name], 0) for name in _NON_NEGATIVE}
         raw_wait, start, step = table["input_wait_ns"], table["start_ns"], table["step"]
         duration, compile_ns = counted["duration_ns"], counted["compile_ns"]
         callbacks = counted["callbacks_ns"]
-        raw = np.maximum(raw_wait, 0)
+        raw = np.maximum(raw_wait, 0)  # the recorded wait, unknown (-1) as 0
         # Up to the floor it is get_next's own work, which makes up about half of a longer wait.
         wait = np.where(raw > FLOOR_NS, raw - FLOOR_NS // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
-        event_ns = (duration * A_TENTH).astype(np.int64)
+        event_ns = (duration * A_TENTH).astype(np.int64)  # a part that takes at least this much of its step is an event
         new, dynamic = self._mark_new_shapes(table["shape_id"], start)
         work = np.maximum(duration - raw - callbacks, 0)
         wait_event = (wait > 0) & (wait >= event_ns)
         self._keep_longest(np.stack([wait, step, start])[:, wait_event])
         parts = raw + sum(counted[name] for name in ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))
+        # Without a known body the rest is unknown: 0.
         rest_ns = np.where(table["body_ns"] >= 0, np.maximum(duration - parts, 0), 0)
-        before = start[0] if self._last_end is None else self._last_end
-        ends = np.concatenate([[before], start + duration])
-        between = np.maximum(start - ends[:-1], 0) + rest_ns
-        self._last_end = int(ends[-1])
+        previous_end = start[0] if self._last_end is None else self._last_end
+        step_ends = np.concatenate([[previous_end], start + duration])
+        between = np.maximum(start - step_ends[:-1], 0) + rest_ns
+        self._last_end = int(step_ends[-1])
         sums = {
             "rows": np.ones(count, np.int64),
             "input_wait_ns": raw,
@@ -213,12 +241,12 @@ class StepBlocks(StepCells):
         return {"sum": counted | sums, "last": largest, "first": smallest}
 
     def _keep_longest(self, waits: np.ndarray) -> None:
-        """Keep the longest of these waits and of those before them.
+        """Add waits to `self._longest`; of more than `MAX_LONG_WAITS` the longest are kept.
 
         Args:
-            waits: int64[3, n], as in `longest_waits`.
+            waits: int64[3, n], rows as in `longest_waits`: wait, step, start.
         """
-        if len(self._longest[0]) == MAX_LONG_WAITS:
+        if len(self._longest[0]) == MAX_LONG_WAITS:  # full already: shorter waits than all of those kept cannot enter
             waits = waits[:, waits[0] > self._longest[0].min()]
         if not waits.size:
             return
@@ -228,7 +256,15 @@ class StepBlocks(StepCells):
         self._longest = waits
 
     def _mark_new_shapes(self, shapes: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return int64[rows] twice: 1 where a row's shape comes for the first time, and 1 where shapes are dynamic."""
+        """Mark the rows with an input shape that the run has not had before.
+
+        Args:
+            shapes: int64 (rows,), ids of input shapes; -1 = shapes are static or unknown.
+            start: int64 (rows,), when each row began, ns.
+
+        Returns:
+            Two int64 (rows,) of 0 and 1: the row's shape is new; the row has a shape id.
+        """
         new, dynamic = np.zeros(len(shapes), np.int64), shapes >= 0
         if dynamic.any():
             shape_ids, first = np.unique(shapes, return_index=True)
@@ -244,35 +280,37 @@ class StepBlocks(StepCells):
 GAP_NS = Count(60_000_000_000, "without a sample: a shorter gap may be a hanging driver or a long step")
 
 
-def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
+def absences(steps: StepBlocks, sampled_groups: Iterable[SampleBins]) -> np.ndarray:
     """Return the gaps of the run without samples and without a step's end: int64[n, 2], start and end in ns.
 
     Steps without samples point to a stopped sampler, samples without steps to training that stands
     still; only both together to a suspended process. Without any samples it cannot be determined.
     """
-    groups = [bins for bins in groups if bins.fold.used]
+    sampled_groups = [bins for bins in sampled_groups if bins.fold.used]
     no_gaps = np.zeros((0, 2), np.int64)
-    if not len(steps) or not groups:
+    if not len(steps) or not sampled_groups:
         return no_gaps
     all_stamps: list[np.ndarray] = []
-    first = min(bins.origin_ns or 0 for bins in groups)
-    last = max(bins.last_ns for bins in groups)
-    for bins in groups:
+    first_ns = min(bins.origin_ns or 0 for bins in sampled_groups)
+    last_ns = max(bins.last_ns for bins in sampled_groups)
+    for bins in sampled_groups:
         all_stamps.append(bins.stamps())
-        if np.diff(all_stamps[-1], prepend=first, append=last).max() < GAP_NS:
+        if np.diff(all_stamps[-1], prepend=first_ns, append=last_ns).max() < GAP_NS:
             return no_gaps  # this one was read all along
     times = np.sort(np.concatenate(all_stamps))
     times = times[np.diff(times, prepend=-1) > 0]
     gaps_ns = np.diff(times)
-    if not len(gaps_ns):
+    if not len(gaps_ns):  # a single sample
         return no_gaps
     ends = steps["end_ns"]
+    # A gap counts only if it is ten times the usual distance of samples and length of a block.
     usual_ns = max(float(np.median(gaps_ns)), float(np.median(ends - steps["start_ns"])))
     long = np.flatnonzero((gaps_ns >= GAP_NS) & (A_TENTH * gaps_ns >= usual_ns))
     # Samples and steps do not resume at the same moment, and a bin only records its beginning.
-    slack = 2 * float(np.median(gaps_ns)) + max(bins.bin_ns for bins in groups)
-    inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(ends, times[long] + slack)
-    long_gaps = long[inside <= 1]
+    slack_ns = 2 * float(np.median(gaps_ns)) + max(bins.bin_ns for bins in sampled_groups)
+    # Steps that ended within each gap.
+    ended_steps = np.searchsorted(ends, times[long + 1] - slack_ns) - np.searchsorted(ends, times[long] + slack_ns)
+    long_gaps = long[ended_steps <= 1]
     return np.stack([times[long_gaps], times[long_gaps + 1]], axis=1).astype(np.int64)
 
 
@@ -285,17 +323,24 @@ class Pauses:
     """
 
     def __init__(self, steps: StepBlocks, phases: Phases):
+        """Place the seams of the phases between rows.
+
+        A seam is a step number with the times at which something other than a step ran there (`Phases.seams`). Seams
+        before the same row become one pause, from the first begin to the last end.
+        """
         self._steps = steps
-        at, begin, end = phases.seams()
+        seam_steps, begin, end = phases.seams()
         width, first = steps.rows_per_block, steps["first_step"]
-        block = np.maximum(np.searchsorted(first, at, side="right") - 1, 0)
-        rows = block * width + np.clip(at - first[block], 0, steps["rows"][block])
+        # The block that contains each seam's step.
+        block = np.maximum(np.searchsorted(first, seam_steps, side="right") - 1, 0)
+        rows = block * width + np.clip(seam_steps - first[block], 0, steps["rows"][block])
         rows, seams = np.unique(rows, return_inverse=True)
         self.rows = rows.astype(float)
         self.begin_ns, self.end_ns = np.full(len(rows), FAR), np.zeros(len(rows), np.int64)
         np.minimum.at(self.begin_ns, seams, begin)
         np.maximum.at(self.end_ns, seams, end)
         # Between two blocks both are known whatever lies there.
+        # Pauses that lie exactly between two blocks.
         edge = np.flatnonzero((rows % width == 0) & (rows > 0) & (rows < steps.total_rows))
         after = (rows[edge] // width).astype(int)
         self.begin_ns[edge], self.end_ns[edge] = steps["end_ns"][after - 1], steps["start_ns"][after]
@@ -306,7 +351,13 @@ class Pauses:
         return np.flatnonzero(inside)
 
     def edges(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and times of a block's ends, and of both ends of each pause inside; ascending."""
+        """Return the rows and times at which a block begins, each pause in it begins and ends, and the block ends.
+
+        Between two of these points steps follow one another, so that rows can be interpolated from times and back.
+
+        Returns:
+            float64 rows before each point and int64 ns since the epoch, (2 + 2 · pauses,) each, ascending.
+        """
         steps, width = self._steps, self._steps.rows_per_block
         first, last = block * width, block * width + int(steps["rows"][block])
         a, b = np.searchsorted(self.rows, first, side="right"), np.searchsorted(self.rows, last, side="left")
@@ -316,16 +367,17 @@ class Pauses:
         return rows, np.maximum.accumulate(np.clip(np.concatenate([[start_ns], times, [end_ns]]), start_ns, end_ns))
 
     def times(self, row: float, row_ns: float) -> tuple[int, int]:
-        """Return when the step before a row ended and the one after it began.
+        """Return when the step before a row ended and the one after it began, ns since the epoch.
 
         Args:
-            row_ns: duration of a step there; what lies between two pauses and takes longer than its steps lies
-                around this row.
+            row: the number of rows before that place; fractions lie within a step.
+            row_ns: duration of a step there. What lies between two pauses and takes longer than its steps is taken to
+                lie around this row.
         """
         steps, width = self._steps, self._steps.rows_per_block
         block = min(int(row // width), len(steps) - 1)
         rows, at_ns = self.edges(block)
-        if row <= rows[0]:
+        if row <= rows[0]:  # between two blocks
             return int(steps["end_ns"][max(0, block - 1)]), int(steps["start_ns"][block])
         before, after = int(np.searchsorted(rows, row)) - 1, int(np.searchsorted(rows, row, side="right"))
         if after == len(rows):  # the end of the run
@@ -373,7 +425,11 @@ class Occurrences:
         return self._fold.width > 1
 
     def add(self, rows: Sequence[Occurrence]) -> None:
-        """Add occurrences in order; one with a count of 0 is a later part of the one before it."""
+        """Add occurrences (start_ns, end_ns, self_ns, step, count) in order.
+
+        `self_ns` is the time without nested phases. A row with a count of 0 is a later part of the occurrence before
+        it.
+        """
         if not rows:
             return
         numbers = []
@@ -407,10 +463,13 @@ class Phases:
     end_ns: int = 0
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
-        """Add new rows of the `phases` table."""
+        """Add new rows of the `phases` table to the occurrences of their kind, name and account.
+
+        Times are ns since the epoch. Beyond `MAX_NAMES` groups, further names of a kind share "others".
+        """
         columns = "kind", "name", "account", "start_ns", "end_ns", "self_ns", "step", "count"
         new: dict[tuple[str, str, str], list[Occurrence]] = {}
-        for kind, phase_name, account, start, end, took, step, count in zip(
+        for kind, phase_name, account, start, end, own_ns, step, count in zip(
             *(table[name].tolist() for name in columns), strict=True
         ):
             # Epochs, validations and gaps are numbered; a number is not a name.
@@ -418,16 +477,16 @@ class Phases:
             self.end_ns = max(self.end_ns, end)
             is_tail = kind == "gap" and account == "validation"  # mostly closing its input
             key = ("validation" if is_tail else kind, name, account)
-            is_tail = is_tail and key in self._groups
+            is_tail = is_tail and key in self._groups  # counts as a later part of a validation only if there is one
             if key not in self._groups and len(self._groups) >= MAX_NAMES:
                 key = (kind, "others", account)
             self._groups.setdefault(key, Occurrences())
-            new.setdefault(key, []).append((start, end, max(0, took), step, 0 if is_tail else max(1, count)))
+            new.setdefault(key, []).append((start, end, max(0, own_ns), step, 0 if is_tail else max(1, count)))
         for key, rows in new.items():
             self._groups[key].add(rows)
 
     def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
-        """Return name -> occurrences of these kinds, in one account or in all."""
+        """Return the occurrences of these kinds by name ("" for kinds without names), in one account or in all."""
         return {
             name: group
             for (kind, name, where), group in self._groups.items()
@@ -435,9 +494,12 @@ class Phases:
         }
 
     def seams(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the steps at which something other than a step ran, and when it began and ended; int64 (n,) each.
+        """Return the steps at which something other than a step ran, and when that began and ended.
 
         Occurrences that are kept joined are left out: steps lie between them.
+
+        Returns:
+            Step, begin and end (ns since the epoch); int64 (n,) each, grouped by phase.
         """
         seams = [np.zeros((3, 0), np.int64)]
         for (kind, _, account), group in self._groups.items():
@@ -456,7 +518,16 @@ class Phases:
         return sum((spent for account, spent in by_account.items() if account), np.zeros(len(times)))
 
     def spent_ns(self, times: np.ndarray, pauses: str = FIT_GAP) -> dict[str, np.ndarray]:
-        """Return the time outside steps before each of `times` by account; that of pauses under a name of its own."""
+        """Return the time outside steps before each of `times` by account.
+
+        Args:
+            times: int64 (n,), ns since the epoch.
+            pauses: the name under which pauses of the process and gaps between fits count; "" = under their own
+                account.
+
+        Returns:
+            account -> float64 (n,), ns; a phase's own time counts as spread evenly over it.
+        """
         spent: dict[str, np.ndarray] = {}
         for (kind, _, counted), group in self._groups.items():
             account = pauses or counted if kind in PAUSES else counted

@@ -69,15 +69,20 @@ class Cores(NamedTuple):
 
 
 def measure_cores(run: Run, where: Range) -> Cores:
-    """Measure the cores over a range of a run."""
+    """Measure the cores over a range of a run.
+
+    What the samples lack stays unknown: see `Cores` for each value's default. `spinning`: threads of PyTorch's CPU
+    steps, which keep their core busy while they wait.
+    """
     columns = ("cpu_pct", "process_cpu_pct", "children_cpu_pct", "threads_queued_pct")
     percents = (run.host_mean(column, *where.extent_ns) for column in columns)
-    busy, own, of_workers, waiting = (None if pct is None else pct / 100 for pct in percents)
-    machine, runs_on, allowed = _core_counts(run)
-    in_use = busy * machine if busy is not None and machine else math.inf
-    of_others, reachable, spare = 0.0, math.inf, 0.0
+    busy, own, of_workers, queueing = (None if pct is None else pct / 100 for pct in percents)
+    on_machine, runs_on, allowed = _core_counts(run)
+    in_use = busy * on_machine if busy is not None and on_machine else math.inf
+    of_others, reachable, spare = 0.0, math.inf, 0.0  # defaults where the process' own CPU time is unknown
     if own is not None and not math.isinf(in_use) and not (of_workers is None and run.fit.get("input_processes")):
-        of_others = max(0.0, in_use - own - (of_workers or 0) - (machine - runs_on))
+        # Without the workers' share, theirs would count as somebody else's.
+        of_others = max(0.0, in_use - own - (of_workers or 0) - (on_machine - runs_on))
     left = min(allowed, runs_on - of_others)
     own_and_workers = (own or 0.0) + _cores_of_workers(run, of_workers, in_use)
     full = 100 * own_and_workers >= FULL_CPU_PCT * (allowed or math.inf) or 100 * (busy or 0) >= FULL_CPU_PCT
@@ -85,13 +90,13 @@ def measure_cores(run: Run, where: Range) -> Cores:
         reachable = max(own, min(allowed, max(left, runs_on * THREADS / (THREADS + of_others))))
         spinning = (run.fit.get("step_threads") or 0) * ((run.framework, run.device) == ("torch", "cpu"))
         spare = 0.0 if full else max(0.0, left - max(own_and_workers, spinning))
-    queued = None if waiting is None or own is None else max(0.0, waiting) / max(1.0, waiting + own)
+    queued = None if queueing is None or own is None else max(0.0, queueing) / max(1.0, queueing + own)
     others = WHO_ELSE[int(run.manifest.get("world_size", 1)) > 1 or run.manifest.get("trial_of") == "Ray Tune"]
     return Cores(allowed, in_use, own, of_workers, of_others, others, left, reachable, spare, full, queued)
 
 
 def _core_counts(run: Run) -> tuple[int, int, int]:
-    """Return (cores of the machine, those this process may run on, those within its CPU quota); 0 = unknown."""
+    """Return the numbers of cores: of the machine, of this process' affinity, and within its CPU quota; 0 = unknown."""
     machine = run.machine.get("cpus") or 0
     runs_on = run.machine.get("cpus_allowed") or machine
     if not runs_on:

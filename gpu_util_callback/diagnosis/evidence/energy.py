@@ -31,38 +31,39 @@ def energy(run: Run) -> Energy | None:
     is their whole board's, are left out of the totals. All of it is computed from the cells of
     samples, steps and phases: in a long run they hold several.
     """
-    rows: list[GpuEnergy] = []
+    gpu_rows: list[GpuEnergy] = []  # one row a GPU, those of the framework also in `used`
     totals: dict[str, float] = {}
     used: list[GpuEnergy] = []
-    gpus = [gpu for gpu in run.gpus if not gpu.get("mig")]
-    power_of_gpu = _power_of_gpus(run, [gpu["index"] for gpu in gpus])
-    for gpu in gpus:
+    own_power_gpus = [gpu for gpu in run.gpus if not gpu.get("mig")]
+    power_of_gpu = _power_of_gpus(run, [gpu["index"] for gpu in own_power_gpus])
+    for gpu in own_power_gpus:
         if gpu["index"] not in power_of_gpu:
             continue
-        source, present, joules, spent = power_of_gpu[gpu["index"]]
-        rows.append(
+        source, piece_ns, piece_j, spent_ns = power_of_gpu[gpu["index"]]
+        gpu_rows.append(
             {
                 "index": gpu["index"],
-                "energy_j": _six_digits(float(joules.sum())),
+                "energy_j": _six_digits(float(piece_j.sum())),
                 "source": source,
-                "measured_s": round(float(present.sum()) / 1e9, 3),
+                "measured_s": round(float(piece_ns.sum()) / 1e9, 3),
             }
         )
         if gpu.get("used_by_framework"):
-            used.append(rows[-1])
+            used.append(gpu_rows[-1])
             # Rows that overlap by mistake share a piece's energy; they do not multiply it.
-            whole = np.maximum(np.maximum(present, sum(spent.values())), 1)
-            split = {name: float((joules * ns / whole).sum()) for name, ns in spent.items()}
-            split["other"] = max(0.0, float(joules.sum()) - sum(split.values()))
-            totals = {name: totals.get(name, 0.0) + part for name, part in split.items()}
-    if not used:
+            # Length of each piece, or the accounts' sum if that is longer.
+            whole = np.maximum(np.maximum(piece_ns, sum(spent_ns.values())), 1)
+            energy_by_time = {name: float((piece_j * ns / whole).sum()) for name, ns in spent_ns.items()}
+            energy_by_time["other"] = max(0.0, float(piece_j.sum()) - sum(energy_by_time.values()))
+            totals = {name: totals.get(name, 0.0) + part for name, part in energy_by_time.items()}
+    if not used:  # no GPU of the framework has power samples
         return None
     return {
         "total_j": _six_digits(sum(totals.values())),
         "estimated": any(row["source"] == _BY_SAMPLES for row in used),
         "measured_s": min(row["measured_s"] for row in used),
         "by_time_j": {name: _six_digits(part) for name, part in totals.items()},
-        "gpus": rows,
+        "gpus": gpu_rows,
     }
 
 
@@ -71,39 +72,49 @@ _SourcePieces = tuple[Source, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
 
 def _power_of_gpus(run: Run, gpus: Sequence[int]) -> dict[int, _SourcePieces]:
-    """Return the source of each GPU's power, and of each piece of the run its ns, its joules and ns by category.
+    """Return each GPU's power as pieces of the run: GPU -> (source, ns, joules, account -> ns of the training thread).
 
-    GPUs without power samples are left out.
+    Arrays have one value a piece; time between fits is left out of the ns. The energy counter is taken if it covers
+    most of the time that power was sampled. GPUs without power samples are left out.
     """
     bins = [(index, run.samples[f"gpu{index}"]) for index in gpus if f"gpu{index}" in run.samples]
-    kinds: list[tuple[int, Source]] = [(index, source) for index, _ in bins for source in (_BY_COUNTER, _BY_SAMPLES)]
+    sources: list[tuple[int, Source]] = [(index, source) for index, _ in bins for source in (_BY_COUNTER, _BY_SAMPLES)]
     pieces = [read(of_gpu) for _, of_gpu in bins for read in (_from_counter, _from_samples)]
     if not pieces:
         return {}
     begin, end, power = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    kind = np.repeat(np.arange(len(kinds)), [len(each) for each, _, _ in pieces])
-    is_short = end - begin <= GAP_NS
+    # Of each piece, its index in `sources`.
+    number_of_piece = np.repeat(np.arange(len(sources)), [len(each) for each, _, _ in pieces])
+    is_short = end - begin <= GAP_NS  # longer than GAP_NS, nothing was measured
     begin, end = np.maximum(begin, run.start_ns), np.minimum(end, run.end_ns)
     inside = is_short & (end > begin)
-    begin, end, power, kind = begin[inside], end[inside], power[inside], kind[inside]
+    begin, end, power, number_of_piece = begin[inside], end[inside], power[inside], number_of_piece[inside]
     spent = _thread_ns(run, begin, end)  # of all GPUs at once: a call costs as much as thousands of pieces
-    present = np.maximum(end - begin - spent.pop(FIT_GAP), 0)
+    present_ns = np.maximum(end - begin - spent.pop(FIT_GAP), 0)
     power_of_gpu: dict[int, _SourcePieces] = {}
-    for number, (index, source) in enumerate(kinds):
-        own = kind == number
-        covered = float(present[own].sum())
+    for number, (index, source) in enumerate(sources):
+        own = number_of_piece == number
+        covered = float(present_ns[own].sum())
+        # The counter comes first; samples replace it where it covers too little.
         if covered and (index not in power_of_gpu or float(power_of_gpu[index][1].sum()) < PREFERRED * covered):
-            joules = power[own] * present[own] / 1e12
-            power_of_gpu[index] = source, present[own], joules, {name: ns[own] for name, ns in spent.items()}
+            joules = power[own] * present_ns[own] / 1e12
+            power_of_gpu[index] = source, present_ns[own], joules, {name: ns[own] for name, ns in spent.items()}
     return power_of_gpu
 
 
 def _thread_ns(run: Run, begin: np.ndarray, end: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the training thread's ns in each piece of time by account, and those between fits as `FIT_GAP`."""
+    """Return the training thread's time in each of n pieces, by account, and between fits as `FIT_GAP`.
+
+    Args:
+        begin, end: int64 (n,), of the pieces, ns since the epoch.
+
+    Returns:
+        account -> float64 (n,), ns; 0 where nothing was recorded.
+    """
     spent = {name: np.zeros(len(begin)) for name in (*ACCOUNTS[:-1], FIT_GAP)}
-    times = np.concatenate([begin, end])
-    of_steps = run.steps.spent_ns(times) if len(run.steps) and len(begin) else {}
-    for by_account in (of_steps, run.phases.spent_ns(times) if len(begin) else {}):
+    edges_ns = np.concatenate([begin, end])
+    of_steps = run.steps.spent_ns(edges_ns) if len(run.steps) and len(begin) else {}
+    for by_account in (of_steps, run.phases.spent_ns(edges_ns) if len(begin) else {}):
         for name in spent.keys() & by_account.keys():
             spent[name] += by_account[name][len(begin) :] - by_account[name][: len(begin)]
     return spent
@@ -118,38 +129,46 @@ def _from_samples(bins: SampleBins) -> _Pieces:
 
 
 def _from_counter(bins: SampleBins) -> _Pieces:
-    """Return power by the energy counter: of each cell since the one before, up to the last reading."""
+    """Return power by the energy counter, up to its last reading, as (begin ns, end ns, milliwatts) of n pieces.
+
+    A reading is the mean power since the one before. It is spread over the cells of samples between the two in
+    proportion to the power gauge, where that was read. Intervals longer than `GAP_NS` are left out.
+    """
     if _COUNTER_COLUMN not in bins:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    reads, means = bins.means(_COUNTER_COLUMN)
+    reads, reading_mw = bins.means(_COUNTER_COLUMN)
     sampled_cells = np.flatnonzero(bins.fold.of("first", "time") < FAR)
     sampled_cells = sampled_cells[sampled_cells <= reads[-1]]
     last = bins.times("last", sampled_cells)
     begin = np.append(bins.times("first", sampled_cells[:1]), last[:-1])
-    gauge = np.full(bins.fold.used, np.nan)
+    gauge_mw = np.full(bins.fold.used, np.nan)
     if _POWER_COLUMN in bins:
-        cells, power = bins.means(_POWER_COLUMN)
-        gauge[cells] = power
-    interval = np.searchsorted(reads, sampled_cells)
+        cells, piece_mw = bins.means(_POWER_COLUMN)
+        gauge_mw[cells] = piece_mw
+    interval = np.searchsorted(reads, sampled_cells)  # of each cell, the reading that covers it
     length = (last - begin).astype(np.float64)
-    is_short = (np.bincount(interval, length, len(reads)) <= GAP_NS)[interval]
-    power = _spread_by_gauge(means, interval, gauge[sampled_cells], length)
-    return begin[is_short], last[is_short], power[is_short]
+    is_short = (np.bincount(interval, length, len(reads)) <= GAP_NS)[interval]  # sums of the pieces' lengths by reading
+    piece_mw = _spread_by_gauge(reading_mw, interval, gauge_mw[sampled_cells], length)
+    return begin[is_short], last[is_short], piece_mw[is_short]
 
 
 def _spread_by_gauge(means: np.ndarray, interval: np.ndarray, gauge: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Return means of intervals as values of the pieces they consist of, in proportion to a gauge.
+    """Spread the mean of each interval over its pieces in proportion to a gauge; the interval's mean is kept.
 
     Args:
-        means: float[intervals].
-        interval: int[pieces], whose piece each is; an unknown gauge leaves its interval even.
-        gauge, length: float[pieces].
+        means: float[intervals], power of each in milliwatts.
+        interval: int[pieces], the interval of each piece.
+        gauge: float[pieces], milliwatts; NaN in any piece leaves its interval even.
+        length: float[pieces], ns.
+
+    Returns:
+        float[pieces], milliwatts.
     """
     count = len(means)
-    weighted = np.bincount(interval, gauge * length, count)
-    whole = np.bincount(interval, length, count)
+    gauge_by_time = np.bincount(interval, gauge * length, count)
+    interval_ns = np.bincount(interval, length, count)
     with np.errstate(divide="ignore", invalid="ignore"):
-        shape = gauge * (whole / weighted)[interval]
+        shape = gauge * (interval_ns / gauge_by_time)[interval]
     return means[interval] * np.where(np.isfinite(shape), shape, 1.0)
 
 

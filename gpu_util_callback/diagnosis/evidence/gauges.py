@@ -165,7 +165,13 @@ class SampleBins(SampleCells):
         return self.fold.width
 
     def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
-        """Add samples, as `SampleCells` does (`since` and `values` by sample), and raise each column's maximum."""
+        """Add samples of several columns and raise each column's maximum.
+
+        Args:
+            since: int64 (n,), ns since `since_ns`.
+            names: the m columns.
+            values: float64 (m, n); NaN = not sampled.
+        """
         super()._add(since, names, values)
         self._bins_by_column, self._spread = {}, {}
         is_sampled = np.isfinite(values)
@@ -179,7 +185,12 @@ class SampleBins(SampleCells):
         return self._sampled_bins(column)[:2]
 
     def _sampled_bins(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a column's bins with samples: int64 indices, means, and the ns that each mean covers; (n,) each."""
+        """Return the bins in which a column was sampled, ascending; (n,) each.
+
+        Returns:
+            int64 indices of the bins, float64 means in them, and float64 ns that each mean covers: the time since the
+            bin before, at most the hold time.
+        """
         if column not in self._bins_by_column:
             count, total = (self.fold.of(part, column) for part in ("count", "total"))
             at = np.flatnonzero(count)
@@ -200,26 +211,28 @@ class SampleBins(SampleCells):
         """
         if column not in self or self.origin_ns is None or end_ns <= start_ns:
             return None
-        at, means, covered = self._sampled_bins(column)
-        first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
-        last = min(self.fold.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
-        a, b = at.searchsorted((first, last)).tolist()
+        sampled, means, covered_ns = self._sampled_bins(column)
+        first_bin = max(0, (start_ns - self.origin_ns) // self.bin_ns)
+        end_bin = min(self.fold.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
+        a, b = sampled.searchsorted((first_bin, end_bin)).tolist()  # the sampled bins within the range
         if a >= b:
             return None
-        covered = covered[a:b].copy()
-        head, tail = int(at[a]), int(at[b - 1])
+        covered_ns = covered_ns[a:b].copy()
+        head, tail = int(sampled[a]), int(sampled[b - 1])
         # Nothing is known about the time before the first bin; both ends may lie within a bin.
-        since = min((head - first + 1) * self.bin_ns, self._hold_ns)
-        right = self.origin_ns + (head + 1) * self.bin_ns
-        newest = self.origin_ns + (tail + 1) * self.bin_ns
-        covered[0] = right - max(right - since, start_ns)
-        covered[-1] -= max(0, newest - end_ns)
+        head_hold_ns = min((head - first_bin + 1) * self.bin_ns, self._hold_ns)
+        head_end_ns = self.origin_ns + (head + 1) * self.bin_ns
+        tail_end_ns = self.origin_ns + (tail + 1) * self.bin_ns
+        # The first mean holds from its hold time before, but not from before the range.
+        covered_ns[0] = head_end_ns - max(head_end_ns - head_hold_ns, start_ns)
+        covered_ns[-1] -= max(0, tail_end_ns - end_ns)
         count = self.fold.of("count", column)[head : tail + 1]
-        before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
-        beyond = max(0, newest - end_ns) / self.bin_ns
-        samples = float(count.sum()) - (float(count[0]) * before + float(count[-1]) * beyond)
-        known_ns = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
-        mean = float(covered @ means[a:b]) / float(covered.sum())
+        # Shares (0-1) of the outermost bins that lie outside the range.
+        outside_before = max(0, start_ns - (head_end_ns - self.bin_ns)) / self.bin_ns
+        outside_after = max(0, tail_end_ns - end_ns) / self.bin_ns
+        samples = float(count.sum()) - (float(count[0]) * outside_before + float(count[-1]) * outside_after)
+        known_ns = min(end_ns, tail_end_ns + self._hold_ns) - max(start_ns, head_end_ns - self._hold_ns)
+        mean = float(covered_ns @ means[a:b]) / float(covered_ns.sum())
         return Mean(mean, max(1, round(samples)), known_ns / (end_ns - start_ns))
 
     @property
@@ -231,17 +244,25 @@ class SampleBins(SampleCells):
         return float(self._sampled_bins(column)[2].sum())
 
     def over_each(self, column: str, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return means (NaN without a sample) and numbers of samples for many ranges at once.
+        """Return means and numbers of samples for many ranges at once.
 
         The cost is that of the bins, however many ranges there are.
+
+        Args:
+            start_ns, end_ns: int64 (n,), ns since the epoch.
+
+        Returns:
+            float64 (n,) twice: the mean of the column (NaN without a sample), and the number of samples, which may be a
+            fraction.
         """
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
         if column not in self._spread:
-            at, means, since = self._sampled_bins(column)
-            middle = at * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
-            amounts = since, means * since, self.fold.of("count", column)[at]
-            self._spread[column] = EvenlySpread(middle - since, middle, *amounts)
+            sampled, means, covers_ns = self._sampled_bins(column)
+            middle = sampled * self.bin_ns + self.bin_ns // 2  # samples lie anywhere in a bin
+            amounts = covers_ns, means * covers_ns, self.fold.of("count", column)[sampled]
+            self._spread[column] = EvenlySpread(middle - covers_ns, middle, *amounts)
+        # Sums from the beginning to each start and end: their difference is that of the range.
         before = self._spread[column].before(np.concatenate([start_ns, end_ns]) - self.origin_ns)
         covered, summed, count = (each[len(start_ns) :] - each[: len(start_ns)] for each in before)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -252,12 +273,15 @@ class SampleBins(SampleCells):
         return self.fold.of(part, "time")[bins] + self.since_ns
 
     def track(self, column: str) -> MemoryTrack:
-        """Return the course of a column that was sampled."""
-        cells, means = self.means(column)
-        joined = 1 << ((len(cells) - 1) // MemoryTrack.CAPACITY).bit_length()
-        heads = np.arange(0, len(cells), joined)
-        first, end = self.times("first", cells)[heads], np.maximum.reduceat(self.times("last", cells), heads)
-        low, high = (self.fold.of(part, column)[cells].astype(np.float64) for part in ("low", "high"))
+        """Return the course of a column that was sampled at least once.
+
+        Bins are joined until `MemoryTrack.CAPACITY` suffices.
+        """
+        sampled, means = self.means(column)
+        joined = 1 << ((len(sampled) - 1) // MemoryTrack.CAPACITY).bit_length()  # a power of two: bins for each block
+        heads = np.arange(0, len(sampled), joined)
+        first, end = self.times("first", sampled)[heads], np.maximum.reduceat(self.times("last", sampled), heads)
+        low, high = (self.fold.of(part, column)[sampled].astype(np.float64) for part in ("low", "high"))
         low, high = np.minimum.reduceat(low, heads), np.maximum.reduceat(high, heads)
         return MemoryTrack(first + (end - first) // 2, end, low, high, float(means[-1]), self._max[column])
 

@@ -87,7 +87,11 @@ def by_step(steps: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.nd
     """Return one reading for each step; readings taken during validation are ignored.
 
     Args:
-        steps, low, high: as for `grows`, at any times.
+        steps: float64 (n,), training steps done at each reading, not decreasing; whole while a validation runs.
+        low, high: float64 (n,), the lowest and the highest value of each reading.
+
+    Returns:
+        The steps as whole numbers, and the lowest and highest value in each; (number of steps,) each.
     """
     whole = np.floor(steps)
     heads = np.flatnonzero(np.diff(whole, prepend=-1.0))
@@ -105,28 +109,30 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         low, high: the lowest and the highest value of each reading.
         least: smaller growth is none.
     """
+    # Too few readings, or the whole range is smaller than `least`.
     if len(steps) < A_TREND or high.max() - low.min() < least:
         return None
-    first = float(steps[0])
-    warm = np.searchsorted(steps, first + WARM * (steps[-1] - first))
-    steps, low, high = steps[warm:], low[warm:], high[warm:]
+    first_step = float(steps[0])
+    first_warm = np.searchsorted(steps, first_step + WARM * (steps[-1] - first_step))
+    steps, low, high = steps[first_warm:], low[first_warm:], high[first_warm:]
     low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
     judged = _readings_to_judge(low)
     span, levels = steps[judged], least_of_later(low[judged])
     if len(span) < A_TREND or levels[-1] - levels[0] < least:
         return None
     onset = _onset_index(span, levels)
+    # Grew from the first reading on, as far as can be seen: the onset is the first step.
     from_start = judged.start == 0 and span[onset] - span[0] <= A_TWENTIETH * (span[-1] - span[0])
-    since, levels = span[onset:], levels[onset:]
-    per_step, high_per_step = _slope(since, levels)
-    if per_step <= 0 or not _goes_on(since, levels, least):
+    growing_steps, levels = span[onset:], levels[onset:]
+    per_step, high_per_step = _slope(growing_steps, levels)
+    if per_step <= 0 or not _goes_on(growing_steps, levels, least):  # level, one jump, or growth that has ended
         return None
-    later = steps >= since[0]
+    is_growing = steps >= growing_steps[0]
     recent = max(1, int(A_TENTH * len(high)))
     return Growth(
-        onset=first if from_start else float(since[0]),
+        onset=first_step if from_start else float(growing_steps[0]),
         per_step=per_step,
-        peak_per_step=max(per_step, _slope(steps[later], np.maximum.accumulate(high[later]))[0]),
+        peak_per_step=max(per_step, _slope(steps[is_growing], np.maximum.accumulate(high[is_growing]))[0]),
         high_per_step=high_per_step,
         grown=float(levels[-1] - levels[0]),
         level=float(high[-recent:].max()),
@@ -140,10 +146,12 @@ def _readings_to_judge(low: np.ndarray) -> slice:
     """
     never_below = least_of_later(low)
     released = float((np.maximum.accumulate(low) - low).max())
+    # No saw-tooth: hardly anything was given back, compared with what stayed.
     if released <= A_QUARTER * (never_below[-1] - never_below[0]):
         return slice(0, len(low))
     fall = int(np.flatnonzero(low - never_below >= released / 2)[-1])
     trough = fall + int(np.argmin(low[fall:]))
+    # Since the last release it grew far beyond the tooth: judge only that.
     if low[-1] - low[trough] >= (1 + MOSTLY) * released:
         return slice(trough, len(low))
     return slice(0, trough + 1)
@@ -157,12 +165,17 @@ def least_of_later(values: np.ndarray) -> np.ndarray:
 def _onset_index(x: np.ndarray, y: np.ndarray) -> int:
     """Return the index from which y rises after being level.
 
-    The best fit of a + b·max(0, x - x[k]), with b ≥ 0, over all k.
+    That is the k whose line a + b·max(0, x - x[k]), b ≥ 0, fits y best (least squares).
+
+    Args:
+        x, y: float64 (n,), steps and bytes.
     """
     dy = y - y.mean()
-    beyond = np.maximum(x[None, :] - x[: max(1, len(x) - A_TREND // 2), None], 0.0)
-    beyond -= beyond.mean(axis=1, keepdims=True)
-    explained = np.maximum(beyond @ dy, 0.0) ** 2 / np.maximum((beyond**2).sum(axis=1), 1e-12)
+    # (candidates, n): the ramp of each candidate k.
+    ramps = np.maximum(x[None, :] - x[: max(1, len(x) - A_TREND // 2), None], 0.0)
+    ramps -= ramps.mean(axis=1, keepdims=True)
+    # The part of y's variance that each ramp explains.
+    explained = np.maximum(ramps @ dy, 0.0) ** 2 / np.maximum((ramps**2).sum(axis=1), 1e-12)
     return int(np.argmax(explained))
 
 
@@ -176,15 +189,19 @@ def _goes_on(x: np.ndarray, y: np.ndarray, least: float) -> bool:
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the median of the slopes between readings (Theil-Sen), and their 90th percentile."""
+    """Return the median of the slopes between readings (Theil-Sen) and their 90th percentile; (0, 0) without any.
+
+    Args:
+        x, y: float64 (n,), steps and bytes: slopes are bytes a step.
+    """
     if len(x) > 96:
-        chosen = np.linspace(0, len(x) - 1, 96).astype(int)
+        chosen = np.linspace(0, len(x) - 1, 96).astype(int)  # the pairs of 96 readings are enough, and few
         x, y = x[chosen], y[chosen]
-    a, b = np.triu_indices(len(x), max(1, len(x) // 4))
-    across = x[b] - x[a]
-    has_length = across > 0
-    slopes = (y[b] - y[a])[has_length] / across[has_length]
+    a, b = np.triu_indices(len(x), max(1, len(x) // 4))  # pairs at least a quarter of the readings apart
+    step_distance = x[b] - x[a]
+    has_length = step_distance > 0
+    slopes = (y[b] - y[a])[has_length] / step_distance[has_length]
     if not len(slopes):
         return 0.0, 0.0
-    middle, highest = np.percentile(slopes, [50, 90])
-    return float(middle), float(highest)
+    median, highest = np.percentile(slopes, [50, 90])
+    return float(median), float(highest)

@@ -71,9 +71,11 @@ class Evidence(Top):
     errors: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def add(self, tables: AnyTables, samples: AnyTables | None = None) -> None:
-        """Add new rows of any tables of the schema and new samples of any groups.
+        """Add new rows of any tables of the schema and new samples of any groups; each row once, in order.
 
-        A column that a table lacks counts as unknown.
+        Args:
+            tables: name of a table -> column -> array; a column that a table lacks counts as unknown.
+            samples: group -> column -> array, "time_ns" among them.
         """
         samples = samples or {}
         full = {name: _with_all_columns(name, table) for name, table in tables.items()}
@@ -83,6 +85,7 @@ class Evidence(Top):
             self.account.add_steps(full["steps"])
         if "validation_steps" in full:
             self.validation.add(complete("steps", full["validation_steps"]))
+            # `step`: those trained before the validation that the row belongs to.
             for step, batches in zip(*np.unique(full["validation_steps"]["step"], return_counts=True), strict=True):
                 if int(step) in self.validation_batches or len(self.validation_batches) < MOST_VALIDATIONS:
                     self.validation_batches[int(step)] = self.validation_batches.get(int(step), 0) + int(batches)
@@ -96,7 +99,7 @@ class Evidence(Top):
         if "kernels" in full:
             self.traced.add_kernels(full["kernels"])
         for group, block in samples.items():
-            if group.endswith("/xid") and "xid" in block:
+            if group.endswith("/xid") and "xid" in block:  # the newest time of each of the driver's error numbers
                 last_by_number = self.errors.setdefault(group.removesuffix("/xid"), {})
                 for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
                     if np.isfinite(number):
@@ -223,21 +226,26 @@ class Run(Gauges):
         return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:
-        """Return how much of a range lay between two fits, or found the process suspended.
+        """Return the ns of a time range in which no fit ran or the process was suspended.
 
-        The fits are those of a series. Suspended: the process was stopped, or its machine asleep.
+        No fit ran between two fits of a series. Suspended: the process was stopped, or its machine asleep.
+
+        Args:
+            start_ns, end_ns: of the range, ns since the epoch.
         """
-        away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
+        suspended = self.once("absences", lambda: absences(self.steps, self.samples.values()))
         pauses = self._pauses
+        # A stop that was recorded and shows as a gap without samples counts once.
         for stop in self.phases.of(STOPPED).values():  # seen both ways
-            at = np.searchsorted(stop["start_ns"], away[:, 1])
-            away = away[(at == 0) | (stop["end_ns"][at - 1] <= away[:, 0])]
-        if not len(away) and not pauses:
+            at = np.searchsorted(stop["start_ns"], suspended[:, 1])
+            suspended = suspended[(at == 0) | (stop["end_ns"][at - 1] <= suspended[:, 0])]
+        if not len(suspended) and not pauses:
             return 0
-        first = np.concatenate([away[:, 0], *(pause["start_ns"] for pause in pauses)])
-        last = np.concatenate([away[:, 1], *(pause["end_ns"] for pause in pauses)])
+        first = np.concatenate([suspended[:, 0], *(pause["start_ns"] for pause in pauses)])
+        last = np.concatenate([suspended[:, 1], *(pause["end_ns"] for pause in pauses)])
         # Pauses that are kept joined include the fits between them, too.
-        spent = np.concatenate([away[:, 1] - away[:, 0], *(pause["self_ns"] for pause in pauses)])
+        spent = np.concatenate([suspended[:, 1] - suspended[:, 0], *(pause["self_ns"] for pause in pauses)])
+        # What of each pause lies in the range.
         absent = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
         return int((absent * (spent / np.maximum(last - first, 1))).sum())
 
@@ -247,7 +255,10 @@ class Run(Gauges):
 
     @functools.cached_property
     def account(self) -> AccountFacts:
-        """The training thread's time by category; see `Account`. From damaged rows, without its parts."""
+        """The training thread's time by category; see `Account`.
+
+        The stored one if it has all categories (from damaged rows, it lacks some); else computed of the rows.
+        """
         stored = self._stored_account
         if stored is not None and stored["time_s"].keys() >= {*ACCOUNTS}:
             return stored
@@ -267,7 +278,10 @@ class Run(Gauges):
 
     @functools.cached_property
     def epoch_steps(self) -> np.ndarray:
-        """Steps of each epoch that has ended, in order; the mean of several where many are kept as one."""
+        """Steps of each epoch that has ended, in order; int64 (epochs,).
+
+        Where epochs are kept joined, the mean of those.
+        """
         epochs = self.phases.of("epoch").get("")
         if epochs is None or not len(epochs):
             return np.zeros(0, np.int64)
@@ -304,7 +318,10 @@ class Run(Gauges):
 
     @property
     def host_limit(self) -> tuple[float, str] | None:
-        """The lowest limit of the host's memory, bytes, and what sets it."""
+        """The lowest limit of the host's memory in bytes, and what sets it: "container", "ulimit -v" or "machine".
+
+        None where no limit is known.
+        """
         limits = {
             "container": self.machine.get("memory_limit_bytes"),
             "ulimit -v": self.machine.get("address_space_limit_bytes"),
@@ -350,13 +367,14 @@ class Run(Gauges):
     # -- questions -----------------------------------------------------------------------------
 
     def spans_of(self, part: str, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
-        """Return spans of steps in which a part of the steps takes at least the share `enter`.
+        """Return the spans of steps in which a part of the steps takes at least the share `enter` (0-1) of their time.
 
         Args:
             part: "wait", "callbacks" or "compile".
+            min_rows: shorter spans are left out.
 
         Returns:
-            The range and the blocks it touches, for sums over its parts.
+            Of each span its range, and the slice of the blocks it touches, for sums over its parts.
         """
         steps = self.steps
         # A run shorter than a span must be may be one as a whole.
@@ -375,8 +393,11 @@ class Run(Gauges):
     def step_range(self, first: float, end: float, lost: np.ndarray) -> tuple[Range, slice]:
         """Return the steps and times of rows [first, end), and the slice of blocks that contains them.
 
+        Longer pauses divide the range into parts; each part's share of the loss is interpolated within blocks.
+
         Args:
-            lost: the loss before each block, and at last of all of them.
+            first, end: rows from the start of the run, fractions included.
+            lost: float (blocks + 1,), the loss before each block, and at last of all of them.
         """
         steps, pauses = self.steps, self.pauses
         size = steps.rows_per_block
@@ -385,9 +406,10 @@ class Run(Gauges):
         if end - first > 3 * size:  # a change near a pause is at the pause, as far as blocks show it
             seams = pauses.rows[pauses.inside(-1.0, steps.total_rows + 1.0, row_ns)]
             first, end = (_nearest_place(seams, row, size) for row in (first, end))
+        # Edges of the parts, and the rows before the end of each block.
         rows = [first, *pauses.rows[pauses.inside(first, end, row_ns)], end]
         ends = np.append(np.arange(len(steps)) * size, steps.total_rows)
-        shares = np.diff(np.interp(rows, ends, lost))
+        shares = np.diff(np.interp(rows, ends, lost))  # of the loss in each part, then 0-1
         shares /= max(1.0, float(shares.sum()))
         parts = []
         for a, b, share in zip(rows[:-1], rows[1:], shares.tolist(), strict=True):
@@ -409,27 +431,33 @@ class Run(Gauges):
 
     @cached
     def idle(self, start_ns: int, end_ns: int) -> Idle | None:
-        """Return the idleness of the GPUs at work; None if utilization has too few samples."""
-        active: list[float] = []
-        samples, gpus = 0, []
+        """Return the idleness of the GPUs at work over a time range; None if utilization has too few samples.
+
+        The mean over those GPUs, by this training's own utilization; time without a fit or process is left out.
+
+        Args:
+            start_ns, end_ns: ns since the epoch.
+        """
+        active_pct: list[float] = []
+        sample_count, gpus = 0, []
         for index in self.working_gpus:
             utilization = self.use(index, start_ns, end_ns)
             if utilization is not None:
                 # Others may work while we do not: that is not our work.
                 of_others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
-                active.append(min(100.0, max(0.0, utilization.value - (of_others.value if of_others else 0.0))))
-                samples += utilization.samples
+                active_pct.append(min(100.0, max(0.0, utilization.value - (of_others.value if of_others else 0.0))))
+                sample_count += utilization.samples
                 gpus.append(index)
-        if not active:
+        if not active_pct:
             return None
-        mean = sum(active) / len(active)
+        mean = sum(active_pct) / len(active_pct)
         present = end_ns - start_ns - self.absent_ns(start_ns, end_ns)
         idle_ns = round(present * (1 - mean / 100))
-        return Idle(mean, idle_ns, samples, tuple(gpus))
+        return Idle(mean, idle_ns, sample_count, tuple(gpus))
 
     def idle_in(self, where: Range) -> Idle | None:
         """Return the idleness of the GPUs at work in the parts of a range; None if utilization has too few samples."""
-        if not where.parts:
+        if not where.parts:  # one stretch
             return self.idle(*where.extent_ns)
         starts, ends = np.array(where.intervals).T
         share, samples = self.idle_each(starts, ends)
@@ -446,11 +474,13 @@ class Run(Gauges):
         return ns if idle is None else min(ns, idle.idle_ns)
 
     def use(self, gpu: int, start_ns: int, end_ns: int) -> Mean | None:
-        """Return a GPU's utilization over a range, by any process; None with too few samples.
+        """Return a GPU's mean utilization (%) over a range, by any process; None with too few samples.
 
-        A range too short for three samples is judged by the second around it: NVML's utilization is
-        a mean over up to a second anyway. A range whose samples end soon after it began is not
-        judged.
+        A range too short for three samples is judged by the second around it: NVML's utilization is a mean over up to a
+        second anyway. A range whose samples end soon after it began is not judged.
+
+        Args:
+            start_ns, end_ns: ns since the epoch.
         """
         mean = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, A_FEW, MOSTLY)
         if mean is None:
@@ -464,54 +494,60 @@ class Run(Gauges):
         return max((bins.bin_ns for bins in columns), default=0)
 
     def lag_ns(self) -> int:
-        """Return how long after it utilization may still show an event, ns.
+        """Return for how many ns after an event utilization may still show it.
 
-        A reading is the mean of the time between two refreshes, and is held until the next one.
+        A reading is the mean of the time between two refreshes, and is held until the next one: twice the slowest GPU's
+        refresh. `HOLD_NS` where a GPU's refresh is unknown.
         """
         refreshes_ms = [self.gpu(index).get("utilization_refresh_ms") for index in self.working_gpus]
         known_ms = [ms for ms in refreshes_ms if ms]
         return 2_000_000 * max(known_ms) if known_ms and len(known_ms) == len(refreshes_ms) else HOLD_NS
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the idle share (0-1) of the GPUs at work in each of many ranges.
+        """Return the idle share (0-1) of the GPUs at work in each of n time ranges.
+
+        Args:
+            start_ns, end_ns: int64 (n,), ns since the epoch.
 
         Returns:
-            The shares, float64[n], NaN where nothing was sampled, and the number of samples of one GPU
-            that they rest on.
+            The mean over the sampled GPUs, float64 (n,), NaN where none was sampled; and the number of samples of one
+            GPU that the shares rest on.
         """
-        idle: list[np.ndarray] = []
+        idle_of_gpus: list[np.ndarray] = []
         samples = 0.0
         for index in self.working_gpus:
             bins = self.column(index, "utilization_pct")
             if bins is None:
                 continue
             active, count = bins.over_each("utilization_pct", start_ns, end_ns)
-            of_others = self.column(index, "utilization_other_pct")
+            of_others = self.column(index, "utilization_other_pct")  # other processes' work is no work of this training
             if of_others is not None:
                 others_pct, _ = of_others.over_each("utilization_other_pct", start_ns, end_ns)
                 active = active - np.nan_to_num(others_pct)
-            idle.append(1 - np.clip(active, 0, 100) / 100)
+            idle_of_gpus.append(1 - np.clip(active, 0, 100) / 100)
             samples = max(samples, float(count.sum()))
-        if not idle:
+        if not idle_of_gpus:
             return np.full(len(start_ns), np.nan), 0.0
-        measured = np.isfinite(np.stack(idle))
-        total = np.nan_to_num(np.stack(idle)).sum(axis=0)
+        measured = np.isfinite(np.stack(idle_of_gpus))
+        total = np.nan_to_num(np.stack(idle_of_gpus)).sum(axis=0)
         return np.where(measured.any(axis=0), total / np.maximum(1, measured.sum(axis=0)), np.nan), samples
 
     def stalled_pct(self, start_ns: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
-        """Return how much of each stretch the training thread did not train, %; shape `(n,)`.
+        """Return the part of each of n stretches in which the training thread did not train, %; float64 (n,).
 
-        It waited for input, compiled, ran callbacks, or was between steps: nothing was launched on
-        the GPUs.
+        It waited for input, compiled, ran callbacks, or was between steps: nothing was launched on the GPUs.
+
+        Args:
+            start_ns, length_ns: int64 (n,), ns since the epoch and ns.
         """
         steps = self.steps
-        if not len(steps):
+        if not len(steps):  # no step yet
             return np.full(len(start_ns), 100.0)
         begin, end = steps["start_ns"], steps["end_ns"]
-        spent = np.clip(end - begin - steps.own_ns, 0, end - begin)
+        stalled_in_block = np.clip(end - begin - steps.own_ns, 0, end - begin)
         # The blocks' own, and between two blocks all of the time.
-        own_and_between = np.append(spent, np.maximum(begin[1:] - end[:-1], 0))
-        stood = EvenlySpread(np.append(begin, end[:-1]), np.append(end, begin[1:]), own_and_between)
+        stalled_ns_of_pieces = np.append(stalled_in_block, np.maximum(begin[1:] - end[:-1], 0))
+        stood = EvenlySpread(np.append(begin, end[:-1]), np.append(end, begin[1:]), stalled_ns_of_pieces)
 
         def spent_by(at: np.ndarray) -> np.ndarray:
             # Before the first step and after the last one nothing trains either.
@@ -522,27 +558,31 @@ class Run(Gauges):
 
     @cached
     def clean_steps(self) -> CleanSteps | None:
-        """Return the steps that neither wait nor compile, once the first ones have warmed up.
+        """Return the steps that neither wait nor compile, without the first ones, which warm up; None with too few.
 
-        Their duration is the weighted median over blocks, so that a few slow ones do not count; None with too few.
+        Their duration is the weighted median over blocks, so that a few slow ones do not count.
         """
         warm = self.steps["first_step"] >= self.first_step + WARM_UP.default
-        rows, spent = warm * self.steps["clean_rows"], self.steps["clean_ns"]
+        rows, clean_ns = warm * self.steps["clean_rows"], self.steps["clean_ns"]
         has_rows, total = rows > 0, int(rows.sum())
         if total < WARM_UP.default:
             return None
-        mean, weight = spent[has_rows] / rows[has_rows], rows[has_rows]
+        mean, steps_of_block = clean_ns[has_rows] / rows[has_rows], rows[has_rows]
         order = np.argsort(mean)
-        at = int(np.searchsorted(np.cumsum(weight[order]), total / 2))
+        at = int(np.searchsorted(np.cumsum(steps_of_block[order]), total / 2))
         return CleanSteps(float(mean[order][min(at, len(order) - 1)]), total)
 
     def step_at(self, time_ns: int) -> int:
-        """Return the step that ran at a time (the next one, if none did)."""
+        """Return the number of the step that ran at a time (the next one, if none did); 0 without steps.
+
+        Args:
+            time_ns: ns since the epoch.
+        """
         if not len(self.steps):
             return 0
         starts = self.steps["start_ns"]
         block = int(np.searchsorted(starts, time_ns, side="right")) - 1
-        if block < 0:
+        if block < 0:  # before the first step
             return self.first_step
         rows, at_ns = self.pauses.edges(block)
         return self._step_of(float(np.interp(time_ns - int(at_ns[0]), at_ns - int(at_ns[0]), rows)))

@@ -18,13 +18,14 @@ SCATTERS = Constant(4.0, "times the scatter: so large a change of pace on both s
 
 
 def at_pace_changes(steps: StepBlocks, start_ns: int, end_ns: int, late: int, room: tuple[int, int]) -> tuple[int, int]:
-    """Return a stretch from samples, its ends moved to where nearby steps change their pace.
+    """Return a time range found in samples, its ends moved to where nearby steps change their pace.
 
     A slower GPU makes its steps longer; an end stays where it is if they are not.
 
     Args:
-        late: ns after it until which samples may show a change.
-        room: the times between which the ends may move.
+        start_ns, end_ns: of the range, ns since the epoch.
+        late: ns after a change until which samples may show it.
+        room: earliest start and latest end, ns since the epoch.
     """
     middle = (start_ns + end_ns) // 2
     start = _pace_change(steps, max(room[0], start_ns - late), min(middle, start_ns + late), 1)
@@ -33,21 +34,27 @@ def at_pace_changes(steps: StepBlocks, start_ns: int, end_ns: int, late: int, ro
 
 
 def _pace_change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | None:
-    """Return where steps between two times get slower (`sign` 1) or faster (-1), or None."""
+    """Return when steps between two times get slower (`sign` 1) or faster (-1), ns since the epoch.
+
+    None if not clearly.
+
+    The split with the least scatter of the pace (own ns of a step) on both sides, if the two means differ enough.
+    """
     a, b = (int(np.searchsorted(steps["start_ns"], edge)) for edge in (first_ns, last_ns))
-    if b - a < 2 * AGAIN:
+    if b - a < 2 * AGAIN:  # too few blocks
         return None
     rows, start, end = (steps[name][a:b] for name in ("rows", "start_ns", "end_ns"))
     pace = steps.own_ns[a:b] / rows
     count, at = len(pace), np.arange(AGAIN, len(pace) - AGAIN + 1)
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (pace, pace**2))
     left, right = sums[at] / at, (sums[-1] - sums[at]) / (count - at)
+    # Sum of squared deviations from the means on both sides, for each split.
     scatter = squares[-1] - at * left**2 - (count - at) * right**2
     best = int(np.argmin(scatter))
     split, before, after = int(at[best]), float(left[best]), float(right[best])
     slow, fast = (after, before) if sign > 0 else (before, after)
     deviation = float(np.sqrt(max(0.0, scatter[best]) / max(1, count - 2)))
-    if slow < NOTICEABLY * fast or slow - fast < SCATTERS * deviation:
+    if slow < NOTICEABLY * fast or slow - fast < SCATTERS * deviation:  # alike, or not more than chance
         return None
     # The blocks on both sides of the split contain some steps of the other side.
     slow_rows = rows * np.clip((pace - fast) / (slow - fast), 0, 1)
@@ -81,7 +88,11 @@ class Sampled:
         return len(self.start_ns)
 
     def at(self, column: str, hold_ns: int = HOLD_NS) -> np.ndarray:
-        """Return another column at these times, NaN without a recent sample; shape `(n,)`."""
+        """Return another column of the GPU at these samples' times; float64 (n,), NaN without a recent sample.
+
+        Args:
+            hold_ns: how long a sample of that column holds.
+        """
         bins = self.run.column(self.gpu, column)
         if bins is None:
             return np.full(len(self), np.nan)
@@ -98,38 +109,40 @@ class Sampled:
         return np.where(is_fresh, values[bins_at], np.nan)
 
     def spans(self, lost_ns: np.ndarray, *, enter: float, min_s: float) -> list[tuple[Range, np.ndarray]]:
-        """Return spans of at least `min_s` in which the share `enter` of the time was lost.
+        """Return spans of at least `min_s` seconds in which the share `enter` (0-1) of the time was lost.
+
+        A span's ends are then moved to where steps change their pace, at most half-way to its neighbours.
 
         Args:
-            lost_ns: of each sample, NaN = not known, counted as nothing.
+            lost_ns: float64 (n,), lost in each sample; NaN = unknown, counted as nothing lost.
 
         Returns:
-            The range, and the mask of the samples inside.
+            Of each span its range, and the mask of the samples inside, bool (n,).
         """
         lost = np.nan_to_num(lost_ns).astype(np.int64)
-        ones = np.ones(len(self), np.int64)
+        one_row = np.ones(len(self), np.int64)
         events = ((lost > 0) & (lost >= A_TENTH * self.length_ns)).astype(np.int64)
-        series = Series(ones, self.length_ns, lost, lost, events, 1)
+        series = Series(one_row, self.length_ns, lost, lost, events, 1)
         # Neighbouring samples share the driver's mean: a change takes fewer samples than steps.
         period_ns = float(np.median(self.length_ns))
-        rows = round(WINDOW_NS / max(1.0, period_ns))
+        rows = round(WINDOW_NS / max(1.0, period_ns))  # samples in the window in which a change is searched
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
-        stretches = []
+        stretches = []  # start and end in ns, and the slice of samples
         for first, end in find_spans(series, enter=enter, min_rows=3, smallest=smallest):
             a, b = int(first), max(int(first) + 1, int(end))
-            start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
-            if stop - start >= min_s * 1e9:
-                stretches.append((start, min(stop, self.run.end_ns), slice(a, b)))
+            start, span_end = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
+            if span_end - start >= min_s * 1e9:
+                stretches.append((start, min(span_end, self.run.end_ns), slice(a, b)))
         spans = []
-        for number, (start, stop, inside) in enumerate(stretches):
+        for number, (start, span_end, inside) in enumerate(stretches):
             bounds = (  # half-way to the neighbours
                 (stretches[number - 1][1] + start) // 2 if number else self.run.start_ns,
-                (stop + stretches[number + 1][0]) // 2 if number + 1 < len(stretches) else self.run.end_ns,
+                (span_end + stretches[number + 1][0]) // 2 if number + 1 < len(stretches) else self.run.end_ns,
             )
             mask = np.zeros(len(self), bool)
             mask[inside] = True
-            late = max(self.run.lag_ns(), round(2 * period_ns))
-            edges = at_pace_changes(self.run.steps, start, stop, late, bounds)
+            late = max(self.run.lag_ns(), round(2 * period_ns))  # after a change; a sample may hold for two periods
+            edges = at_pace_changes(self.run.steps, start, span_end, late, bounds)
             spans.append((self.run.range_of(*edges), mask))
         return spans
 
@@ -137,8 +150,7 @@ class Sampled:
 def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> Sampled | None:
     """Return when a GPU's column was sampled and how long each sample counts; None with fewer than three samples.
 
-    Args:
-        bins: samples to use instead of the GPU's own, such as those of one group of columns.
+    A sample counts until the next one, at most for three usual periods.
     """
     bins = run.column(gpu, column) if bins is None else bins
     if bins is None:
@@ -149,7 +161,7 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     starts = bins.starts(at)
     period_ns = starts[1:] - starts[:-1]
     every_bin = int(at[-1] - at[0]) == len(at) - 1
-    usual = bins.bin_ns if every_bin else int(np.median(period_ns))
+    usual = bins.bin_ns if every_bin else int(np.median(period_ns))  # each bin has a sample, or the median distance
     length = np.minimum(np.append(period_ns, usual), 3 * usual)  # a longer gap was not measured
     return Sampled(run, gpu, bins, starts, length)
 
@@ -178,29 +190,33 @@ class SharedSpan(NamedTuple):
 def shared_spans(
     losses_by_gpu: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float
 ) -> list[SharedSpan]:
-    """Return the stretches in which the slowest GPU lost the share `enter` of the time.
+    """Return the stretches of at least `min_s` seconds in which the slowest GPU lost a share `enter` of the time.
 
     Args:
-        losses_by_gpu: GPU -> its samples, and ns that it lost in each of them (NaN = not known).
+        losses_by_gpu: GPU -> its n samples, and float64 (n,): ns that it lost in each of them (NaN = not known).
+        enter: 0-1.
     """
     if not losses_by_gpu:
         return []
-    base = max((samples for samples, _ in losses_by_gpu.values()), key=len)
-    rates = np.stack([_lost_share(base.start_ns, samples, lost) for samples, lost in losses_by_gpu.values()])
-    lost = base.length_ns * rates.max(axis=0)
+    # The GPU sampled most often: its samples are the time base.
+    finest = max((samples for samples, _ in losses_by_gpu.values()), key=len)
+    # (GPUs, samples of the base).
+    lost_shares = np.stack([_lost_share(finest.start_ns, samples, lost) for samples, lost in losses_by_gpu.values()])
+    lost = finest.length_ns * lost_shares.max(axis=0)
     stretches = []
-    for where, mask in base.spans(lost, enter=enter, min_s=min_s):
-        first, last = int(base.start_ns[mask][0]), int(base.start_ns[mask][-1])
+    for where, mask in finest.spans(lost, enter=enter, min_s=min_s):
+        first, last = int(finest.start_ns[mask][0]), int(finest.start_ns[mask][-1])
         inside = {
             gpu: (samples.start_ns + samples.length_ns > first) & (samples.start_ns <= last)
             for gpu, (samples, _) in losses_by_gpu.items()
         }
-        share = {
+        share_of_gpu = {
             gpu: float(np.nansum(lost[inside[gpu]])) / max(1, int(samples.length_ns[inside[gpu]].sum()))
             for gpu, (samples, lost) in losses_by_gpu.items()
         }
-        order = sorted(share, key=lambda gpu: -share[gpu])
-        gpus = [gpu for gpu in order if share[gpu] >= enter] or order[:1]
+        order = sorted(share_of_gpu, key=lambda gpu: -share_of_gpu[gpu])
+        # Those that lost enough by themselves, or the one that lost most.
+        gpus = [gpu for gpu in order if share_of_gpu[gpu] >= enter] or order[:1]
         stretches.append(SharedSpan(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
     return stretches
 
@@ -244,7 +260,7 @@ class Allocator(NamedTuple):
 
 @cached
 def allocator(run: Run, gpu: int) -> Allocator | None:
-    """Return the allocator's memory; None if not reported: the device's own "used" is no substitute."""
+    """Return the bytes of a GPU's allocator; None if it reported none: the device's own "used" is no substitute."""
     peaks = [run.highest(gpu, name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
     measured = [peak for peak in peaks if peak is not None]
     total = run.gpu(gpu).get("memory_total_bytes")
@@ -280,49 +296,60 @@ def batch_of(run: Run) -> int | None:
 
 @cached
 def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
-    """Return the memory that a batch takes; None if it was not measured."""
+    """Return the GPU memory that batches take, by a line through the peaks of batch sizes; None if it was not measured.
+
+    The line starts at what the model keeps without a batch. With several sizes that start is fitted, too.
+    """
     memory = allocator(run, gpu)
     used = run.memory.get(f"gpu{gpu}/allocator:allocator_used_bytes")
     if memory is None or used is None or not len(run.steps):
         return None
-    inside = used.time_ns >= int(run.steps["start_ns"][0])
-    if inside.sum() < ENOUGH:
+    in_training = used.time_ns >= int(run.steps["start_ns"][0])
+    if in_training.sum() < ENOUGH:  # too few readings since the first step
         return None
-    base = float(used.low[inside].min())
-    points = _peak_of_sizes(run, gpu, memory.peak)
-    if not points or memory.peak < WHOLE * base:
+    kept_bytes = float(used.low[in_training].min())
+    peak_of_size = _peak_of_sizes(run, gpu, memory.peak)
+    # No batch size is known, or the peak is hardly above what is kept.
+    if not peak_of_size or memory.peak < WHOLE * kept_bytes:
         return None
-    sizes = np.array([0, *points], float)
-    peaks = np.array([base, *points.values()])
-    if len(points) > 1:  # what stays is a lower bound: with two sizes the line itself says
+    sizes = np.array([0, *peak_of_size], float)
+    peaks = np.array([kept_bytes, *peak_of_size.values()])
+    if len(peak_of_size) > 1:  # what stays is a lower bound: with two sizes the line itself says
         sizes, peaks = sizes[1:], peaks[1:]
-    slope, start = np.polyfit(sizes, peaks, 1)
-    if slope <= 0 or start < 0:
+    slope, kept_fit = np.polyfit(sizes, peaks, 1)
+    if slope <= 0 or kept_fit < 0:  # no line of memory that grows with the batch
         return None
     other_bytes = run.highest(gpu, "memory_other_bytes") or 0.0
+    # Without what other processes hold.
     limit = memory.limit if memory.total is None else min(memory.limit, memory.total - other_bytes)
-    room = int((FULL_PCT.default / 100 * limit - start) / slope)
+    room = int((FULL_PCT.default / 100 * limit - kept_fit) / slope)
     return BatchMemory(float(slope), room) if room > 0 else None
 
 
 def _peak_of_sizes(run: Run, gpu: int, highest: float) -> dict[int, float]:
-    """Return batch size -> the allocator's peak in bytes while that size was the largest so far."""
-    of_shape = {int(shape): size for shape, size in run.memory_facts.get("batch_sizes", {}).items()}
+    """Return the allocator's peak in bytes while each batch size was the largest so far, by batch size.
+
+    {} where no size is known.
+
+    Args:
+        highest: the run's peak in bytes.
+    """
+    size_of_shape = {int(shape): size for shape, size in run.memory_facts.get("batch_sizes", {}).items()}
     peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
     sizes_in_order = sorted(
-        (first, of_shape[shape]) for shape, first in run.steps.first_ns.items() if shape in of_shape
+        (first, size_of_shape[shape]) for shape, first in run.steps.first_ns.items() if shape in size_of_shape
     )
     batch = batch_of(run)
-    if len(sizes_in_order) < 2 or peaks is None:
+    if len(sizes_in_order) < 2 or peaks is None:  # one size: the run's peak is its
         size = max((size for _, size in sizes_in_order), default=batch)
         return {size: highest} if size else {}
-    larger: list[tuple[int, int]] = []
-    for first, size in sizes_in_order:
-        if not larger or size > larger[-1][1]:
-            larger.append((first, size))
+    records: list[tuple[int, int]] = []
+    for first, size in sizes_in_order:  # when each new largest size first ran
+        if not records or size > records[-1][1]:
+            records.append((first, size))
     peak_of_size: dict[int, float] = {}
-    for number, (_, size) in enumerate(larger):
-        end = larger[number + 1][0] if number + 1 < len(larger) else None
+    for number, (_, size) in enumerate(records):
+        end = records[number + 1][0] if number + 1 < len(records) else None  # until the next larger size ran
         before = peaks.high if end is None else peaks.high[peaks.end_ns < end]
         if len(before):
             peak_of_size[size] = float(before.max())

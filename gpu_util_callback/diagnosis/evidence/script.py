@@ -33,7 +33,10 @@ class Script:
 
     @classmethod
     def from_process(cls, process: Mapping | None) -> "Script | None":
-        """Build from a manifest's `process`; None if under 5 % went between the fits, or into compiling in each."""
+        """Build from a manifest's `process`.
+
+        None if under 5 % of the time went between the fits, or into compiling again in each fit.
+        """
         if not process:
             return None
         facts = {field.name: process.get(field.name) for field in fields(cls)}
@@ -97,24 +100,25 @@ class StackSamples:
 def stack_samples_of(run: Run) -> StackSamples | None:
     """Return the stack samples of a run's steps; None without samples."""
     dispatch: Dispatch = run.fit.get("dispatch") or {}
-    samples, eager, compiled = (
+    samples, eager_samples, compiled_samples = (
         int(count or 0) for count in (dispatch.get("samples"), dispatch.get("eager"), dispatch.get("compiled"))
     )
     if not samples:
         return None
-    own = int(dispatch.get("own") or 0)
+    own_samples = int(dispatch.get("own") or 0)  # samples in the program's own Python
     # Where the thread mostly sleeps, operations wait for the step before them: JAX hands steps over.
     computes = (dispatch.get("on_core") or 1.0) >= MOSTLY
-    mostly = computes and compiled <= A_TENTH * (eager + compiled)
+    # Hardly any sample met a compiled function.
+    mostly = computes and compiled_samples <= A_TENTH * (eager_samples + compiled_samples)
     operations = dispatch.get("operations")
     rows = run.steps.total_rows
     body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0
     return StackSamples(
         samples,
-        100 * eager / samples if mostly else 0.0,
+        100 * eager_samples / samples if mostly else 0.0,
         100 * int(dispatch.get("predict_set_up") or 0) / samples,
-        own / samples,
-        (dispatch.get("own_at") or "", int(dispatch.get("at_place") or 0) / max(1, own)),
+        own_samples / samples,
+        (dispatch.get("own_at") or "", int(dispatch.get("at_place") or 0) / max(1, own_samples)),
         int(operations) if operations else None,
         body_us / operations if operations and body_us else None,
         dispatch.get("function"),

@@ -69,27 +69,31 @@ UNLIKE = Constant(0.15, "of the run: windows that show this much more computing 
 def extrapolated(
     traced_gpu: TracedGpu | None, times: Mapping[str, float], wall_s: float | None, active_pct: float | None
 ) -> dict[str, float]:
-    """Return the estimated seconds of a run's steps per category of a GPU; empty if its windows do not represent them.
+    """Return the estimated seconds of a run's steps by category of a GPU; {} if its windows do not represent them.
 
-    Idling for input never exceeds the training thread's wait for it, in whatever steps the windows
-    lie; windows in steps far busier than the run, as measured by NVML, are not extrapolated.
+    Idling for input never exceeds the training thread's wait for it, in whatever steps the windows lie; windows in
+    steps far busier than the run, as measured by NVML, are not extrapolated.
 
     Args:
-        times: the host account of the run, in seconds.
+        traced_gpu: sums over the GPU's windows; None = no window.
+        times: the training thread's seconds by account.
+        wall_s: duration of the run; None = unknown.
+        active_pct: NVML's mean utilization; None = not sampled.
     """
     if not wall_s or traced_gpu is None or not traced_gpu.duration_ns:
         return {}
-    waited = times.get("input_wait")
-    in_steps = min(wall_s, float(times.get("step") or 0) + float(waited or 0))
+    waited_s = times.get("input_wait")
+    in_steps_s = min(wall_s, float(times.get("step") or 0) + float(waited_s or 0))
     # NVML counts every kernel, however few cores it takes, and copies: it never shows less than the kernels do.
-    computing = in_steps / wall_s * (traced_gpu.share("kernel") + traced_gpu.share("collective"))
+    computing = in_steps_s / wall_s * (traced_gpu.share("kernel") + traced_gpu.share("collective"))
     if active_pct is not None and computing > active_pct / 100 + UNLIKE:
         return {}
-    seconds = {name: in_steps * traced_gpu.share(name) for name in CATEGORIES}
-    other_s = in_steps - seconds["idle_input"]
-    if waited is not None and seconds["idle_input"] > waited and other_s > 0:
-        scale = (in_steps - waited) / other_s
-        seconds = {name: waited if name == "idle_input" else scale * part for name, part in seconds.items()}
+    seconds = {name: in_steps_s * traced_gpu.share(name) for name in CATEGORIES}
+    other_s = in_steps_s - seconds["idle_input"]
+    # The windows met more waiting than the run has: idling is capped, the rest scaled up.
+    if waited_s is not None and seconds["idle_input"] > waited_s and other_s > 0:
+        scale = (in_steps_s - waited_s) / other_s
+        seconds = {name: waited_s if name == "idle_input" else scale * part for name, part in seconds.items()}
     return seconds
 
 
@@ -170,7 +174,7 @@ class Traced:
         return self._gpus
 
     def of(self, index: int) -> Windows:
-        """Return each window of a traced GPU; neighbours may be added up."""
+        """Return the windows of a traced GPU with at least one step; of very many, neighbours are added up."""
         if index not in self._windows:
             fold = self._folds[index]
             has_steps = fold.of("sum", "steps") > 0
@@ -191,7 +195,7 @@ class Traced:
         return windows.total(represented)
 
     def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
-        """Add new rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
+        """Add new rows of `traced_steps` to their windows; rows of the host alone (gpu -1) are kept under -1."""
         if not len(table.get("step", ())):
             return
         self._gpus = {}
@@ -199,6 +203,7 @@ class Traced:
         for index in np.unique(table["gpu"]).tolist():
             of_gpu = table["gpu"] == index
             step = table["step"][of_gpu]
+            # Unknown (-1) counts as 0.
             summed = [np.ones_like(step), *(np.maximum(table[name][of_gpu], 0) for name in _SUMS[1:])]
             self._folds.setdefault(index, Fold(MAX_WINDOWS)).add(
                 np.maximum(table["window"][of_gpu], 0),
@@ -208,7 +213,10 @@ class Traced:
             )
 
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
-        """Add new rows of `kernels`."""
+        """Add new rows of `kernels` by GPU and name.
+
+        Beyond `MAX_KERNELS` names a GPU's further kernels share "others".
+        """
         for i in range(len(table["name"])):
             key = int(table["gpu"][i]), str(table["name"][i])
             if key not in self.kernels and len(self.kernels) >= MAX_KERNELS:

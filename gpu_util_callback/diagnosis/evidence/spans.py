@@ -57,7 +57,7 @@ class Range:
         return self.start_ns, self.end_ns
 
     def divided(self, most: int) -> list["Range"]:
-        """Return its parts as at most so many ranges: the longest pauses divide it."""
+        """Return the range as at most `most` ranges, divided at its longest pauses."""
         if len(self.parts) < 2:
             return [self]
         pauses_ns = [after.start_ns - before.end_ns for before, after in pairwise(self.parts)]
@@ -119,7 +119,7 @@ def find_spans(
         return []
     covered = np.zeros(blocks, bool)
     finest = window = max(1, smallest // series.step_rows)
-    while True:
+    while True:  # the finest window first: what it explains is excluded from the wider ones
         last = window >= blocks
         for first, end in _spans_at(series, covered, min(window, blocks), enter, min_rows):
             covered[first:end] = True
@@ -133,22 +133,31 @@ def find_spans(
 def _spans_at(
     series: Series, covered: np.ndarray, window: int, enter: float, min_rows: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the spans (first, end) of blocks that a window of this width shows, outside the covered ones."""
+    """Yield the spans (first, end) of blocks that a window of this width shows, outside the covered ones.
+
+    Args:
+        covered: bool (blocks,), in spans of finer windows.
+        window: its width in blocks.
+        enter: share (0-1) of the time that must be lost.
+        min_rows: shorter spans are left out.
+    """
     is_open = ~covered  # exclude what a finer window explained
     lost, total = np.where(is_open, series.lost, 0), np.where(is_open, series.total, 0)
     window_lost, window_total = _window_sums(lost, window), _window_sums(total, window)
     if not ((window_lost >= enter * window_total) & is_open).any():
         return  # without the largest single loss the share is smaller still
     rows, top, events = (np.where(is_open, values, 0) for values in (series.rows, series.top, series.events))
-    positive = (_share_without_top(window_lost, window_total, _window_maxima(top, window)) >= enter) & is_open
-    if not positive.any():
+    is_above = (_share_without_top(window_lost, window_total, _window_maxima(top, window)) >= enter) & is_open
+    if not is_above.any():
         return
-    score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
+    # Loss beyond the threshold, summed up to each block.
+    excess = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
     merged: list[tuple[int, int]] = []
-    for first, end in _runs(positive):
+    for first, end in _runs(is_above):
         start, before = merged[-1] if merged else (0, 0)
+        # Two windows apart at most, and together still above the threshold.
         is_near = merged and first - before <= 2 * window
-        if is_near and score[end] > score[start] and is_open[before:first].all():
+        if is_near and excess[end] > excess[start] and is_open[before:first].all():
             merged[-1] = start, end
         else:
             merged.append((first, end))
@@ -157,8 +166,9 @@ def _spans_at(
         merged = _join_spans(remaining, merged, enter, window)
     for first, end in merged:
         first, end = _shrunk(lost, total, first, end, window)
-        if end <= first or rows[first:end].sum() < min_rows:
+        if end <= first or rows[first:end].sum() < min_rows:  # too short
             continue
+        # Outliers: few rows lose a tenth, and not all rows lose a little.
         if events[first:end].sum() < MIN_EVENTS and not _is_steady(series, first, end):
             continue
         if _share_without_top(lost[first:end].sum(), total[first:end].sum(), top[first:end].max()) >= enter:
@@ -184,21 +194,22 @@ class _RangeSums:
         return _largest_in(self._top, at)
 
     def continues(self, at: np.ndarray, level: np.ndarray, top: np.ndarray) -> np.ndarray:
-        """Return per range whether the neighbouring loss continues in it at a lower level.
+        """Return for each gap between spans whether the spans' loss continues in it at a lower level; bool (n,).
 
-        A loss far larger than any of the neighbours is an outlier: without it there must be many.
+        A loss far larger than any of the spans' is an outlier: without it there must be many losses.
 
         Args:
-            at: int64[n, 2], the ranges.
-            level, top: of the neighbours, as `level` and `top` return them.
+            at: int64 (n, 2), the gaps, in blocks.
+            level, top: float and int64 (n,), of the spans around each gap, as `level` and `top` return them.
         """
         first, end = at.T
-        lost, some = self._lost[end] - self._lost[first], self._some[end] - self._some[first]
-        even = (some >= THREE_QUARTERS * (end - first)) & (2 * _largest_in(self._largest, at) <= lost)
-        recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even
+        lost, lossy_blocks = self._lost[end] - self._lost[first], self._some[end] - self._some[first]
+        # Losses in most blocks, none of which is half of all.
+        even = (lossy_blocks >= THREE_QUARTERS * (end - first)) & (2 * _largest_in(self._largest, at) <= lost)
+        recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even  # many events, or an even loss
         alike = self.top(at) <= DOUBLE * top
-        share = self._share_without_top(at, np.where(alike, 0, self.top(at)))
-        return (share >= MOSTLY * level) & (alike | recurs)
+        gap_level = self._share_without_top(at, np.where(alike, 0, self.top(at)))
+        return (gap_level >= MOSTLY * level) & (alike | recurs)
 
     def _share_without_top(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
         """Return the share (0-1) lost without the largest single loss."""
@@ -223,22 +234,23 @@ def _join_spans(series: Series, spans: list[tuple[int, int]], enter: float, fine
     at = np.array(spans, np.int64).reshape(-1, 2)
     while 1 < len(at) != count:
         # Of each gap between neighbours: its blocks, and the higher level and top of the two.
-        count, gap = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
-        level, top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
-        short = gap[:, 1] - gap[:, 0] <= 2 * finest
-        by_chance = short & (MOSTLY * level < enter)
+        count, gaps = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
+        higher_level, higher_top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
+        is_short = gaps[:, 1] - gaps[:, 0] <= 2 * finest
+        by_chance = is_short & (MOSTLY * higher_level < enter)
         # Chains of neighbours between which it goes on: each becomes one span, stays, or is
         # dropped.
-        cuts = np.flatnonzero(~(by_chance | sums.continues(gap, level, top)))
+        cuts = np.flatnonzero(~(by_chance | sums.continues(gaps, higher_level, higher_top)))
         first, last = np.append(0, cuts + 1), np.append(cuts, count - 1)  # of each chain, in `at`
         chain = np.stack([at[first, 0], at[last, 1]], axis=1)
         becomes_one = (first == last) | (sums.level(chain) >= enter)
-        low_gaps = np.append(0, np.cumsum(sums.level(gap) < THREE_QUARTERS * level))  # before each span
+        low_gaps = np.append(0, np.cumsum(sums.level(gaps) < THREE_QUARTERS * higher_level))  # before each span
         stays = ~becomes_one & (low_gaps[last] > low_gaps[first])
         pieces = [at[a : b + 1] for a, b in zip(first[stays], last[stays], strict=True)]
         at = np.concatenate([chain[becomes_one], *pieces])
         at = at[np.argsort(at[:, 0])]
     # The same for the stretches before the first span and after the last one.
+    # Row: the first or the last span; edge: the series' beginning or end.
     for row, edge in ((0, 0), (-1, len(series.rows))) if len(at) else ():
         span = at[[row]]
         outside = np.array([[0, span[0, 0]] if row == 0 else [span[0, 1], edge]])
@@ -256,7 +268,10 @@ def _is_steady(series: Series, first: int, end: int) -> bool:
 
 
 def _shrunk(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
-    """Shrink the window until its loss no longer lies in one half."""
+    """Return the (first, end) blocks of a span with both ends moved until they no longer change.
+
+    A window that is wide compared with its loss shrinks with each pass.
+    """
     while end > first:
         trimmed = _best_ends(lost, total, first, end, window)
         if trimmed == (first, end) or trimmed[1] - trimmed[0] >= end - first:
@@ -266,11 +281,14 @@ def _shrunk(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: i
 
 
 def _best_ends(lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int) -> tuple[int, int]:
-    """Move both ends to where lost and not lost are separated best.
+    """Return the (start, end) blocks that best separate lost from not lost time around a span.
 
-    Between a level m and nothing the best threshold is m/2: before the start the running sum of
-    (lost - m/2 of the time) falls, after it the sum rises: its minimum is the start, its maximum
-    the end.
+    Between a level m (share 0-1) and nothing the best threshold is m/2: before the start the running sum of (lost - m/2
+    of the time) falls, after it the sum rises: its minimum is the start, its maximum the end.
+
+    Args:
+        lost, total: (blocks,), ns lost, and ns in all.
+        window: how far the ends may move outwards, in blocks; inwards twice as far.
     """
     middle = (first + end) // 2
     low, high = max(0, first - window), min(len(lost), end + window)
@@ -286,22 +304,22 @@ def _best_ends(lost: np.ndarray, total: np.ndarray, first: int, end: int, window
 
 
 def _in_rows(series: Series, first: int, end: int) -> tuple[float, float]:
-    """Return the span in rows, its outermost blocks counting in proportion to their loss."""
+    """Return a span of blocks as (start, end) in rows; its outermost blocks count in proportion to their loss."""
     rows, lost = series.rows, series.lost
     before = np.concatenate([[0], np.cumsum(rows)])
     inner = slice(first + 1, end - 1) if end - first > 2 else slice(first, end)
-    level = lost[inner].sum() / max(1, rows[inner].sum())
-    if level <= 0:
+    lost_per_row = lost[inner].sum() / max(1, rows[inner].sum())
+    if lost_per_row <= 0:  # no loss inside: whole blocks
         return float(before[first]), float(before[end])
 
-    def slow(block: int) -> int:
+    def slow(block: int) -> int:  # rows of a block that lost time at the span's level
         if not 0 <= block < len(rows):
             return 0
-        return int(min(rows[block], round(float(lost[block] / level))))
+        return int(min(rows[block], round(float(lost[block] / lost_per_row))))
 
     start = before[first] + (rows[first] - slow(first)) * (end - first > 2)
     stop = before[end] - (rows[end - 1] - slow(end - 1)) * (end - first > 2)
-    if slow(first) == rows[first]:
+    if slow(first) == rows[first]:  # the loss fills the first block: it may begin in the one before
         start -= slow(first - 1)
     if slow(end - 1) == rows[end - 1]:
         stop += slow(end)
@@ -312,7 +330,7 @@ def bounded(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Limit the spans to `MAX_SPANS`, in order, by joining those nearest to each other."""
     while len(spans) > MAX_SPANS:
         gaps = [b[0] - a[1] for a, b in pairwise(spans)]
-        limit = sorted(gaps)[len(spans) - MAX_SPANS - 1]
+        limit = sorted(gaps)[len(spans) - MAX_SPANS - 1]  # the widest gap to close
         joined = [spans[0]]
         for gap, span in zip(gaps, spans[1:], strict=True):
             if gap <= limit:
@@ -335,9 +353,15 @@ def _share_without_top(lost: np.ndarray, total: np.ndarray, top: np.ndarray) -> 
 
 
 def _centred(ahead: np.ndarray, window: int) -> np.ndarray:
-    """Convert values of windows that begin at each place into values of windows around it.
+    """Convert values of windows that begin at each place into values of windows around each place.
 
     At the ends the window keeps its width and shifts inwards.
+
+    Args:
+        ahead: (n - window + 1,), the value of the window from each place on.
+
+    Returns:
+        (n,).
     """
     before = (window - 1) // 2
     whole = np.empty(len(ahead) + window - 1, ahead.dtype)
@@ -354,7 +378,10 @@ def _window_sums(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _window_maxima(values: np.ndarray, window: int) -> np.ndarray:
-    """Return maxima over the windows of `_window_sums`, by doubling."""
+    """Return maxima over a window centred on each value; (n,). At the ends the window shifts inwards.
+
+    The width doubles with each pass; the last one joins two that overlap.
+    """
     reach, level = 1, values
     while reach * 2 <= window:
         level = np.maximum(level[: len(level) - reach], level[reach:])

@@ -33,7 +33,7 @@ def stalled_range(run: Run, occurrences: Occurrences) -> Range:
     """
     starts, ends = occurrences["start_ns"], occurrences["end_ns"]
     first, end_ns = int(starts[0]), int(ends.max())
-    for epochs in run.phases.of("epoch").values():
+    for epochs in run.phases.of("epoch").values():  # to the end of the epoch that contains the last stall
         around = (epochs["start_ns"] <= int(starts[-1])) & (epochs["end_ns"] > end_ns)
         end_ns = int(epochs["end_ns"][around][0]) if around.any() else end_ns
     start_ns = run.start_ns
@@ -45,7 +45,7 @@ def stalled_range(run: Run, occurrences: Occurrences) -> Range:
         for epochs in run.phases.of("epoch").values():
             before = epochs["start_ns"][epochs["start_ns"] < first]
             inside = before[before >= earliest]
-            if len(before):
+            if len(before):  # an epoch begins there, or the newest one before the first stall
                 start_ns = max(run.start_ns, int(inside[0] if len(inside) else before[-1]))
     step = run.step_at(start_ns)
     last = max(int(occurrences["step"].max()), step)
@@ -53,12 +53,13 @@ def stalled_range(run: Run, occurrences: Occurrences) -> Range:
 
 
 def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
-    """Return the steps of a loop that take ten times as long as the usual one, and the ns that the usual one takes.
+    """Return the steps of a custom loop that take ten times as long as the usual one, and the usual one's ns.
 
-    Their places are those of their blocks; there are none where other steps take most of those blocks.
+    A step is recorded as its block: so its place is the block's, and there is none where other steps take most of those
+    blocks. No steps and 0.0 where each block holds a single step.
 
     Args:
-        least_ns: what none of them is shorter than.
+        least_ns: shorter steps are left out.
     """
     steps = run.steps
     rows, top_ns = steps["rows"], steps["top_body_ns"]
@@ -67,7 +68,7 @@ def long_steps(run: Run, least_ns: float) -> tuple[Occurrences, float]:
     usual = usual_body_ns(run)
     warm = steps["first_step"] >= WARM_UP.default
     long = np.flatnonzero(warm & (top_ns >= least_ns) & (A_TENTH * top_ns >= usual))
-    if top_ns[long].sum() < MOSTLY * steps["duration_ns"][long].sum():
+    if top_ns[long].sum() < MOSTLY * steps["duration_ns"][long].sum():  # other steps take much of the blocks
         return Occurrences(), usual
     columns = steps["start_ns"], steps["end_ns"], top_ns, steps["first_step"], np.ones_like(rows)
     return Occurrences(list(zip(*(column[long].tolist() for column in columns), strict=True))), usual
@@ -95,7 +96,7 @@ def in_which_steps(run: Run, share: float) -> str:
 
 
 def idle_in_steps(run: Run) -> int | None:
-    """Return how long the GPUs at work idled in steps, ns; None if it was not sampled.
+    """Return how long the GPUs at work idled in steps, ns; None if utilization was not sampled.
 
     Time between the steps of a block is assumed to be idle.
     """
@@ -105,69 +106,85 @@ def idle_in_steps(run: Run) -> int | None:
     if samples < A_FEW or not length[is_measured].sum():
         return None
     idle = float(np.average(share[is_measured], weights=length[is_measured])) * float(length.sum())
+    # Without the time between the steps.
     return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
 
 
 def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:
-    """Return the GPU's idle time during the stalls in ns and its mean utilization in percent; None if not sampled.
+    """Return the GPU's idle time during stalls in ns and its mean utilization in percent; None if not sampled.
 
-    Utilization is a mean that lags by up to `run.lag_ns()`: the effect of a short stall shows after
-    it. So the idle time is that from its start until the gauge has caught up, beyond what the GPU
-    idles in training anyway.
+    Without samples the first number is all of the stalls' time. Utilization is a mean that lags by up to
+    `run.lag_ns()`: the effect of a short stall shows after it. So the idle time is that from its start until the gauge
+    has caught up, beyond what the GPU idles in training anyway.
+
+    Args:
+        occurrences: the stalls.
+        where: the range whose training is the reference.
     """
-    took = occurrences.self_ns
+    stalled_ns = occurrences.self_ns
     stalls = intervals(occurrences)
-    length = sum(end - start for start, end in stalls)
-    coarse = 2 * run.resolution_ns() > length / len(stalls) + run.lag_ns()
+    length_ns = sum(end - start for start, end in stalls)
+    # Samples too coarse to tell one stall from its surroundings.
+    coarse = 2 * run.resolution_ns() > length_ns / len(stalls) + run.lag_ns()
     if coarse or occurrences.joined:
-        return _lost_of_all(run, took, where)
-    beside, between = _split_times(stalls, where.start_ns, run.end_ns, run.lag_ns())
+        return _lost_of_all(run, stalled_ns, where)
+    affected, between = _split_times(stalls, where.start_ns, run.end_ns, run.lag_ns())
     compilations = [interval for rows in run.phases.of("compilation").values() for interval in intervals(rows)]
     longest = sorted(compilations, key=lambda span: span[0] - span[1])[:MOST_COMPILATIONS]
     between = _cut_out(between, longest)  # the GPU idles while a function compiles: not training either
-    during, training = _idle_samples(run, beside), _idle_samples(run, between)
+    during, training = _idle_samples(run, affected), _idle_samples(run, between)
+    # Too few samples, or of less than half of the time.
     if during is None or during.samples < A_FEW or 2 * during.known_ns < during.length_ns:
-        return took, None
+        return stalled_ns, None
     if training is not None and 10 * training.known_ns >= where.length_ns:
-        usual = training.idle_ns / training.known_ns
-        idle = during.idle_ns - usual * max(0, during.known_ns - length)
+        usual = training.idle_ns / training.known_ns  # share of the training between the stalls in which the GPU idled
+        idle_ns = during.idle_ns - usual * max(0, during.known_ns - length_ns)
     else:  # they follow too closely: the idle time is attributed to them
-        idle = during.idle_ns
-    share = min(1.0, max(0.0, idle / max(1, length)))
-    return round(took * share), round(100 * (1 - share), 1)
+        idle_ns = during.idle_ns
+    share = min(1.0, max(0.0, idle_ns / max(1, length_ns)))
+    return round(stalled_ns * share), round(100 * (1 - share), 1)
 
 
 def _lost_of_all(run: Run, took: int, where: Range) -> tuple[int, float | None]:
     """Return `lost_in` for a run so long that its stalls or samples are not kept separately.
 
     The GPU's idle time is distributed over all the time in which training stood still.
+
+    Args:
+        took: ns of the stalls.
     """
     start, length = np.array([where.start_ns]), np.array([where.length_ns])
     idle = run.idle(*where.extent_ns)
-    stood = float(run.stalled_pct(start, length)[0]) / 100 * float(length[0])
-    if idle is None or stood <= 0:
+    stalled_ns = float(run.stalled_pct(start, length)[0]) / 100 * float(length[0])
+    if idle is None or stalled_ns <= 0:
         return took, None
-    share = min(1.0, idle.idle_ns / stood)
+    share = min(1.0, idle.idle_ns / stalled_ns)
     return round(took * share), round(100 * (1 - share), 1)
 
 
 def _split_times(stalls: list[tuple[int, int]], start_ns: int, end_ns: int, lag: int) -> tuple[list, list]:
-    """Return the (start, end) times at which samples show the stalls, merged, and the times between them."""
+    """Return the (start, end) times at which samples show the stalls, merged, and the times between them.
+
+    Args:
+        stalls: (start, end) in order.
+        start_ns, end_ns: of the run.
+        lag: ns after a stall until which samples may show it.
+    """
     apart = [after[0] - before[1] for before, after in pairwise(stalls)]
     # If stalls follow closely, half the time between them is left to observe training by itself.
     lag = min(lag, max(0, int(np.median(apart)) // 2)) if apart else lag
-    beside: list[tuple[int, int]] = []
+    affected: list[tuple[int, int]] = []
     between: list[tuple[int, int]] = []
     at = start_ns
     for start, end in stalls:
-        read = min(end + lag, max(end, end_ns))
-        if beside and start <= beside[-1][1]:
-            beside[-1] = (beside[-1][0], max(beside[-1][1], read))
+        shown_until = min(end + lag, max(end, end_ns))
+        if affected and start <= affected[-1][1]:  # begins before the one before has left the samples
+            affected[-1] = (affected[-1][0], max(affected[-1][1], shown_until))
         else:
             between.append((at, start))
-            beside.append((start, read))
-        at = beside[-1][1]
-    return beside, [piece for piece in between if piece[1] > piece[0]]
+            affected.append((start, shown_until))
+        at = affected[-1][1]
+    return affected, [piece for piece in between if piece[1] > piece[0]]
 
 
 def _cut_out(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -189,7 +206,7 @@ class _IdleSamples:
 
 
 def _idle_samples(run: Run, pieces: list[tuple[int, int]]) -> _IdleSamples | None:
-    """Return the GPUs' idle time over these (start, end) pieces; None if nothing was sampled."""
+    """Return the GPUs' idle time over these (start, end) pieces in ns; None if nothing was sampled."""
     at = np.array(pieces, np.int64).reshape(-1, 2)
     share, samples = run.idle_each(at[:, 0], at[:, 1])
     length = at[:, 1] - at[:, 0]

@@ -39,16 +39,17 @@ class AcceleratorUse:
         if not len(steps["start_ns"]):
             return
         start, duration, body, wait = (steps[name] for name in ("start_ns", "duration_ns", "body_ns", "input_wait_ns"))
-        compute = np.maximum(body, 0) + np.maximum(steps["gpu_wait_ns"], 0)
+        compute_ns = np.maximum(body, 0) + np.maximum(steps["gpu_wait_ns"], 0)
         end = start + np.maximum(duration, 0)
         end_before = np.concatenate([[-1 if self._last_end is None else self._last_end], end[:-1]])
-        stretch = self._stretches - 1 + np.cumsum(start != end_before)
+        stretch = self._stretches - 1 + np.cumsum(start != end_before)  # number of each step's stretch, from 0
         self._last_end, self._stretches = int(end[-1]), int(stretch[-1]) + 1
-        computed = self._computed_ns + np.cumsum(compute)  # in all steps so far
+        computed = self._computed_ns + np.cumsum(compute_ns)  # in all steps so far
         self._computed_ns = int(computed[-1])
         self._fold.add(
             stretch,
             sum=(("rows", "unknown"), np.stack([np.ones_like(start), (body < 0) | (wait < 0)])),
+            # The first step's: computed_ns includes it.
             first=(("start_ns", "end_ns", "computed_ns"), np.stack([start, end, computed])),
             last=(("end_ns", "computed_ns"), np.stack([end, computed])),
         )
@@ -64,11 +65,13 @@ class AcceleratorUse:
         if not self._stretches:
             return None
         rows, unknown = self._fold.matrix("sum", ("rows", "unknown"))
-        if 2 * unknown.sum() > rows.sum():
+        if 2 * unknown.sum() > rows.sum():  # the parts of most steps are not known
             return None
         epochs = phases.of("epoch").get("")
         ends = np.sort(epochs["end_ns"]) if epochs is not None else np.zeros(0, np.int64)
+        # Whether a kind of row is computing, and its occurrences.
         outside = [(account == "step", phases.of(kind, account=account).get("")) for kind, account in _ROWS_OF_TRAINING]
+        # Number of each stretch's epoch.
         of_epoch = np.searchsorted(ends, self._fold.of("first", "start_ns"), side="right")
         epochs_measured: list[EpochUse] = []
         for epoch in np.unique(of_epoch).tolist():
@@ -97,17 +100,19 @@ def _utilization(
     outside: Iterable[tuple[bool, Occurrences | None]],
     until_ns: int | None,
 ) -> float | None:
-    """Return the utilization of the steps from `begin_ns` to `end_ns`, in percent.
+    """Return the utilization of the steps from `begin_ns` to `end_ns`, in percent; None if they took no time.
 
     Args:
-        outside: rows outside the steps, and whether they are computing.
-        until_ns: the epoch's end, None where it is not known.
+        begin_ns, end_ns: end of the epoch's first step, and of its last one.
+        compute_ns: time of computing in between.
+        outside: rows outside the steps that belong to the epoch's training, and whether they are computing.
+        until_ns: the epoch's end; None = not known.
     """
-    for computing, of in outside:
-        if of is None:
+    for computing, rows in outside:
+        if rows is None:
             continue
-        inside = (of["start_ns"] >= begin_ns) & (of["end_ns"] <= (until_ns or end_ns))
+        inside = (rows["start_ns"] >= begin_ns) & (rows["end_ns"] <= (until_ns or end_ns))
         if inside.any():
-            end_ns = max(end_ns, int(of["end_ns"][inside].max()))
-            compute_ns += int(of["self_ns"][inside].sum()) if computing else 0
+            end_ns = max(end_ns, int(rows["end_ns"][inside].max()))
+            compute_ns += int(rows["self_ns"][inside].sum()) if computing else 0
     return min(100.0, 100 * compute_ns / (end_ns - begin_ns)) if end_ns > begin_ns else None

@@ -42,11 +42,15 @@ class Share(NamedTuple):
     whole: str = "step"
 
     def without(self, ns: int) -> "Share":
-        """Return the share of a trace without the part of its time that has another cause."""
-        return self.only(self.lost_ns - ns)
+        """Return the share without the part of its time that has another cause.
 
-    def only(self, ns: int) -> "Share":
-        """Return the share of a trace for a part of its time."""
+        Args:
+            ns: lost_ns of that part.
+        """
+        return self.limited_to(self.lost_ns - ns)
+
+    def limited_to(self, ns: int) -> "Share":
+        """Return the share scaled to `ns` of its lost time; negative `ns` counts as 0."""
         kept_share = max(0, ns) / max(1, self.lost_ns)
         return self._replace(
             pct=kept_share * self.pct,
@@ -56,18 +60,18 @@ class Share(NamedTuple):
 
 
 def traced_gpus(run: Run) -> list[int]:
-    """Return the GPUs that computed in enough traced steps, not only a few kernels."""
-    if run.source is not None:
+    """Return the indices of the GPUs that computed in enough traced steps, not only a few kernels."""
+    if run.source is not None:  # all of the run is a trace
         return run.source["gpus"]
     if not len(run.steps):
         return []
-    busy = {
+    busy_share = {
         index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
         for index, gpu in sorted(run.traced.gpus.items())
         if index >= 0 and gpu.steps >= LEAST_STEPS and gpu.duration_ns > 0
     }
-    most = max(busy.values(), default=0)
-    return [index for index, share in busy.items() if share > 0 and share >= A_TWENTIETH * most]
+    highest_share = max(busy_share.values(), default=0)
+    return [index for index, share in busy_share.items() if share > 0 and share >= A_TWENTIETH * highest_share]
 
 
 def _most_idle(run: Run, index: int, where: Range | None) -> float:
@@ -84,11 +88,12 @@ def _most_idle(run: Run, index: int, where: Range | None) -> float:
 def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | None:
     """Return the categories' share of the steps, mean over the traced GPUs; None if untraced.
 
-    A window represents the steps around it, half-way to its neighbours: the recorder takes them
-    ever more rarely as a run grows. Those steps are assumed to be like the traced ones, apart from
-    their input wait and compilation, which are known for every step.
+    A window represents the steps around it, half-way to its neighbours: the recorder takes them ever more rarely as a
+    run grows. Those steps are assumed to be like the traced ones, apart from their input wait and compilation, which
+    are known for every step.
 
     Args:
+        categories: of GPU time, such as "kernel" or "idle_host".
         where: only the windows, and the steps, of this range; None = of the run.
     """
     gpus = traced_gpus(run)
@@ -96,34 +101,36 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
         return None
     if run.source is not None:
         return _share_of_trace(run, run.source, gpus, categories)
-    pct = lost = per_step = 0.0
-    count = most = traced_steps = kernels = busy_ns = 0
+    pct = lost = ms_per_step = 0.0
+    gpu_count = most_steps = traced_steps = kernels = busy_ns = 0
     for index in gpus:
         windows = _windows_of(run, index, where)
         if not len(windows):
             continue
         rows, spent_ns, working_ns = _represented(run, index, where)
         traced, spent = np.maximum(windows["duration_ns"], 1), windows.spent_ns(*categories)
+        # Weighted by the time of the steps that each window represents.
         share = float(np.average(spent / traced, weights=spent_ns))
-        at_most = 1.0 if "collective" in categories else _most_idle(run, index, where)
-        capped = min(1.0, at_most / share) if share > 0 else 1.0
+        most_idle = 1.0 if "collective" in categories else _most_idle(run, index, where)
+        capped = min(1.0, most_idle / share) if share > 0 else 1.0  # idling cannot exceed what GPM leaves room for
         at_work = np.maximum(traced - windows["idle_input_ns"], 1)
         pct += 100 * share * capped
+        # In the working time of the represented steps; their input wait is known for each of them.
         lost += capped * float((spent / at_work * working_ns).sum())
-        per_step += capped * float(np.average(spent / windows["steps"], weights=rows)) / 1e6
-        count += 1
-        most = max(most, int(windows["steps"].sum()))
+        ms_per_step += capped * float(np.average(spent / windows["steps"], weights=rows)) / 1e6
+        gpu_count += 1
+        most_steps = max(most_steps, int(windows["steps"].sum()))
         traced_steps += int(windows["steps"].sum())
         kernels += int(windows["kernels"].sum())
         busy_ns += int(windows["kernel_busy_ns"].sum() or windows["kernel_ns"].sum())
-    if not count:
+    if not gpu_count:
         return None
     return Share(
         where,
-        pct / count,
-        max(0, round(lost / count)),
-        per_step / count,
-        most,
+        pct / gpu_count,
+        max(0, round(lost / gpu_count)),
+        ms_per_step / gpu_count,
+        most_steps,
         tuple(gpus),
         kernels / traced_steps,
         busy_ns / max(1, kernels) / 1e3,
@@ -131,7 +138,7 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
 
 
 def _share_of_trace(run: Run, source: SourceFacts, gpus: Sequence[int], categories: Sequence[str]) -> Share | None:
-    """Return the categories' share of a run of which every step was traced."""
+    """Return the categories' share of a run of which every step was traced; None without such steps or GPUs."""
     sums = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
     steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
     if not sums or not steps or not total_ns:
@@ -140,7 +147,7 @@ def _share_of_trace(run: Run, source: SourceFacts, gpus: Sequence[int], categori
     kernels = [kernel for (gpu, _), kernel in run.traced.kernels.items() if gpu in gpus]
     count = sum(kernel.count for kernel in kernels)
     return Share(
-        None,
+        None,  # where: the run
         100 * spent_ns / total_ns,
         round(spent_ns),
         spent_ns / steps / 1e6,
@@ -154,12 +161,12 @@ def _share_of_trace(run: Run, source: SourceFacts, gpus: Sequence[int], categori
 
 
 def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
-    """Return where the categories take at least `limit_pct` of the steps.
+    """Return the stretches of the run in which the categories take at least `limit_pct` of the steps; [] if nowhere.
 
-    That is in stretches, or in the whole run. Several windows in a row that show much less than
-    those of another part of the run end a stretch, half-way to the one before.
+    That is the whole run, or parts of it. Several windows in a row that show much less than those of another part of
+    the run end a stretch, half-way to the one before.
     """
-    if run.source is not None:
+    if run.source is not None:  # a trace has no windows: only all of it
         whole = share_of(run, *categories)
         return [whole] if whole is not None and whole.pct >= limit_pct else []
     highest = max((_pct_of_windows(run, index, *categories).max() for index in traced_gpus(run)), default=0)
@@ -168,6 +175,7 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
         return []
     parts = _stretches_above(run, limit_pct, *categories)
     if not parts:
+        # Not by a single window alone.
         is_over = whole.pct >= limit_pct and not _is_single(run, MOSTLY * limit_pct, *categories)
         return [whole] if is_over else []
     shares = []
@@ -175,29 +183,34 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
         share = share_of(run, *categories, where=where)
         if share is None or share.pct < limit_pct or share.steps < LEAST_STEPS:
             continue
-        if 100 * share.lost_ns >= SIGNIFICANT["min_run_pct"].default * run.present_ns:
+        if 100 * share.lost_ns >= SIGNIFICANT["min_run_pct"].default * run.present_ns:  # too small a loss is left out
             shares.append(share)
     return shares
 
 
 def _stretches_above(run: Run, limit_pct: float, *categories: str) -> list[Range]:
-    """Return the ranges of windows above the limit; none if all windows are in one state."""
+    """Return the ranges of windows above the limit; [] if all windows are in one state.
+
+    A window stays above until it falls clearly below the limit. Fewer than `IN_A_ROW` windows make no state.
+    """
     gpu = max(traced_gpus(run), key=lambda index: len(run.traced.of(index)))
     windows = run.traced.of(gpu)
     pct = _pct_of_windows(run, gpu, *categories)
     above = False
-    runs: list[list] = []  # [above, first, end] of windows in one state
-    for at, value in enumerate(pct):
+    states: list[list] = []  # [above, first, end] of windows in one state
+    for number, value in enumerate(pct):
         state = value >= (MOSTLY * limit_pct if above else limit_pct)
-        if not runs or state != above:
-            runs.append([state, at, at + 1])
-        runs[-1][2], above = at + 1, state
+        if not states or state != above:  # a new state begins
+            states.append([state, number, number + 1])
+        states[-1][2], above = number + 1, state
     joined: list[list] = []
-    for state, first, end in runs:
+    for state, first, end in states:
+        # The same state, or too few windows: part of the stretch before.
         if joined and (state == joined[-1][0] or end - first < IN_A_ROW):
             joined[-1][2] = end
         else:
             joined.append([state, first, end])
+    # Too few windows at the beginning: part of the next stretch.
     if len(joined) > 1 and joined[0][2] - joined[0][1] < IN_A_ROW:
         first = joined.pop(0)[1]
         joined[0][1] = first
@@ -271,8 +284,12 @@ class Fill(NamedTuple):
 
 
 def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
-    """Return the part of a GPU that its kernels fill; None if it has no GPM values, or too few of them."""
-    if not len(run.steps):
+    """Return the part of a GPU that its kernels fill; None if it has no GPM values, or too few of them.
+
+    Args:
+        at_least: samples that are needed.
+    """
+    if not len(run.steps):  # no step yet
         return None
     active, sm = (
         run.gpu_mean(gpu, column, *run.steps.extent_ns, at_least) for column in ("utilization_pct", "sm_active_pct")
@@ -292,8 +309,8 @@ DELIVERED = Constant(0.75, "of its nominal rate, at least, a PCIe link delivers 
 def copying_pct(run: Run, gpu: int) -> float | None:
     """Return the share of the steps in which a GPU can have run nothing but copies, %; None if that is not known.
 
-    As profiler windows show it; without them it copied in all the time that its PCIe traffic takes,
-    one way after the other.
+    As profiler windows show it; without them it counts as copying in all the time that its PCIe traffic takes, one
+    direction after the other.
     """
     if not len(run.steps):
         return None
@@ -315,17 +332,17 @@ def copying_pct(run: Run, gpu: int) -> float | None:
 
 
 def needed_vram(run: Run, gpu: int) -> float | None:
-    """Return the peak share of VRAM really needed (0-1); None if unknown.
+    """Return the largest share (0-1) of a GPU's memory that was really needed; None if unknown.
 
-    TensorFlow's pool fills the card whatever the model needs, so the driver's number only counts if
-    the framework's own allocator reports nothing and the framework is not TensorFlow.
+    TensorFlow's pool fills the card whatever the model needs, so the driver's number only counts if the framework's own
+    allocator reports nothing and the framework is PyTorch.
     """
-    total = run.gpu(gpu).get("memory_total_bytes")
+    total_bytes = run.gpu(gpu).get("memory_total_bytes")
     columns = ["allocator_peak_bytes", "allocator_used_bytes"]
     if run.framework == "torch":
         columns.append("memory_used_bytes")
-    peak = next((peak for column in columns if (peak := run.highest(gpu, column))), None)
-    return peak / total if peak and total else None
+    peak_bytes = next((peak_bytes for column in columns if (peak_bytes := run.highest(gpu, column))), None)
+    return peak_bytes / total_bytes if peak_bytes and total_bytes else None
 
 
 def capability(run: Run, gpu: int) -> float | None:

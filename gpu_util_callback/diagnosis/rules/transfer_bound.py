@@ -71,7 +71,7 @@ class TransferBound(Rule):
         uploaded = run.source["uploaded_ns"] if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             if uploaded and 2 * uploaded >= share.lost_ns:
-                yield self._upload(run, share.only(uploaded))
+                yield self._upload(run, share.limited_to(uploaded))
                 share = share.without(uploaded)
             if share.pct < limit:
                 continue

@@ -120,7 +120,7 @@ class HostStall(Rule):
                 continue
             blocking = source.get("blocking_call")
             if blocking and 2 * blocking["idle_ns"] >= share.lost_ns:
-                yield self._blocked(share.only(min(blocking["idle_ns"], share.lost_ns)), blocking, run)
+                yield self._blocked(share.limited_to(min(blocking["idle_ns"], share.lost_ns)), blocking, run)
                 continue
             yield self.loss(
                 share,
@@ -131,7 +131,7 @@ class HostStall(Rule):
 
     def _start_up(self, share: Share, once: SourceOnce, run: Run) -> Finding:
         """Return the finding about costs that are paid once, in a trace that began too early."""
-        start_up = share.only(once["idle_ns"])
+        start_up = share.limited_to(once["idle_ns"])
         return self.loss(
             start_up,
             host.traced_too_early(run, once["name"], once["longest_ns"]),
