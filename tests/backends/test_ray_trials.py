@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from packages import need
@@ -98,6 +99,16 @@ def test_the_demo_ends_with_its_trials_compared(tmp_path):
     assert all(float(row[1].replace(",", "")) > 0 and row[3:5] == ["no", "GPU"] for row in rows)
     assert any(line.startswith("The least time per sample: batch ") for line in lines)
     assert f"tensorboard --logdir {tmp_path / 'logs'}" in lines[-1]
+
+
+def test_ray_s_own_server_is_no_profiler_s(cluster):
+    """Seen: TensorFlow under Ray was never profiled."""
+    need("tensorflow")
+    from gpu_util_callback.backends.tensorflow.profiler import _THREAD, SESSION
+
+    names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
+    assert _THREAD in names, "Ray's"
+    assert SESSION.server() is None
 
 
 @pytest.mark.parametrize("setting", [None, "0"])

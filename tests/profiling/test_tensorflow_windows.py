@@ -1,6 +1,8 @@
 """Windows of real fits on TensorFlow: TensorFlow's profiler, our reader, and XProf's."""
 
 import json
+import os
+import socket
 import threading
 from pathlib import Path
 
@@ -203,11 +205,15 @@ def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
     assert np.quantile(apart, 0.3) < 1e6
 
 
-def test_a_profiler_server_in_the_process_is_seen():
+def test_a_profiler_server_in_the_process_is_seen_beside_the_cluster_s():
+    """Seen: no multi-worker training was profiled, since TensorFlow's own server was taken for a profiler's."""
     script = """
 import time
 import tensorflow as tf
-from gpu_util_callback.backends.tensorflow.profiler import SESSION
+from gpu_util_callback.backends.tensorflow.profiler import SESSION, _THREAD, Path, text_of
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+while not any(text_of(thread / "comm").strip() == _THREAD for thread in Path("/proc/self/task").iterdir()):
+    time.sleep(0.01)
 print(SESSION.server())
 tf.profiler.experimental.server.start(0)
 end = time.monotonic() + 30
@@ -215,7 +221,10 @@ while not SESSION.server() and time.monotonic() < end:  # its threads start by t
     time.sleep(0.01)
 print(SESSION.server())
 """
-    before, after = ran(*python("keras"), "-c", script, timeout=120).stdout.splitlines()
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        cluster = {"worker": [f"127.0.0.1:{held.getsockname()[1]}"]}
+    job = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})}
+    before, after = ran(*python("keras"), "-c", script, timeout=120, env=os.environ | job).stdout.splitlines()
     assert before == "None" and "server.start" in after
 
 

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.python.eager import context as _context
 from tensorflow.python.profiler import profiler_v2 as _profiler_v2  # its record of the running profile
 
 from gpu_util_callback.cgroup import text_of
 from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSession, no_file, not_started
 
-# Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters).
+# Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters), one an idle server.
 # TensorFlow keeps no trace of `tf.profiler.experimental.server.start` that Python could read.
 _THREAD = "grpcpp_sync_ser"
 
 
 def listening_grpc_server() -> str | None:
-    """Return one line about such a server; None = none, or not visible on this system."""
+    """Return one line about a server that may be a profiler's; None = none, or not visible on this system."""
     try:
         threads = list(Path("/proc/self/task").iterdir())
     except OSError:
         return None
-    for thread in threads:
-        if text_of(thread / "comm").strip() == _THREAD:
-            return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
+    if sum(text_of(thread / "comm").strip() == _THREAD for thread in threads) > _servers_of_a_job():
+        return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
     return None
+
+
+def _servers_of_a_job() -> int:
+    """Return how many such servers Ray's worker and TensorFlow's cluster run in this process: one each."""
+    ray, context = sys.modules.get("ray"), _context.context()
+    in_ray = ray is not None and ray.is_initialized()
+    in_cluster = getattr(context, "_collective_ops_server_def", None) or context.get_server_def()
+    return bool(in_ray) + bool(in_cluster)
 
 
 class TensorFlowProfiler(ProfilerSession):
