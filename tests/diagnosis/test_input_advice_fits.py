@@ -589,11 +589,11 @@ def test_an_input_made_in_turns_with_the_steps_takes_no_core_from_them(workers, 
     assert (finding["saves_range_s"][1] <= finding["lost_s"]) == in_turns
 
 
-def sampled(cpu_ms: float, count: int = 32, **facts) -> Generated:
+def sampled(cpu_ms: float, count: int = 32, queued_ms: float = 0.0, **facts) -> Generated:
     """A loader in the loop that waits 30 ms a batch; getting a sample computes `cpu_ms` of it."""
     name = facts.pop("name", "Images.__getitem__")
-    get = {"name": name, "calls": 4000 * count, "timed": 800, "wall_ms": cpu_ms, "cpu_ms": cpu_ms}
-    return loader(input_calls=[get | {"queued_ms": 0.0}], gpus=[], machine={"cpus": 1}, epochs=10, **facts)
+    get = {"name": name, "calls": 4000 * count, "timed": 800, "wall_ms": cpu_ms + queued_ms, "cpu_ms": cpu_ms}
+    return loader(input_calls=[get | {"queued_ms": queued_ms}], gpus=[], machine={"cpus": 1}, epochs=10, **facts)
 
 
 WHOLE = "sampler=loader.batch_sampler, batch_size=None)"
@@ -605,6 +605,7 @@ WHOLE = "sampler=loader.batch_sampler, batch_size=None)"
         (sampled(0.004, input_class="TensorDataset", input_collate=""), "", WHOLE),
         (sampled(2.0, 1, name="Subset.__getitems__", input_class="TensorDataset", input_collate=""), "", WHOLE),
         (sampled(0.004, input_collate=""), "only index tensors or arrays", WHOLE),
+        (sampled(0.004, queued_ms=0.9, input_collate=""), "only index tensors or arrays", WHOLE),  # others had the core
         (sampled(0.9, input_collate=""), "return the same item in every epoch", "torch.save("),
         (sampled(0.004, 1, input_class="TensorDataset", input_collate=""), "", ""),  # whole batches already
         (

@@ -72,7 +72,8 @@ class Calls(NamedTuple):
     """Python functions of the input, as they were timed and as samples of the stack met them.
 
     Attributes:
-        timed: the timed ones, with the time of their few long calls unless these are told apart.
+        timed: the timed ones, without the time in which they were ready to run and had no core, and with the time of
+            their few long calls unless these are told apart.
         slowest: the timed one that takes most time in all; None = none was timed.
         named: the one to be named: a DataLoader's part, else the slowest, or the one that most samples met.
         part: the part of a DataLoader beside its dataset, or around it, that most samples met; None = none.
@@ -97,7 +98,8 @@ class Calls(NamedTuple):
 def measure_calls(run: Run, rare: LongFetches | None, handling: str) -> Calls:
     """Measure who makes the input; the arguments are those of `InputWait`."""
     calls: Sequence[Mapping[str, Any]] = run.fit.get("input_calls") or []
-    timed = [call if rare else _with_long(call) for call in calls if call.get("timed") and call.get("wall_ms")]
+    measured = [call for call in calls if call.get("timed") and call.get("wall_ms")]
+    timed = [_unqueued(call if rare else _with_long(call)) for call in measured]
     samples = sum(map(samples_of, calls))
     most = [call for call in calls if samples_of(call) >= max(A_FEW, MOSTLY * samples)]
     parts = [call for call in most if call.get("part") not in (None, "loader", "epoch_end")]
@@ -611,13 +613,12 @@ def slowest_of(stages: Sequence[Stage], passes: Passes) -> Stage:
 def _mostly_waits(cores: Cores, call: Mapping[str, Any] | None) -> bool | None:
     """Return whether making a batch mostly waits, False if it computes; None = not known.
 
-    The CPU time of the input's Python function decides, whatever else the machine does, without the time in which it
-    was ready to run and had no core. Where it is not timed, or that time is not known on busy cores, a process that
-    hardly computes waits, unless others take its cores.
+    The CPU time of the input's Python function decides, whatever else the machine does, as `Calls.timed` leaves out the
+    time in which it was ready to run and had no core. Where it is not timed, or that time is not known on busy cores, a
+    process that hardly computes waits, unless others take its cores.
     """
-    queued_ms = call.get("queued_ms") if call else None
-    if call is not None and call.get("cpu_ms") is not None and (queued_ms is not None or not cores.full):
-        computed = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"] - (queued_ms or 0.0)))
+    if call is not None and call.get("cpu_ms") is not None and ("queued_ms" in call or not cores.full):
+        computed = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"]))
         if computed < MOSTLY:
             return True
         return False if computed > COMPUTES else None
@@ -676,6 +677,13 @@ def _with_long(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a function's times with its few long calls, which are taken to compute as much of their time."""
     more = 1 + call.get("long_ms", 0.0) / max(1e-9, _all_ms(call))
     return {**call, **{name: more * call[name] for name in ("wall_ms", "cpu_ms", "queued_ms") if name in call}}
+
+
+def _unqueued(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a function's times without those in which its thread was ready to run and had no core."""
+    if "queued_ms" not in call:
+        return call
+    return {**call, "wall_ms": max(call["cpu_ms"], call["wall_ms"] - call["queued_ms"]), "queued_ms": 0.0}
 
 
 def brief(ms: float) -> str:
