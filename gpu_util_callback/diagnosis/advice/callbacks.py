@@ -200,7 +200,7 @@ class StepWork(Work):
                 f"Keras runs {self.place} on other threads, and at the end of each {which} training waits for them, "
                 f"{duration(self.took_ns / 1e9)} in all."
             )
-        if self.period >= SELDOM:
+        if self.period >= SELDOM:  # it works in few steps, and takes long each time
             spent = duration(self.took_ns / self.times / 1e9)
             every = usual_period(self.steps / self.epochs, self.times / self.epochs)
             return f"About every {every} steps, {self.place} takes {spent}, and {waits}."
@@ -422,18 +422,18 @@ class Interval:
 
 
 def _argument(work: Work, unit: str, period: float, new_interval: int) -> Interval | None:
-    """Return a class's argument for its interval; None if it has none.
+    """Return a class's argument that sets how often its callback works; None if it has none.
 
     Args:
-        unit: the unit it counts, "batch" or "epoch".
-        period: its observed interval in these units: an argument of a very different value is not
-            the interval.
+        unit: the unit that the argument counts, "batch" or "epoch".
+        period: the observed interval in these units: an argument of a very different value does not set it.
         new_interval: the interval to set.
     """
     values = work.facts.get("every") or {}
-    other = r"epoch" if unit == "batch" else r"batch|step|iter"
+    other_unit = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in values.items():
-        if not re.fullmatch(r"[A-Za-z]\w*", argument) or re.search(other, argument):
+        # No plain name, or it counts the other unit.
+        if not re.fullmatch(r"[A-Za-z]\w*", argument) or re.search(other_unit, argument):
             continue
         if value < new_interval and value / 2 <= period <= 2 * value:
             return Interval(argument, value, new_interval)
@@ -441,26 +441,34 @@ def _argument(work: Work, unit: str, period: float, new_interval: int) -> Interv
 
 
 def _at_every(work: Work, every: int) -> str:
-    """Return lines that let a hook do its work at every `every`th call."""
-    name, counted = work.name or "the callback", work.first_argument or ("" if work.hook else "batch")
-    calls = "" if counted else 'self.calls = getattr(self, "calls", -1) + 1'
-    condition = f"if {counted or 'self.calls'} % {every} == 0:"
+    """Return lines that let a hook do its work at every `every`th call only.
+
+    Code of the program's own class gets a condition; of a library's class a subclass is made.
+    """
+    name, counter = work.name or "the callback", work.first_argument or ("" if work.hook else "batch")
+    # A hook without a number counts its calls itself.
+    calls = "" if counter else 'self.calls = getattr(self, "calls", -1) + 1'
+    condition = f"if {counter or 'self.calls'} % {every} == 0:"
     if not work.from_library:
         return "\n".join(filter(None, [calls, f"{condition} ...  # in {name}"]))
-    passed = f"{counted}, " if counted else ""
+    passed_arguments = f"{counter}, " if counter else ""
     lines = [
         f"class Rare{work.who}({work.base}):",
-        f"    def {work.hook}(self, {passed}logs=None):",
+        f"    def {work.hook}(self, {passed_arguments}logs=None):",
         *([f"        {calls}"] if calls else []),
         f"        {condition}",
-        f"            super().{work.hook}({passed}logs)",
+        f"            super().{work.hook}({passed_arguments}logs)",
         f"callbacks = [Rare{work.who}(...)]",
     ]
     return "\n".join(lines)
 
 
 def _in_later_hook(work: Work, to: str) -> str:
-    """Return lines that move a hook's work to a later hook, with the arguments available there."""
+    """Return lines that move a hook's work to a later hook, with the arguments of its last call.
+
+    Args:
+        to: name of the later hook, such as "on_train_end".
+    """
     first, hook = work.first_argument, work.hook
     passed = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
@@ -512,40 +520,45 @@ def is_exchange(calls: PythonInSteps) -> bool:
 
 
 def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
-    """Return advice for calls within the steps that do not train; `exchanges`: between ranks in a step, 0 = unknown."""
+    """Return advice for calls within the steps that do not train.
+
+    Args:
+        calls: what was seen of them: their name, line and share of the steps' time.
+        exchanges: calls between ranks in a step; 0 = not known.
+    """
     call, place, share, at_line = calls["calls"], calls["at"], calls["aside"], calls["at_line"]
     part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
     function = place.partition(" ")[0]
-    if calls.get("through"):
+    if calls.get("through"):  # the compiled step calls a Python function
         return _called_back(calls, part)
-    if calls.get("beside"):
+    if calls.get("beside"):  # another thread holds the interpreter's lock
         says = f"{place} keeps Python's lock on another thread, and each call of the training waits for it"
         return Advice(f"{says}. Let that thread block (queue.get()), sleep, or be a process.")
     within = "" if call in (function, OWN_PYTHON) else f"calls such as {call}, in "
     says = f"{percent(100 * share)} of the steps' time passes in {within}{place}{part}."
     spared = _SPARED.get(call) or _SPARED.get(function.rpartition(".")[2])
-    if spared is not None:
+    if spared is not None:  # logging and the like: seldom is enough
         remedy, code, changes = spared
         saves = at_line * (1 - 1 / EVERY_BATCH)
         text = f"{says} {remedy}. This changes {changes}."
         proof = "blind/ninth/debug_strings" if spared is _TEXT else "logs_in_steps"
         return Advice(text, code, saves, changes=changes, leaves_out=True, proof=proof)
-    if is_exchange(calls) and calls["learned"]:
+    if is_exchange(calls) and calls["learned"]:  # ranks average their gradients call by call
         sends = f"A step exchanges gradients in {exchanges:,} calls, and in each waits for all ranks."
         text = f"{says} {sends} Are most of them small? If so, let DistributedDataParallel send many at a time, while "
         code = "model = torch.nn.parallel.DistributedDataParallel(model)  # in place of the exchanges"
         saves, proof = at_line * FOUR_FIFTHS, "blind/sixth/tutorial_averages"
         return Advice(f"{text}backward runs.", code, saves, question=True, proof=proof)
-    if is_exchange(calls):
+    if is_exchange(calls):  # ranks exchange something else
         text = f"{says} Each rank waits there for all others, and pickles objects: two numbers in a tensor cost less."
         often = f"does training go on the same where they exchange in every {ordinal(SELDOM)} step"
         asks, code = f"Do they come there at the same time, and {often}?", f"if step % {SELDOM} == 0: ...  # {call}"
         saves, proof = at_line * (1 - 1 / SELDOM), "blind/fifth/gathered_scores"
         return Advice(f"{text} {asks}", code, saves, question=True, leaves_out=True, proof=proof)
     slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
-    if calls.get("learned"):
+    if calls.get("learned"):  # training uses the result
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")
-    if re.search(MAKES_ARRAY, call):
+    if re.search(MAKES_ARRAY, call):  # an array made of Python's numbers
         asks = f"Does {call} get Python's numbers, such as a list or a deque? It goes through them one by one"
         return Advice(f"{says} {asks}: keep them in an array, and change that in place.", question=True)
     return leave_out(f"{says}{slow}", f"...  # {call}", at_line, proof="step_statistics")
@@ -566,13 +579,17 @@ def leave_out(says: str, code: str, share: float, otherwise: str = "", proof: st
 
 
 def _called_back(calls: PythonInSteps, part: str) -> Advice:
-    """Return advice for a function that a compiled step calls and waits for."""
+    """Return advice for a Python function that a compiled step calls and waits for.
+
+    Args:
+        part: how much of that is at the named line, as the end of a clause; "" = nearly all.
+    """
     call, of_batch = calls["calls"], calls.get("of_batch")
     says = (
         f"{percent(100 * calls['aside'])} of the steps' time passes in {calls['at']}{part}: the compiled step calls "
         f"{call} through {calls['through']} and waits for it."
     )
-    if of_batch is False:
+    if of_batch is False:  # it needs the model's outputs: nothing can be computed before
         return Advice(f"{says} It is given what the model computes: write it with the framework's operations.")
     alone = "It is given the batch alone, nothing that the model computes. " if of_batch else ""
     asks = f"Does {call} return the same for a sample in each epoch{'' if of_batch else ', whatever the weights are'}?"

@@ -212,7 +212,7 @@ class Validations:
 
 
 def _fewer_steps(validations: Validations) -> str:
-    """Return the line of `fit` that validates on fewer batches."""
+    """Return the line of `fit` that validates on `validations.steps` batches."""
     # Keras cuts arrays into as many batches as there are, unless a batch size is given.
     size = ""
     if validations.run.fit.get("validation_kind") == "numpy":
@@ -372,12 +372,16 @@ VALIDATION_LIMITS = (Entry("time", says=lambda v: f"{v.takes}.{f' {v.waits}.' if
 
 
 def advise_validations(validations: Validations) -> Advice:
-    """Return advice for validations that take a good part of the time."""
-    again, waits = choose(VALIDATION_AGAIN, validations), validations.waiting > A_QUARTER
-    quicker = (waits and choose(VALIDATION_DATA, validations)) or choose(VALIDATION_BATCHES, validations)
-    if again is None and quicker is not None:
+    """Return advice for validations that take a good part of the time.
+
+    Remedies with the same metrics come first, then fewer validations or batches, then what limits them.
+    """
+    repeated_work, is_waiting = choose(VALIDATION_AGAIN, validations), validations.waiting > A_QUARTER
+    quicker = (is_waiting and choose(VALIDATION_DATA, validations)) or choose(VALIDATION_BATCHES, validations)
+    # Nothing is done in vain, and it gets quicker with the same metrics.
+    if repeated_work is None and quicker is not None:
         return quicker
-    less = again or choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)
+    less = repeated_work or choose(VALIDATION_LESS, validations) or first_holding(VALIDATION_LIMITS, validations)
     return replace(less, leaves_out=True)
 
 
@@ -393,9 +397,9 @@ PREDICT_ADVICE = Advice(
 
 def run_compiled(run: Run) -> Advice:
     """Return the advice for a Keras model that was told to run eagerly."""
-    meanwhile = ", and the GPU waits for the next one" if run.device == "gpu" else ""
+    gpu_idles = ", and the GPU waits for the next one" if run.device == "gpu" else ""
     return Advice(
-        f"The model runs eagerly: Python starts every operation by itself{meanwhile}. Let Keras compile the step into "
+        f"The model runs eagerly: Python starts every operation by itself{gpu_idles}. Let Keras compile the step into "
         "one graph.",
         "model.compile(..., run_eagerly=False)",
         saves=1.0,
@@ -423,7 +427,12 @@ _RECORD_LATER = {
 
 
 def traced_too_early(run: Run, name: str, took_ns: int) -> Advice:
-    """Return advice on a trace that shows what a program pays for once, and hardly its steps."""
+    """Return advice on a trace that shows what a program pays for once, and hardly its steps.
+
+    Args:
+        name: what the host did, such as compiling.
+        took_ns: how long that took.
+    """
     return Advice(
         f"{name} takes {duration(took_ns / 1e9)}, once. Record after the warm-up, some steps "
         "later: this part of the trace does not show what holds the other steps back.",
@@ -438,11 +447,11 @@ _LOADS = re.compile(r"Module(Load|Unload|Get)|Library(Load|Unload)|FuncGetAttrib
 
 
 def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
-    """Return advice on a call of the driver that holds the host while the GPUs idle."""
+    """Return advice on a call of the GPU's driver or runtime that holds the host while the GPUs idle."""
     name, torch = call["name"], run.framework == "torch"
     says = f"The host is held in {name} for {duration(call['each_ns'] / 1e9)}"
     says += f" (called by {call['op']}). " if call["op"] else ". "
-    if _COPIES.match(name):
+    if _COPIES.match(name):  # a copy that waits for its end
         copies = run.source["copies"] if run.source is not None else ()
         pageable = any(copy["direction"] == "h2d" and copy["memory"] == "pageable" for copy in copies)
         return Advice(
@@ -451,7 +460,7 @@ def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
             "batch = batch.pin_memory().to(device, non_blocking=True)" if torch and pageable else "",
             question=True,
         )
-    if _MEMORY.search(name):
+    if _MEMORY.search(name):  # memory is allocated or given back
         return Advice(
             f"{says}The driver takes or gives back memory, for which it may wait for the GPU. Does the step empty a "
             "cache or allocate other sizes each time? If so, keep the memory and use it again.",
@@ -460,7 +469,7 @@ def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
             else "",
             question=True,
         )
-    if _LOADS.search(name):
+    if _LOADS.search(name):  # code is loaded onto the GPU at its first launch
         return Advice(
             f"{says}A first launch loads its code into the GPU, others return in microseconds. Do steps go on to "
             "launch new code (shapes that change, a compiler that tunes)? If so, keep shapes alike, and warm up first.",
@@ -470,14 +479,18 @@ def blocked_in(run: Run, call: SourceBlockingCall) -> Advice:
 
 
 def host_activity(name: str) -> Advice:
-    """Return advice on what a trace's host does while the GPUs wait for it; "" = not known."""
+    """Return advice on what a trace's host does while the GPUs wait for it.
+
+    Args:
+        name: of the longest activity, as the profiler has it; "" = not known.
+    """
     name = name.removeprefix("$")  # the profiler's mark of Python functions
-    if _COMPILES.search(name):
+    if _COMPILES.search(name):  # the framework's compiler
         return Advice(
             f"Most of that time the host compiles ({name}). Trace later steps; if they compile, "
             "too, keep the shapes of the batches the same."
         )
-    if _RUNTIME.match(name):
+    if _RUNTIME.match(name):  # the framework's own calls
         return Advice(
             f"Most of that time the host is in {name}: the framework itself prepares and starts the work of a step. "
             "Give each call more to do: a larger batch, or several steps in one call."

@@ -36,14 +36,15 @@ _ANYWHERE = ("dataloader", "grain")  # made by the library's workers, in loops a
 
 def advise(wait: InputWait) -> Advice:
     """Return the advice on a wait for input: the best remedy, or the limit where none helps."""
-    if ITERATOR_EACH_STEP.when(wait):
+    if ITERATOR_EACH_STEP.when(wait):  # the input starts again for each batch
         return ITERATOR_EACH_STEP.advice(wait)
     of_kind = advise_kind(wait)
-    if of_kind is not None:
+    if of_kind is not None:  # decided by the kind of the input
         return of_kind
     if tf_data.IN_ORDER.when(wait):
         return tf_data.IN_ORDER.advice(wait)
     in_python = tf_data.is_python(wait)
+    # tf.data: remedies for a Python function, for work in vain, for the stage; else what limits it.
     of_stage = (in_python and choose(loaders.OF_CALLS, wait)) or (
         choose(tf_data.IN_VAIN, wait) or choose(tf_data.REMEDIES, wait) or first_holding(tf_data.LIMITS, wait)
     )
@@ -51,27 +52,29 @@ def advise(wait: InputWait) -> Advice:
 
 
 def advise_kind(wait: InputWait) -> Advice | None:
-    """Return the advice if it depends on the kind of the input; None if a tf.data stage decides.
+    """Return the advice if the kind of the input decides it; None if a tf.data stage decides.
 
     Keras makes a tf.data pipeline of a generator or a PyDataset: its stage is not the user's.
     """
-    of_fit = [table for word, table in _OF_FIT if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE)]
-    loops = wait.kind or wait.run.custom_loop or wait.run.framework == "jax"
-    if not of_fit and (wait.stage is not NO_STAGE or wait.kind == "tf.data" or not loops):
-        if wait.run.framework == "torch" and not loops:  # nothing more is known of an imported trace
+    tables = [table for word, table in _OF_FIT if word in wait.kind and (not wait.run.custom_loop or word in _ANYWHERE)]
+    is_loop = wait.kind or wait.run.custom_loop or wait.run.framework == "jax"
+    # Nothing of its kind: a tf.data stage, or a trace.
+    if not tables and (wait.stage is not NO_STAGE or wait.kind == "tf.data" or not is_loop):
+        if wait.run.framework == "torch" and not is_loop:  # nothing more is known of an imported trace
             return choose(loaders.DATA_LOADER, wait) or first_holding(loaders.LIMITS, wait)
         return None
-    of_calls = choose(loaders.OF_CALLS, wait) or next(
-        (entry.advice(wait) for entry in loaders.OF_CALLS_LIMITS if of_fit and entry.when(wait)), None
+    of_calls = choose(loaders.OF_CALLS, wait) or next(  # what the Python function spends its time in comes first
+        (entry.advice(wait) for entry in loaders.OF_CALLS_LIMITS if tables and entry.when(wait)), None
     )
-    table, limits = (of_fit[0], loaders.LIMITS) if of_fit else (LOOP, LOOP_LIMITS)
-    remedies = () if of_fit and wait.made_at_once else table
+    table, limits = (tables[0], loaders.LIMITS) if tables else (LOOP, LOOP_LIMITS)
+    remedies = () if tables and wait.made_at_once else table
     return of_calls or at_line(wait, choose(remedies, wait) or first_holding(limits, wait))
 
 
 def at_line(wait: InputWait, advice: Advice) -> Advice:
-    """Return the advice with the line of the program that the input's function mostly is in."""
+    """Return the advice with the program's line that the input's function mostly is in, and what it does there."""
     work = work_of(wait)
+    # No line is known, or the advice says so already.
     if wait.made_at_once or not (wait.call_line or work) or (work is not None and work.does in advice.text):
         return advice
     place = f"{wait.call_name} is mostly at {wait.call_line}" if wait.call_line else f"Most of {wait.call_name} passes"
@@ -81,27 +84,30 @@ def at_line(wait: InputWait, advice: Advice) -> Advice:
     # What to do stands at the end, where a short report begins.
     observed = advice.text.removesuffix(advice.remedy).rstrip() if advice.remedy else advice.text
     advice = replace(advice, text=f"{observed} {place}. {advice.remedy}".strip())
-    if work is None or not work.code or advice.saves:
+    if work is None or not work.code or advice.saves:  # the advice has a remedy of its own
         return advice
     return replace(advice, code=work.code, changes=work.changes)
 
 
 def made_once(wait: InputWait) -> Advice | None:
-    """Return the advice to make once what does not change; None if that gains little."""
+    """Return the advice to make once what does not change between passes; None if that gains little."""
     table = next((table for word, table in _OF_FIT if word in wait.kind), tf_data.REMEDIES)
     return choose([entry for entry in table if entry.frees_cores], wait)
 
 
 def advise_cores(wait: InputWait) -> Advice:
-    """Return advice for an input that takes the cores from the steps: to make once what does not change."""
-    kept = made_once(wait)
+    """Return advice for an input that takes the cores from the steps.
+
+    Make once what does not change between passes; without such a remedy, make samples cheaper.
+    """
+    keeping = made_once(wait)
     says = (
         f"The input computes on {wait.input_cpus or 0:.1f} of {wait.cores.allowed} cores, and threads wait for a core "
         f"for {percent(100 * (wait.cores.queued or 0))} of the time: more workers would slow the steps further."
     )
-    if kept is None:
+    if keeping is None:
         return at_line(wait, Advice(f"{says}{loaders.cheaper(wait, 'sample')}", name="cores"))
-    return replace(kept, text=f"{says} {kept.remedy}")
+    return replace(keeping, text=f"{says} {keeping.remedy}")
 
 
 AHEAD = """\
@@ -143,9 +149,10 @@ def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = Fa
     """Return code for a thread that makes the next batches, in every pass over the data.
 
     Args:
-        generator: whether `function` makes a new generator for each pass.
-        ready: how many are kept ready.
-        fit: whether Keras' `fit` takes it, which needs one generator for all epochs.
+        generator: True if `function` makes a new generator for each pass.
+        function: its name in the program.
+        ready: number of batches kept ready.
+        fit: True if Keras' `fit` takes it, which needs one generator for all epochs.
     """
     generator = generator and not fit
     code = AHEAD.format(batches="self.batches()" if generator else "self.batches", ready=ready)
@@ -169,7 +176,7 @@ def _pool_question(wait: InputWait) -> str:
 
 
 def _pooled(wait: InputWait) -> str:
-    """Return code for a pool of threads or processes, each of which makes a whole batch."""
+    """Return code for a pool of threads or processes, each of which makes whole batches."""
     workers = _workers(wait)
     dataset = "pydataset" in wait.kind
     function, number = (
@@ -298,6 +305,7 @@ class SetUp:
         time_s, calls = self.run.account["time_s"], self.run.fit.get("input_calls") or []
         of_wait = min(1.0, self.share * sum(time_s.values()) / max(1e-9, time_s["input_wait"]))
         # The line may be that of the other waits too.
+        # Samples that a line must have.
         least = (1 - of_wait + MOSTLY * of_wait) * max(A_FEW / MOSTLY, sum(call.get("samples") or 0 for call in calls))
         at_begin = (call for call in calls if call["name"].endswith(("__iter__", "on_epoch_end")))
         busy = (call for call in at_begin if call.get("in_line", 0) >= least)
@@ -335,7 +343,7 @@ class SetUp:
 
     @property
     def arrays(self) -> list[str]:
-        """Names of the arrays that `fit` gets, which are that often in memory then; [] = not to be repeated.
+        """Names of the arrays that `fit` gets, if they may be repeated in memory `passes` times; [] = they may not.
 
         They are too large, or not known, or `fit` splits others than x and y, and would validate on copies.
         """
@@ -353,7 +361,7 @@ class SetUp:
 
     @property
     def shuffles_two_arrays(self) -> bool:
-        """True if `fit` reads two arrays of equal length, x and y, through a shuffled tf.data pipeline of its own."""
+        """True if `fit` gets two arrays, x and y of equal length that its own tf.data pipeline shuffles."""
         fit, arrays = self.run.fit, self.run.fit.get("input_first", ())
         if (self.run.input_kind, self.run.framework) != ("numpy", "tensorflow") or self.batch_size is None:
             return False
@@ -366,12 +374,12 @@ class SetUp:
 
 
 def _several_passes(epoch: SetUp) -> str:
-    """Return lines of `fit` whose epochs make several passes over the data, as many in all."""
+    """Return lines of `fit` whose epochs make several passes over the data each, as many passes in all as now."""
     epochs = round(epoch.run.fit["epochs"] / epoch.passes)
-    if epoch.run.input_kind == "tf.data":
+    if epoch.run.input_kind == "tf.data":  # a dataset repeats itself
         return f"ds = ds.repeat({epoch.passes})\nmodel.fit(ds, ..., epochs={epochs})"
     names, split = ", ".join(epoch.arrays) + "," * (len(epoch.arrays) == 1), epoch.run.fit.get("validation_split")
-    if not split:
+    if not split:  # arrays are repeated in memory; of a validation split only its training part
         repeated = f"arrays = [np.concatenate([array] * {epoch.passes}) for array in ({names})]"
         return f"{repeated}\nmodel.fit(*arrays, ..., epochs={epochs})"
     return (

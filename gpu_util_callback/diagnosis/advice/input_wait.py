@@ -49,23 +49,27 @@ class Passes(NamedTuple):
 
 
 def measure_passes(run: Run, where: Range, stages: Sequence[Stage]) -> Passes:
-    """Measure how the steps of a span lie in the passes over the input."""
-    epoch, epochs = steps_an_epoch(run) or 0, run.fit.get("epochs")
+    """Measure how the steps of a span lie in the passes over the input.
+
+    Where the length of a pass is unknown, an epoch counts as one.
+    """
+    epoch_steps, epochs = steps_an_epoch(run) or 0, run.fit.get("epochs")
     repeats = any(stage.repeats for stage in stages)
-    steps = (None if repeats else run.fit.get("input_batches")) or epoch
-    cut = 0 < epoch < steps
-    passes = epochs * epoch / steps if cut and epochs is not None else epochs
-    ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not cut]
-    first_end = run.step_at(min(ends)) if ends else steps
+    pass_steps = (None if repeats else run.fit.get("input_batches")) or epoch_steps
+    is_cut = 0 < epoch_steps < pass_steps  # epochs end before a pass does: the next epoch continues it
+    pass_count = epochs * epoch_steps / pass_steps if is_cut and epochs is not None else epochs
+    epoch_ends_ns = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows) and not is_cut]
+    first_end = run.step_at(min(epoch_ends_ns)) if epoch_ends_ns else pass_steps
     # One iterator of what does not repeat, such as an endless generator's, makes a single pass in all epochs.
     endless = run.fit.get("input_one_iterator") is True and bool(stages) and not repeats
-    if (passes is not None and passes <= 1) or endless:
-        later = 0.0
-    elif where.steps > 0 and where.end_step <= first_end and not run.ended and passes is not None:
-        later = 1 - 1 / passes  # the others are still to come
+    if (pass_count is not None and pass_count <= 1) or endless:
+        later = 0.0  # all of it is the first pass
+    elif where.steps > 0 and where.end_step <= first_end and not run.ended and pass_count is not None:
+        later = 1 - 1 / pass_count  # the others are still to come
     else:
+        # Of this span, the steps after the first pass.
         later = (where.end_step - max(first_end, where.start_step)) / where.steps if where.steps > 0 else 1.0
-    return Passes(steps, first_end, max(0.0, min(1.0, later)))
+    return Passes(pass_steps, first_end, max(0.0, min(1.0, later)))
 
 
 class Calls(NamedTuple):
@@ -96,20 +100,28 @@ class Calls(NamedTuple):
 
 
 def measure_calls(run: Run, rare: LongFetches | None, handling: str) -> Calls:
-    """Measure who makes the input; the arguments are those of `InputWait`."""
+    """Measure which Python functions make the input, by their timed calls and by samples of the stack.
+
+    Args:
+        rare: the few long fetches, left out of the functions' times; None = the wait is steady.
+        handling: what Keras does with a finished batch, as in `InputWait`; "" = little.
+    """
     calls: Sequence[Mapping[str, Any]] = run.fit.get("input_calls") or []
     measured = [call for call in calls if call.get("timed") and call.get("wall_ms")]
     timed = [_unqueued(call if rare else _with_long(call)) for call in measured]
     samples = sum(map(samples_of, calls))
-    most = [call for call in calls if samples_of(call) >= max(A_FEW, MOSTLY * samples)]
-    parts = [call for call in most if call.get("part") not in (None, "loader", "epoch_end")]
+    # Functions that most samples of the input met.
+    sampled_most = [call for call in calls if samples_of(call) >= max(A_FEW, MOSTLY * samples)]
+    parts = [call for call in sampled_most if call.get("part") not in (None, "loader", "epoch_end")]
     part = max(parts, key=samples_of, default=None)
     joined, handled = _outside_calls(run, timed, rare, handling)
+    # The program's function that joins samples takes most of the wait.
     collates = part["part"] == "collate_fn" if part else _joins(run, joined)
-    makes = [call for call in timed if call.get("part") or not (part or collates)]
-    slowest = max(makes, key=_all_ms, default=None)
-    items = [call for call in calls if samples_of(call) and not (call.get("part") or collates)]
-    named = part or slowest or max(items, key=samples_of, default=None)
+    # Beside a slow part of the loader, the dataset's timed functions are not the cause.
+    makers = [call for call in timed if call.get("part") or not (part or collates)]
+    slowest = max(makers, key=_all_ms, default=None)
+    item_calls = [call for call in calls if samples_of(call) and not (call.get("part") or collates)]
+    named = part or slowest or max(item_calls, key=samples_of, default=None)
     return Calls(timed, slowest, named, part, samples, joined, handled, collates, part is not None and not collates)
 
 
@@ -123,16 +135,16 @@ def _joins(run: Run, joined: float) -> bool:
 def _outside_calls(
     run: Run, timed: Sequence[Mapping[str, Any]], rare: LongFetches | None, handling: str
 ) -> tuple[float, float]:
-    """Return `Calls.joined` and `Calls.handled`: what the timed functions leave of the run's wait."""
+    """Return `Calls.joined` and `Calls.handled`: shares (0-1) of the run's wait that the timed functions leave."""
     waited_ms = run.steps.total("input_wait_ns") / 1e6 - (rare.count * rare.each_ms if rare else 0.0)
-    share = 1 - sum(map(_all_ms, timed)) / waited_ms if timed and waited_ms > 0 else 0.0
+    unexplained_share = 1 - sum(map(_all_ms, timed)) / waited_ms if timed and waited_ms > 0 else 0.0
     workers = run.fit.get("input_workers") or 0
-    if share <= LITTLE:
+    if unexplained_share <= LITTLE:  # the timed functions explain the wait
         return 0.0, 0.0
-    if "dataloader" in run.input_kind:
-        return (0.0 if workers else share), 0.0
+    if "dataloader" in run.input_kind:  # joining samples; with workers it is done in their processes
+        return (0.0 if workers else unexplained_share), 0.0
     # Of calls of which few take long, the timed ones say too little.
-    return 0.0, share if handling and workers <= 1 and _waits_evenly(run) else 0.0
+    return 0.0, unexplained_share if handling and workers <= 1 and _waits_evenly(run) else 0.0
 
 
 @dataclass(frozen=True)
@@ -203,15 +215,16 @@ class InputWait:
     def input_cpus(self) -> float | None:
         """Cores that the input keeps busy while steps run; None = not known, or it is made between the steps."""
         is_dataset = "pydataset" in self.kind
-        if self.workers and (self.run.fit.get("input_processes") or not is_dataset):
+        if self.workers and (self.run.fit.get("input_processes") or not is_dataset):  # worker processes make it
             return self.cores.of_workers
         beside = self.works_ahead or (is_dataset and (self.workers > 1 or self.run.framework == "tensorflow"))
         own_cpus, queued = self.cores.own, self.cores.queued
-        if not beside or own_cpus is None or queued is None:
+        if not beside or own_cpus is None or queued is None:  # made between the steps, or not sampled
             return None
         # A stage's time is that of its threads, which wait for a core as often as the main thread.
         made_ms = (1 - queued) * sum(stage.work_ms_per_batch for stage in self.stages if not stage.passing)
         if not self.stages:
+            # No stages: the timed Python functions.
             made_ms = sum(call["calls"] * call["cpu_ms"] for call in self.calls.timed) / max(1, self.where.steps)
         return min(own_cpus, made_ms / self.arrives_ms)
 
@@ -235,7 +248,7 @@ class InputWait:
     def workers_wait(self) -> bool | None:
         """True if the worker processes mostly wait (for files, a network); None = not known."""
         each = self.worker_cpus
-        if each is not None:
+        if each is not None:  # sampled by process; on busy cores they may only wait for one
             return None if each < MOSTLY and self.cores.may_be_lacking else each < MOSTLY
         if math.isinf(self.cores.in_use):
             return None
@@ -264,10 +277,9 @@ class InputWait:
         return max(0.0, self.cpu_ms - self.needed_ms)
 
     def interpreter_ms(self, python_ms: float) -> float:
-        """Return the least time between batches that Python's one lock allows.
+        """Return the least time between batches in ms that Python's global interpreter lock allows.
 
-        Args:
-            python_ms: computation of the input's functions per batch; the step's is added.
+        0.0 without Python.
         """
         if not python_ms:
             return 0.0
@@ -320,16 +332,19 @@ class InputWait:
         return now_ms / max(1e-9, now_ms - saves * self.lost_ms)
 
     def kept(self, saves: float) -> float:
-        """Return the share of `lost_ms` that is gone in the passes after the first, with their long fetches.
+        """Return the share (0-1) of `lost_ms` that is gone if results of the first pass are kept.
+
+        Long fetches count, too.
 
         Args:
-            saves: the share without these.
+            saves: the share that is gone in a later pass, without the long fetches.
         """
-        first, later = self.passes.first_end, self.passes.later
+        first_end, later = self.passes.first_end, self.passes.later
         if self.rare is None:
             return later * saves
-        of_rare = self.rare.later(first) if 0 < first < self.where.end_step else later
-        return later * saves + of_rare * self.rare_ms / self.lost_ms
+        # Share of the long fetches that lie after the first pass.
+        later_rare = self.rare.later(first_end) if 0 < first_end < self.where.end_step else later
+        return later * saves + later_rare * self.rare_ms / self.lost_ms
 
     def saves(self, arrives_ms: float) -> float:
         """Return the share of the wait that is gone when batches are `arrives_ms` apart."""
@@ -339,10 +354,10 @@ class InputWait:
         return max(0.0, min(1.0, 1 - wait_left_ms / self.lost_ms))
 
     def after(self, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
-        """Return the time between batches if the slowest stage works ahead and takes `stage_ms` per batch.
+        """Return the time between batches in ms if the slowest stage works ahead and takes `stage_ms` per batch.
 
-        The largest of the limits: the step with what the loop makes itself, the slowest threaded
-        stage, the interpreter and the cores. No part takes longer than batches do now.
+        The largest of the limits: the step with what the loop makes itself, the slowest threaded stage, the interpreter
+        and the cores. No part takes longer than batches do now.
 
         Args:
             spared_ms: the CPU time per batch that is then not needed at all.
@@ -355,13 +370,18 @@ class InputWait:
         return max(stage_ms, other_limits_ms, self.cores_ms(spared_ms), self.interpreter_ms(python_ms))
 
     def saves_by(self, stage_ms: float, *, spared_ms: float = 0.0, python_ms: float | None = None) -> float:
-        """Return the share of the wait that is gone if `after` holds; 0.0 if the model sees no change in itself."""
+        """Return the share (0-1) of the wait that is gone if batches come as `after` predicts.
+
+        Its arguments are the same.
+
+        0.0 if the limits predict no change from what they give for the pipeline as it is.
+        """
         arrives_ms = self.after(stage_ms, spared_ms=spared_ms, python_ms=python_ms)
-        modelled_ms = self.arrives_ms  # now, by the same limits
+        modelled_now_ms = self.arrives_ms  # now, by the same limits
         if self.stages and not self.read_elsewhere and self.stage is not NO_STAGE:
             first, slowest = chain_ms(self.stages)
-            modelled_ms = max(slowest, first + self.needed_ms, self.cores_ms())
-        return 0.0 if modelled_ms < LEAST_GAIN * min(arrives_ms, self.arrives_ms) else self.saves(arrives_ms)
+            modelled_now_ms = max(slowest, first + self.needed_ms, self.cores_ms())
+        return 0.0 if modelled_now_ms < LEAST_GAIN * min(arrives_ms, self.arrives_ms) else self.saves(arrives_ms)
 
     @property
     def work_ms(self) -> float:
@@ -382,15 +402,14 @@ class InputWait:
     def keeps_up(self) -> bool:
         """True if the stages are fast enough by their own numbers, so that none is to blame.
 
-        They work ahead, no part of the pipeline takes a batch as long as a step, nor do the cores
-        need as long for all of its work, and what the loop itself makes of a batch is little of
-        the wait.
+        They work ahead, no part of the pipeline takes a batch as long as a step, nor do the cores need as long for all
+        of its work, and what the loop itself makes of a batch is little of the wait.
         """
         if not self.works_ahead or self.read_elsewhere:
             return False
-        first, slowest = chain_ms(self.stages)
-        late_ms = max(0.0, max(slowest, self.cores_ms()) - self.needed_ms)
-        return late_ms + first < LITTLE * self.lost_ms
+        own_part_ms, slowest_ms = chain_ms(self.stages)
+        late_ms = max(0.0, max(slowest_ms, self.cores_ms()) - self.needed_ms)
+        return late_ms + own_part_ms < LITTLE * self.lost_ms
 
     # -- what a cache would hold ---------------------------------------------------------------
 
@@ -399,7 +418,7 @@ class InputWait:
         """Bytes of the batches of a pass over the input; None = unknown."""
         dims, batches = self.run.fit.get("input_dims"), self.passes.steps
         dtypes = {str(array.get("dtype")) for array in self.run.fit.get("input_first") or []}
-        if not dims or not batches or dtypes & {"object", "string"}:
+        if not dims or not batches or dtypes & {"object", "string"}:  # strings and objects have no size by their shape
             return None
         # Of a size that varies, (least, most) is known.
         sizes = [[max(size) if isinstance(size, list) else size or 0 for size in shape or ()] for shape in dims]
@@ -499,6 +518,7 @@ class InputWait:
             return self.handling
         who = self.stage.name or (self.call_name if self.calls.slowest else "it")
         if self.cores.full and self.waits is not True:
+            # The stage keeps the cores busy, not other programs.
             mine = self.stage is not NO_STAGE and not self.cores.others_compute
             return self.cores.busy + (f", most with {who}" if mine else "")
         if self.waits is False and (self.calls.slowest or "py_function" in self.stage.flags):
@@ -525,14 +545,14 @@ class InputWait:
         if self.filtered is not None:
             each += f" ({self.filtered[0].name} drops {percent(100 * self.filtered[1])} of its results)"
         alone_ms = stage.work_ms_per_batch if self.overlaps else stage.ms_per_batch
-        if alone_ms >= self.needed_ms or not self.stages:
+        if alone_ms >= self.needed_ms or not self.stages:  # the stage alone is too slow
             return f"{each}, but the model could take one every {needed_text}"
-        if not self.works_ahead:
+        if not self.works_ahead:  # each batch is made between the steps
             return f"{each}, while the model waits"
-        if self.read_elsewhere:
+        if self.read_elsewhere:  # its time is not that of these batches
             return f"{stage.name} is the slowest stage of the pipeline, and {self.pace}"
         _, slowest_ms = chain_ms(self.stages)
-        if slowest_ms >= self.needed_ms:
+        if slowest_ms >= self.needed_ms:  # fast enough alone, too slow with the stages on its thread
             return (
                 f"{each}. With the other stages on its thread that is {brief(slowest_ms)}, but the "
                 f"model could take one every {needed_text}"
@@ -543,19 +563,19 @@ class InputWait:
 def measure_input(
     run: Run, where: Range, lost_ms: float, needed_ms: float, rare: LongFetches | None = None, explained_ms: float = 0.0
 ) -> InputWait:
-    """Measure the input of a span, once.
+    """Measure the input of a span of steps, all times in ms per batch.
 
     Args:
         lost_ms: the avoidable part of a step's wait.
         needed_ms: duration of a step without it.
-        rare: long fetches that are to be told from the others.
-        explained_ms: stages that work less for a batch do not explain the wait.
+        rare: the few long fetches, to be judged apart from the others; None = the wait is steady.
+        explained_ms: stages that work less for a batch than this do not explain the wait.
     """
     stages: Sequence[Stage] = run.pipeline.stages(*where.extent_ns)
     passes = measure_passes(run, where, stages)
-    outside = bool(stages) and sum(stage.ms_per_batch for stage in stages if not stage.passing) < explained_ms
+    fast_enough = bool(stages) and sum(stage.ms_per_batch for stage in stages if not stage.passing) < explained_ms
     rare_ms = 0.0
-    if rare is not None:
+    if rare is not None:  # the rest of the wait is that of usual batches
         stages, rare = _usual_stages(run, stages, passes, rare)
         rare_ms = rare.share * lost_ms
         lost_ms = max(NO_MS, lost_ms - rare_ms)
@@ -578,21 +598,24 @@ def measure_input(
         run.pipeline.reads_elsewhere(where.steps, *where.extent_ns),
         rare,
         rare_ms,
-        not_the_bottleneck=outside,
+        not_the_bottleneck=fast_enough,
     )
 
 
 def _usual_stages(
     run: Run, stages: Sequence[Stage], passes: Passes, rare: LongFetches
 ) -> tuple[Sequence[Stage], LongFetches]:
-    """Return the stages without the time of the long fetches, which is the slowest one's, and these with its name."""
+    """Return the stages without the time of the long fetches, and the long fetches with the name of their stage.
+
+    That time is taken from the slowest stage, if it lies in it; else both are returned as they are.
+    """
     slowest = slowest_of(stages, passes)
     long_ms = rare.count * rare.each_ms / rare.rows
     if slowest is NO_STAGE or slowest.work_ms_per_batch < MOSTLY * long_ms:
         return stages, rare
-    usual = max(0.0, 1 - long_ms / slowest.work_ms_per_batch)
+    usual_share = max(0.0, 1 - long_ms / slowest.work_ms_per_batch)
     quicker = slowest._replace(
-        work_ms_per_batch=usual * slowest.work_ms_per_batch, ms_per_batch=usual * slowest.ms_per_batch
+        work_ms_per_batch=usual_share * slowest.work_ms_per_batch, ms_per_batch=usual_share * slowest.ms_per_batch
     )
     usual_stages = [quicker if stage is slowest else stage for stage in stages]
     named = replace(rare, stage=slowest.name) if run.input_kind == "tf.data" else rare
@@ -611,18 +634,22 @@ def slowest_of(stages: Sequence[Stage], passes: Passes) -> Stage:
 
 
 def _mostly_waits(cores: Cores, call: Mapping[str, Any] | None) -> bool | None:
-    """Return whether making a batch mostly waits, False if it computes; None = not known.
+    """Return True if making a batch mostly waits, False if it computes, None if neither is known.
 
     The CPU time of the input's Python function decides, whatever else the machine does, as `Calls.timed` leaves out the
     time in which it was ready to run and had no core. Where it is not timed, or that time is not known on busy cores, a
     process that hardly computes waits, unless others take its cores.
+
+    Args:
+        call: the slowest timed function; None = none was timed.
     """
+    # Timed: the function's own share of computing.
     if call is not None and call.get("cpu_ms") is not None and ("queued_ms" in call or not cores.full):
-        computed = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"]))
-        if computed < MOSTLY:
+        computing_share = min(1.0, call["cpu_ms"] / max(1e-9, call["wall_ms"]))
+        if computing_share < MOSTLY:
             return True
-        return False if computed > COMPUTES else None
-    if cores.own is None:
+        return False if computing_share > COMPUTES else None
+    if cores.own is None:  # not timed: the whole process' cores
         return None
     if cores.own >= COMPUTES:
         return False
@@ -630,10 +657,11 @@ def _mostly_waits(cores: Cores, call: Mapping[str, Any] | None) -> bool | None:
 
 
 def _handling(run: Run) -> str:
-    """Return `InputWait.handling`, as read in Keras 3.15.
+    """Return what Keras' `fit` does with a finished batch before its step, as a clause; "" = little or nothing.
 
-    JAX on a CPU takes arrays as they are, and so does PyTorch take tensors.
+    As read in Keras 3.15. JAX on a CPU takes arrays as they are, and so does PyTorch take tensors.
     """
+    # A loop of the user's own, tf.data or a DataLoader: nothing.
     if run.custom_loop or not run.input_kind.startswith(("pydataset", "sequence", "generator")):
         return ""
     if run.framework == "tensorflow":
@@ -651,9 +679,9 @@ def first_types(run: Run) -> set[str]:
 
 
 def _waits_evenly(run: Run) -> bool:
-    """Return whether steps wait about equally long, so that no few batches hold the wait: by the median block.
+    """Return True if steps wait about equally long, so that no few batches hold the wait.
 
-    The longest wait of each block is left out.
+    The median over blocks is compared with the mean wait; the longest wait of each block is left out.
     """
     rows, waits_ns = run.steps["rows"], run.steps["wait_ns"]
     several = rows > 1

@@ -175,11 +175,12 @@ KINDS = (*_BY_REASON, *map(LineWork, _LINES[1::3], _LINES[2::3], _LINES[0::3]))
 def work_of(wait: InputWait) -> LineWork | None:
     """Return the kind of work in which the input's function spends most of its time; None = not known."""
     call = wait.calls.named or {}
-    called, slow, library = call.get("called"), call.get("slow") or "", call.get("library") or ""
+    called, slow_reason, library = call.get("called"), call.get("slow") or "", call.get("library") or ""
     if called is None and library and wait.in_library(library):  # several functions of one library
         called = f"{library}."
-    elif called is None and slow:
+    elif called is None and slow_reason:  # known by its reason alone
         called = ""
+    # Too few samples, or the wait is not for that function.
     if called is None or (call.get("samples") or 0) < 2 * A_FEW or wait.made_at_once:
         return None
-    return next((kind for kind in KINDS if kind.slow in ("", slow) and re.search(kind.called, called)), None)
+    return next((kind for kind in KINDS if kind.slow in ("", slow_reason) and re.search(kind.called, called)), None)

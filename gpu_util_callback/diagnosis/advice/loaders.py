@@ -48,39 +48,43 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """Number of workers that keep up with the model, a fifth to spare; computing ones need a free core each."""
+        """Number of workers that keep up with the model, a fifth to spare; at least 2.
+
+        Computing ones need a free core each; more than the shards of the data would have nothing to read.
+        """
         wait = self.wait
-        needed = math.ceil(1.2 * self.batch_ms / max(0.1, wait.needed_ms))
-        most = wait.run.fit.get("input_shards") or MOST_WORKERS
+        needed_workers = math.ceil(1.2 * self.batch_ms / max(0.1, wait.needed_ms))
+        most_workers = wait.run.fit.get("input_shards") or MOST_WORKERS
         if self.waits:
-            return max(2, min(most, MOST_WORKERS, needed))
+            return max(2, min(most_workers, MOST_WORKERS, needed_workers))
         cores = wait.cores.allowed or MOST_WORKERS
-        room = cores if wait.room_unknown else min(cores, int(wait.workers + wait.cores.spare))
-        return max(2, min(most, MOST_WORKERS, needed, room))
+        free_workers = cores if wait.room_unknown else min(cores, int(wait.workers + wait.cores.spare))
+        return max(2, min(most_workers, MOST_WORKERS, needed_workers, free_workers))
 
     @property
     def saves(self) -> float:
-        """Share of the wait that is gone with them.
+        """Share (0-1) of the wait that is gone with them.
 
-        Threads are limited by the interpreter, processes that compute by the free cores.
+        Threads are limited by the interpreter, processes that compute by the free cores, a DataLoader's by handing
+        batches over.
         """
         wait, count = self.wait, self.count
-        if not self.waits and self.processes and not wait.room_unknown:
+        if not self.waits and self.processes and not wait.room_unknown:  # no more than have a core
             count = min(count, max(1, int(wait.workers + wait.cores.spare)))
-        least = 0.0
+        least_ms = 0.0
         if not self.processes:
             # A function may wait for threads that a library or a pool of its own computes on.
             # In a step all of PyTorch's threads but the training's own may spin, which is no computation.
             spun = ((wait.run.fit.get("step_threads") or wait.cores.allowed) - 1) * (wait.run.framework == "torch")
-            least = max(wait.interpreter_ms(wait.python_ms), wait.cores_ms(spun * wait.needed_ms) / THREE_QUARTERS)
+            least_ms = max(wait.interpreter_ms(wait.python_ms), wait.cores_ms(spun * wait.needed_ms) / THREE_QUARTERS)
         elif not wait.workers and wait.cores.own is not None:
-            least = wait.cores_ms()
+            least_ms = wait.cores_ms()
         handing_ms = 0.0
         if self.processes and "dataloader" in wait.kind:
             measured = _handing_ms(wait)
             handing_ms = HANDING_OVER_MS if measured is None else measured
         handling_ms = max(handing_ms, wait.calls.handled * wait.lost_ms)
-        arrives_ms = max(self.batch_ms / count, least, wait.needed_ms + handling_ms)
+        arrives_ms = max(self.batch_ms / count, least_ms, wait.needed_ms + handling_ms)
         # Nobody makes a pass's first batch ahead of it.
         return wait.saves(arrives_ms + self.batch_ms / wait.batches_a_pass)
 
@@ -101,13 +105,17 @@ def starts_fresh(run: Run) -> bool:
 
 
 def loader_line(wait: InputWait, workers: int, more: str = "") -> str:
-    """Return the line of a DataLoader with workers; where they cannot be forked, they spawn."""
+    """Return the line of a DataLoader with worker processes; they spawn where they cannot be forked.
+
+    Args:
+        more: further arguments, with a comma in front.
+    """
     if wait.run.trainer == "transformers":
         line = f"TrainingArguments(..., dataloader_num_workers={workers}, dataloader_persistent_workers=True)"
         return line + (GUARD if starts_fresh(wait.run) else "")
     pinned = wait.run.fit.get("input_pin_memory") or not wait.run.used_gpus
-    pin = "" if pinned else ", pin_memory=True"
-    arguments = f"num_workers={workers}, persistent_workers=True{pin}{more}"
+    pinning = "" if pinned else ", pin_memory=True"
+    arguments = f"num_workers={workers}, persistent_workers=True{pinning}{more}"
     line = f"loader = DataLoader(dataset, ..., {arguments}"
     if not fork_safe(wait.run):
         return f'{line}, multiprocessing_context="spawn"){GUARD}'
@@ -154,7 +162,10 @@ dataset = Spawned(dataset, workers={count}){GUARD}"""
 
 
 def batches_code(wait: InputWait, workers: Workers) -> str:
-    """Return a PyDataset around `make_batch(i)`; its processes start fresh where none can be forked."""
+    """Return a PyDataset around the user's `make_batch(i)`, with these workers.
+
+    Its processes start fresh where none can be forked.
+    """
     fresh = workers.processes and not fork_safe(wait.run)
     arguments = f"workers={workers.count}{', use_multiprocessing=True' * workers.processes}"
     code = (
@@ -177,13 +188,14 @@ def _handing_ms(wait: InputWait) -> float | None:
 
 
 def _hands_over(wait: InputWait) -> bool:
-    """Return whether workers keep up, and the loop waits for batches to be handed over."""
+    """Return True if a DataLoader's workers keep up, and the loop waits for finished batches to be handed over."""
     handing_ms, facts, cpus = _handing_ms(wait), wait.run.fit, wait.cores.of_workers or 0.0
     batch_mb = sum(array.get("bytes") or 0 for array in facts.get("input_first") or []) / 1e6
     copies = 0 < cpus * wait.arrives_ms <= COPYING_MS * batch_mb  # and does nothing else
-    ahead = copies and (facts.get("input_ready_pct") or 0.0) >= 100 * MOSTLY
-    hands = handing_ms is not None and (ahead or handing_ms >= MOSTLY * wait.lost_ms)
-    return hands and not wait.calls.beside_workers
+    # Most batches are finished in time, and only copying is left.
+    copies_in_time = copies and (facts.get("input_ready_pct") or 0.0) >= 100 * MOSTLY
+    handover_dominates = handing_ms is not None and (copies_in_time or handing_ms >= MOSTLY * wait.lost_ms)
+    return handover_dominates and not wait.calls.beside_workers
 
 
 def _handing_over(wait: InputWait) -> str:
@@ -195,7 +207,7 @@ def _handing_over(wait: InputWait) -> str:
 
 
 def _slow_loader(wait: InputWait) -> str:
-    """Return who makes the batches of a DataLoader, and their pace, as sentences."""
+    """Return who makes the batches of a DataLoader, and their pace against the model's, as sentences."""
     who = "The DataLoader makes every batch in the training process, while the model waits"
     if wait.workers:
         who = _too_few_workers(wait, "the DataLoader")
@@ -231,13 +243,15 @@ def _loader_workers(wait: InputWait) -> Workers:
 
 
 def _more_help(wait: InputWait) -> bool:
-    """Return whether worker processes of a loader, or more of them, may shorten the wait."""
+    """Return True if a DataLoader's worker processes, or more of them, may shorten the wait."""
+    # Handing over, the training process or the shards limit it.
     if _hands_over(wait) or wait.calls.beside_workers or _few_shards(wait):
         return False
     if _making_waits(wait):
         return wait.workers < MOST_WORKERS
-    seen = wait.workers and (wait.workers_wait is not None or wait.worker_cpus is not None)
-    return wait.cores.has_room or (not seen and wait.room_unknown and _loader_workers(wait).count > wait.workers)
+    is_sampled = wait.workers and (wait.workers_wait is not None or wait.worker_cpus is not None)
+    # Computing ones need a free core.
+    return wait.cores.has_room or (not is_sampled and wait.room_unknown and _loader_workers(wait).count > wait.workers)
 
 
 def _made_before(wait: InputWait) -> float:
@@ -250,7 +264,10 @@ def _made_once(wait: InputWait) -> float:
 
 
 def _whole_batches(wait: InputWait) -> bool:
-    """Return whether the library gets and joins samples one by one that are rows of tensors, or may be indexed."""
+    """Return True if a DataLoader indexes its dataset sample by sample where whole batches could be indexed at once.
+
+    The dataset holds tensors, or getting a sample computes so little that it may be an index into memory.
+    """
     call, fit = wait.calls.slowest, wait.run.fit
     if call is None or fit.get("input_iterable") or wait.workers or "input_collate" not in fit or wait.collate:
         return False
@@ -304,7 +321,10 @@ def _array_file(wait: InputWait) -> InputFile | None:
 
 
 def _reads_rows(wait: InputWait) -> str:
-    """Return how the input reads an array of a file row by row, and its pace, as sentences."""
+    """Return how the input reads an array of a file row by row, and its pace, as sentences.
+
+    A chunk of rows is unpacked for each of them.
+    """
     file = _array_file(wait)
     rows, packed = (file.get("chunk_rows", 0), file.get("compression", "")) if file is not None else (0, "")
     does = "is a read of its own"
@@ -345,9 +365,9 @@ def _says_work(wait: InputWait) -> str:
 
 
 def _has_remedy_for_line(wait: InputWait) -> bool:
-    """Return whether the kind of work of the input's busiest line is known, and its remedy holds in this run."""
+    """Return True if the kind of work of the input's busiest line is known, and its remedy holds in this run."""
     work = work_of(wait)
-    if work is None or (work.rewritten and wait.cores.has_room):
+    if work is None or (work.rewritten and wait.cores.has_room):  # where cores are free, more workers come first
         return False
     if work.once:  # worth it only where the same items come again
         return wait.passes.later > 0 and wait.repeats is not False
@@ -653,7 +673,7 @@ def _grain_maker(wait: InputWait) -> str:
 
 
 def _grain_line(wait: InputWait, workers: int) -> str:
-    """Return the line that gives a pipeline of Grain so many worker processes."""
+    """Return the line that gives a Grain pipeline this number of worker processes."""
     if wait.input_class == "DataLoader":
         return f"dataset = grain.DataLoader(..., worker_count={workers})"
     iterable = "dataset.to_iter_dataset()" if wait.input_class == "MapDataset" else "dataset"
@@ -686,15 +706,18 @@ GRAIN = (
 
 
 def _handling(wait: InputWait) -> str:
-    """Return that handling finished batches takes most of the wait, and what makes it shorter, as sentences."""
-    ms = wait.calls.slowest["wall_ms"] if wait.calls.slowest else 0.0
-    took = brief(ms) if ms >= 0.1 else f"{max(1, round(1e3 * ms))} µs"
+    """Return that handling finished batches takes most of the wait, and what makes it shorter, as sentences.
+
+    Handling: Keras converts or copies each batch, with or without workers.
+    """
+    make_ms = wait.calls.slowest["wall_ms"] if wait.calls.slowest else 0.0
+    took = brief(make_ms) if make_ms >= 0.1 else f"{max(1, round(1e3 * make_ms))} µs"
     says = f"{wait.call_name} takes {took} a batch; then {wait.handling}, with or without workers: {wait.pace}."
-    if "memmap" in first_types(wait.run):
+    if "memmap" in first_types(wait.run):  # read from disk when they are converted
         return f"{says} The arrays are np.memmap: that is when they are read from disk."
     # 64 MB a batch took 9 ms on a CPU with arrays, 0.05 ms with tensors, measured.
-    arrays = wait.run.framework == "torch" and first_types(wait.run) == {"numpy"}
-    tensors = "tensors (torch.from_numpy), which Keras copies once less, and " if arrays else ""
+    are_numpy = wait.run.framework == "torch" and first_types(wait.run) == {"numpy"}
+    tensors = "tensors (torch.from_numpy), which Keras copies once less, and " if are_numpy else ""
     return f"{says} Send {tensors}fewer bytes: smaller types, converted in the model."
 
 

@@ -33,31 +33,36 @@ NAMED = Count(4, "batches or items that are listed by number; of more only the d
 
 
 def places(wait: InputWait, long: LongFetches) -> str:
-    """Return which fetches were long: "batches 100, 200 and 300, in each epoch", "each 50th batch"."""
-    a_pass, seen = wait.passes.steps, wait.run.steps.total_rows
-    if not a_pass or a_pass < seen < AGAIN * a_pass:
+    """Return which fetches were long: "batches 100, 200 and 300, in each epoch", "each 50th batch".
+
+    Batches are numbered within a pass over the input where its length is known, else steps are numbered.
+    """
+    pass_steps, steps_done = wait.passes.steps, wait.run.steps.total_rows
+    # No length, or a second pass too short to compare.
+    if not pass_steps or pass_steps < steps_done < AGAIN * pass_steps:
         return _numbered(long.steps, "step", "steps")
-    batch = long.steps % a_pass
-    if seen <= a_pass:
+    batch = long.steps % pass_steps
+    if steps_done <= pass_steps:  # still the first pass
         return _of_pass(wait, batch)
     unit = "pass" if wait.run.custom_loop or wait.run.fit.get("input_batches") else "epoch"
     if _only_at_first(wait, long):
         return f"{_of_pass(wait, batch)}, all in the first {unit}: later ones found it in memory (the page cache)"
     if batch.max() < max(1, wait.workers):
         return f"the first batch {'of each worker ' if wait.workers > 1 else ''}in each {unit}"
-    batches, times = np.unique(batch, return_counts=True)
-    again = times >= max(AGAIN, MOSTLY * seen / a_pass)
-    if times[again].sum() >= FOUR_FIFTHS * times.sum():
-        return f"{_of_pass(wait, batches[again])}, in each {unit}"
+    batches, counts = np.unique(batch, return_counts=True)
+    is_repeated = counts >= max(AGAIN, MOSTLY * steps_done / pass_steps)  # batches that are long in most passes
+    if counts[is_repeated].sum() >= FOUR_FIFTHS * counts.sum():
+        return f"{_of_pass(wait, batches[is_repeated])}, in each {unit}"
     return _numbered(long.steps, "step", "steps")
 
 
 def _only_at_first(wait: InputWait, long: LongFetches) -> bool:
-    """Return whether all of them lie in the first of several passes, and not by chance."""
-    a_pass, seen = wait.passes.steps, wait.run.steps.total_rows
-    if not a_pass or seen < AGAIN * a_pass or int(long.steps[-1]) >= a_pass:
+    """Return True if all long fetches lie in the first of several passes, which is hardly by chance (under 1 in 10)."""
+    pass_steps, steps_done = wait.passes.steps, wait.run.steps.total_rows
+    if not pass_steps or steps_done < AGAIN * pass_steps or int(long.steps[-1]) >= pass_steps:
         return False
-    return (seen / a_pass) ** -len(long.steps) <= A_TENTH
+    # The chance that all of them fall into the first pass.
+    return (steps_done / pass_steps) ** -len(long.steps) <= A_TENTH
 
 
 def _of_pass(wait: InputWait, batches: np.ndarray) -> str:
@@ -70,17 +75,22 @@ def _of_pass(wait: InputWait, batches: np.ndarray) -> str:
 
 
 def _numbered(numbers: np.ndarray, name: str = "", several: str = "") -> str:
-    """Return a few numbers as they are, more by their distance if they are evenly spaced."""
+    """Return a few numbers as they are; of many only their distance if they are evenly spaced, else how many they are.
+
+    Args:
+        numbers: int64 (n,), ascending.
+        name, several: the noun for one of them, and its plural.
+    """
     if len(numbers) <= NAMED:
-        shown = listed([f"{number:,}" for number in numbers.tolist()])
-        return f"{name if len(numbers) == 1 else several} {shown}".strip()
-    apart = np.diff(numbers)
-    groups = numbers[np.append(True, apart > AGAIN)]  # each worker's, one after the other
-    distances = np.diff(groups)
-    if len(groups) >= A_FEW:
+        numbers_text = listed([f"{number:,}" for number in numbers.tolist()])
+        return f"{name if len(numbers) == 1 else several} {numbers_text}".strip()
+    gaps = np.diff(numbers)
+    group_starts = numbers[np.append(True, gaps > AGAIN)]  # each worker's, one after the other
+    distances = np.diff(group_starts)
+    if len(group_starts) >= A_FEW:  # evenly spaced, if most distances are about the median
         distance = int(np.median(distances))
         if np.mean(np.abs(distances - distance) <= max(AGAIN, A_TWENTIETH * distance)) >= FOUR_FIFTHS:
-            in_a_row = round(len(numbers) / len(groups))
+            in_a_row = round(len(numbers) / len(group_starts))
             row = f", {in_a_row} in a row" if in_a_row > 1 else ""
             return f"each {ordinal(distance)} {name}".strip() + row
     first = [f"{number:,}" for number in numbers[: NAMED - 1].tolist()]
@@ -88,14 +98,14 @@ def _numbered(numbers: np.ndarray, name: str = "", several: str = "") -> str:
 
 
 def _items(wait: InputWait) -> str:
-    """Return the calls that were long, as Python noted them: "D.__getitem__(200)"; "" if none was."""
+    """Return which calls of the input's slowest function were long: "D.__getitem__(200)"; "" if none was noted."""
     calls: Sequence[LongCall] = wait.calls.slowest.get("long", ()) if wait.calls.slowest else ()
     calls = [call for call in calls if call["ms"] >= A_FIFTH * max(other["ms"] for other in calls)]
     if wait.calls.slowest is None or not calls:
         return ""
     name = wait.calls.slowest["name"]
     items = np.unique([call["at"] for call in calls if "at" in call])
-    if len(items) == 1:
+    if len(items) == 1:  # items are known by their index, other calls by their number
         return f"{name}({items[0]})"
     if len(items):
         return f"{name} of {_numbered(items)}"
@@ -103,17 +113,20 @@ def _items(wait: InputWait) -> str:
 
 
 def _waited(wait: InputWait, long: LongFetches) -> bool | None:
-    """Return whether this process and its workers hardly computed meanwhile; None = not sampled."""
+    """Return True if this process and its workers hardly computed during the long fetches; None = not sampled."""
     columns = ("process_cpu_pct", "children_cpu_pct")[: 1 + bool(wait.workers)]
-    shares = []
+    used_pct = []
     for start_ns, ms in zip(long.starts_ns[:SAMPLED].tolist(), long.waits_ms[:SAMPLED].tolist(), strict=True):
-        used = [wait.run.host_mean(column, start_ns, start_ns + round(ms * 1e6)) for column in columns]
-        shares += [sum(pct for pct in used if pct is not None)] if None not in used else []
-    return float(np.mean(shares)) < 100 * MOSTLY if shares else None
+        cpu_pct = [wait.run.host_mean(column, start_ns, start_ns + round(ms * 1e6)) for column in columns]
+        used_pct += [sum(pct for pct in cpu_pct if pct is not None)] if None not in cpu_pct else []
+    return float(np.mean(used_pct)) < 100 * MOSTLY if used_pct else None
 
 
 def which(wait: InputWait, long: LongFetches) -> str:
-    """Return which fetches took how long, as a sentence without its full stop."""
+    """Return which fetches took how long, as a sentence without its full stop.
+
+    Of fetches of very different length, those of the longest kind.
+    """
     long = long.largest
     items = _items(wait)
     if not items and long.stage:
@@ -124,7 +137,7 @@ def which(wait: InputWait, long: LongFetches) -> str:
 
 
 def observed(wait: InputWait, long: LongFetches) -> str:
-    """Return the observation: which fetches took how long, and whether they waited."""
+    """Return the observation on long fetches as sentences: which took how long, and whether they waited."""
     long = long.largest
     who = "It" if long.count == 1 else "They"
     hold = f"{who} {'holds' if long.count == 1 else 'hold'} {percent(100 * long.share)} of the wait"
@@ -138,30 +151,31 @@ def observed(wait: InputWait, long: LongFetches) -> str:
 
 
 def advise_long(wait: InputWait, long: LongFetches) -> Advice:
-    """Return advice where a few long fetches hold much of the wait: for them if they hold most, else for the others.
+    """Return advice where a few long fetches hold much of the wait.
 
-    Its gain is a share of the whole wait, of long fetches and others.
+    It is about them if they hold most of it, else about the usual fetches. Its gain is a share (0-1) of the whole wait,
+    of long fetches and others.
     """
-    usual, share = advise(wait), wait.lost_ms / (wait.lost_ms + wait.rare_ms)
-    saves = min(1.0, usual.saves * share)
-    of_others = replace(usual, saves=saves, most=max(share, saves))
-    if long.share < MOSTLY:
+    usual_advice, usual_share = advise(wait), wait.lost_ms / (wait.lost_ms + wait.rare_ms)
+    saves = min(1.0, usual_advice.saves * usual_share)
+    of_others = replace(usual_advice, saves=saves, most=max(usual_share, saves))
+    if long.share < MOSTLY:  # the usual fetches hold most of the wait
         return of_others
     says = observed(wait, long)
-    of_others = replace(of_others, text=f"{says} {usual.text}")
+    of_others = replace(of_others, text=f"{says} {usual_advice.text}")
     hiding = _kept_workers(wait, long, says) or _hidden(wait, long, says)
     if long.share < FOUR_FIFTHS:
-        is_enough = wait.gain(usual.saves) >= LEAST_GAIN
+        is_enough = wait.gain(usual_advice.saves) >= LEAST_GAIN
     else:
-        is_enough = wait.gain(usual.saves) >= EQUAL_RUNS and not usual.question
+        is_enough = wait.gain(usual_advice.saves) >= EQUAL_RUNS and not usual_advice.question
         is_enough = is_enough and (hiding is None or hiding.saves <= saves)
-    if usual.saves and is_enough:
+    if usual_advice.saves and is_enough:  # a remedy for all fetches gains enough by itself
         return of_others
-    if hiding is not None:
+    if hiding is not None:  # make batches ahead of the long fetches
         return hiding
     if kept := made_once(wait):
-        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * share))
-    if _only_at_first(wait, long.largest):
+        return replace(kept, text=f"{says} {kept.remedy}", saves=min(1.0, kept.saves * usual_share))
+    if _only_at_first(wait, long.largest):  # no remedy was found: say what would help
         rest = "A local copy, or reading all of it in order once, before training, makes the first pass shorter."
     else:
         rest = (
@@ -172,17 +186,22 @@ def advise_long(wait: InputWait, long: LongFetches) -> Advice:
 
 
 def _usual_ms(wait: InputWait) -> float:
-    """Return the time of one worker for a batch that is not among the long ones, at most."""
+    """Return the time in ms that one worker needs at most for a batch that is not among the long ones."""
     call = wait.calls.slowest
-    if call is not None and wait.run.steps.total_rows:
+    if call is not None and wait.run.steps.total_rows:  # timed
         return call["calls"] * call["wall_ms"] / wait.run.steps.total_rows
     if wait.stages:
         return max(chain_ms(wait.stages))
+    # Neither is known.
     return MOSTLY * wait.workers * wait.arrives_ms if wait.workers else wait.lost_ms  # between nothing and keeping up
 
 
 def _can_be_ready(wait: InputWait, long: LongFetches) -> bool:
-    """Return whether somebody could work ahead of long fetches: not at the beginning of a pass, nor on full cores."""
+    """Return True if something could work ahead of the long fetches.
+
+    It cannot at the beginning of a pass, before which nothing is asked for, nor where making batches computes and no
+    core is free.
+    """
     a_pass = wait.passes.steps if wait.run.custom_loop or wait.run.fit.get("input_batches") else None
     if a_pass and not (long.steps % a_pass).any():
         return False
@@ -191,24 +210,29 @@ def _can_be_ready(wait: InputWait, long: LongFetches) -> bool:
 
 
 def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
-    """Return the advice to keep more batches ready; None if that hides too little, or nothing can make them."""
+    """Return the advice to keep more batches ready; None if that hides too little, or nothing can make them ahead.
+
+    Args:
+        says: the observation, to which the advice is appended.
+    """
     kind = wait.kind
     if kind in ("", "numpy", "grain") or not _can_be_ready(wait, long):
         return None
-    covered = max(1, int(np.ceil(long.each_ms / max(0.1, wait.needed_ms))))
+    covered_steps = max(1, int(np.ceil(long.each_ms / max(0.1, wait.needed_ms))))  # steps that one long fetch lasts
     limit, size = wait.run.host_limit, wait.pass_bytes
     in_memory = A_TENTH * limit[0] / size * wait.batches_a_pass if limit and size else MOST_READY
-    ready = int(max(2, min(MOST_READY, covered, in_memory)))
+    ready = int(max(2, min(MOST_READY, covered_steps, in_memory)))
     workers = max(2, wait.workers) if "dataloader" in kind or "pydataset" in kind else 1
-    left = long.left(_usual_ms(wait), wait.needed_ms, workers=workers, ahead=ready)
-    whole_ms = wait.lost_ms + wait.rare_ms
-    handing_ms = HANDING_OVER_MS if "dataloader" in kind and not wait.workers else 0.0
-    saves = max(0.0, wait.rare_ms * (1 - left) - handing_ms) / whole_ms
-    if wait.gain(saves * whole_ms / wait.lost_ms) < LEAST_GAIN:
+    # Share of the long wait that stays.
+    left_share = long.left(_usual_ms(wait), wait.needed_ms, workers=workers, ahead=ready)
+    wait_ms = wait.lost_ms + wait.rare_ms
+    handover_ms = HANDING_OVER_MS if "dataloader" in kind and not wait.workers else 0.0
+    saves = max(0.0, wait.rare_ms * (1 - left_share) - handover_ms) / wait_ms
+    if wait.gain(saves * wait_ms / wait.lost_ms) < LEAST_GAIN:
         return None
     says += (
-        f" One takes as long as {covered:,} steps: with {ready} batches ready (if they fit into memory) "
-        f"{'it' if ready == covered else 'part of it'} passes unnoticed."
+        f" One takes as long as {covered_steps:,} steps: with {ready} batches ready (if they fit into memory) "
+        f"{'it' if ready == covered_steps else 'part of it'} passes unnoticed."
     )
     if "dataloader" in kind:
         code = loader_line(wait, workers, f", prefetch_factor={-(-ready // workers)}")
@@ -219,19 +243,24 @@ def _hidden(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
         code = ahead_code(kind == "generator", wait.input_class or "generate", ready, fit=not wait.run.custom_loop)
-    most = max(saves, wait.rare_ms / whole_ms)
+    most = max(saves, wait.rare_ms / wait_ms)
     return Advice(says, code, saves, name="long fetches, ready", most=most, proof="long_fetch_ready")
 
 
 def _kept_workers(wait: InputWait, long: LongFetches, says: str) -> Advice | None:
-    """Return the advice to keep a DataLoader's workers, if each one's first batch of every pass is long."""
-    a_pass = wait.passes.steps
+    """Return the advice to keep a DataLoader's workers between passes.
+
+    None unless the long fetches are each worker's first batch of every pass.
+    """
+    pass_steps = wait.passes.steps
+    # No workers, or they are kept already.
     if "dataloader" not in wait.kind or not wait.workers or wait.run.fit.get("input_persistent_workers"):
         return None
-    if not a_pass or len(long.steps) < AGAIN or (long.steps % a_pass).max() >= wait.workers:
+    # Not the first batches.
+    if not pass_steps or len(long.steps) < AGAIN or (long.steps % pass_steps).max() >= wait.workers:
         return None
     whole_ms = wait.lost_ms + wait.rare_ms
-    saves = (1 - 1 / long.count) * wait.rare_ms / whole_ms
+    saves = (1 - 1 / long.count) * wait.rare_ms / whole_ms  # the first pass starts them anyway
     if wait.gain(saves * whole_ms / wait.lost_ms) < LEAST_GAIN:
         return None
     return PERSISTENT_WORKERS.advice(SetUp(wait.run, says, 0.0, saves))

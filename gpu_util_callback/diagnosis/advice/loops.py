@@ -27,10 +27,10 @@ _LOADS = "Lightning calls {} again and again. Read the data once, in setup, or s
 
 
 def unnamed(run: Run, place: str, each_s: float) -> Advice:
-    """Return advice on time of a loop that nothing names.
+    """Return advice on time of a custom loop that nothing names.
 
     Args:
-        place: AFTER_EPOCHS, EACH_STEP, or other words that say when.
+        place: AFTER_EPOCHS, EACH_STEP, or other words that say when, such as "about every 20 steps".
         each_s: its length each time, in seconds.
     """
     each, says = duration(each_s), _NOT_SEEN
@@ -40,7 +40,7 @@ def unnamed(run: Run, place: str, each_s: float) -> Advice:
     elif place == EACH_STEP:
         time, says = f"{each} between steps", _MARK
         code = 'with monitor.phase("logging"): ...  # what the loop does between two steps, by its name'
-        if not run.trainer and not run.steps.total("wait_known"):
+        if not run.trainer and not run.steps.total("wait_known"):  # the fetching of batches was not seen either
             asks = "Does the loop fetch its next batch there? If so, let it see the fetching."
             return Advice(f"{time} is not seen by the monitor. {asks}", _LET_IT_FETCH, question=True)
     else:
@@ -72,13 +72,18 @@ def fetching_within(calls: PythonInSteps) -> Advice:
 
 
 def function_between(run: Run, function: str, place: str) -> Advice:
-    """Return advice on a function of the program that runs outside the steps, at this place of the loop."""
+    """Return advice on a function of the program that runs outside the steps, at this place of the loop.
+
+    Args:
+        function: "name" or "Class.method", as in the program.
+    """
+    # A DataLoader that is made again and again.
     if run.trainer == "lightning" and function.endswith(".train_dataloader"):
         return Advice(_LOADS.format(function))
     if run.trainer:
         return Advice(f"{function} runs {place}. {_MAKES} Else call it less often, or let it do less.")
     text = f"{function} runs {place}, and the monitor does not see what it does there. {_MAKES}"
-    if place != AFTER_EPOCHS:
+    if place != AFTER_EPOCHS:  # it may be a validation or logging: let the program mark it
         code = f'with monitor.phase("validation"): {function}(...)  # or what else it is'
         return Advice(f"{text} Marked, it is judged as what it is.", code)
     text, code = f"{text} Is every second epoch enough?", f"if epoch % 2 == 0:\n    {function}(...)"
@@ -86,7 +91,7 @@ def function_between(run: Run, function: str, place: str) -> Advice:
 
 
 def reads_between(share: float, place: str) -> Advice:
-    """Return what a share (0-1) of samples outside the steps says that were in reads of JAX's values, at this place."""
+    """Return advice where a share (0-1) of the samples outside the steps is in reads of JAX's values, at this place."""
     return Advice(
         f"{percent(100 * share)} of the time outside the steps passes in reads of what JAX computes, such as "
         f"float(loss), {place}. Compiled functions return before they are done: it is the steps' own work that it "
@@ -100,6 +105,7 @@ def long_steps(run: Run, long: Occurrences, usual_ns: float, function: str) -> A
 
     Args:
         function: the program's, in which most of their time passes; "" = not known.
+        long: the steps; usual_ns: duration of the usual one.
     """
     ratio = long.self_ns / long.count / max(1.0, usual_ns)
     as_long = f"{float(f'{ratio:.2g}'):,.0f} times as long as the others"
@@ -108,6 +114,7 @@ def long_steps(run: Run, long: Occurrences, usual_ns: float, function: str) -> A
         return Advice(text)
     if not function:
         return Advice(text + _NOT_SEEN, 'with monitor.phase("validation"): ...  # what runs in them, by its name')
+    # Steps from one long step to the next, and the steps in a block, within which they are known.
     apart, block = (long["step"][-1] - long["step"][0]) / (len(long["step"]) - 1), run.steps.rows_per_block
     off = block / (len(long["step"]) - 1)  # of a block the first step is known
     every = max(2, 2 * roundest(apart - off, apart + off))
@@ -120,7 +127,7 @@ def long_steps(run: Run, long: Occurrences, usual_ns: float, function: str) -> A
 
 
 def own_python(samples: StackSamples) -> Advice:
-    """Return advice on Python of the program's own, in which the training thread is for a part of each step."""
+    """Return advice on Python of the program's own in which the training thread spends a part of each step."""
     place, part = samples.own_at[0], "most" if samples.own_at[1] > MOSTLY else percent(100 * samples.own_at[1])
     return Advice(
         f"{percent(100 * samples.own)} of a step the training thread is in Python of the program's "
@@ -146,7 +153,12 @@ def copied_arrays(run: Run) -> Advice | None:
 
 
 def in_each_step(at: str, share: float, of_jax: bool) -> Advice:
-    """Return advice on a function of the program, at its line, that a share (0-1) of each step on a CPU passes in."""
+    """Return advice on a function of the program in which a share (0-1) of each step on a CPU passes.
+
+    Args:
+        at: the function and its line, as "work (train.py, line 12)".
+        of_jax: it starts operations of JAX one by one.
+    """
     says, code = f"{percent(100 * share)} of the steps' time passes in {at}", f"{at.partition(' (')[0]}(...)"
     if of_jax:  # the thread hands the compiled step over
         says += ", which starts operations one by one, and may wait there for the compiled step that came before"

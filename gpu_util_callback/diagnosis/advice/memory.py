@@ -95,14 +95,14 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
         fragmented: the allocator held more than was asked for, in pieces.
     """
     batch = batch_of(run) or 0
-    size = fits or (batch // 2 if batch >= 2 else 0)
+    size = fits or (batch // 2 if batch >= 2 else 0)  # of a batch; 0 = it is one sample, or not known
     if gpu is None:
         return Advice(
             "The host's memory was full. Keep less of the dataset in memory: smaller shuffle and "
             "prefetch buffers, no cache() in memory, fewer worker processes, smaller batches.",
             batch_code(run, size) if size else "",
         )
-    if 0 < size < batch:
+    if 0 < size < batch:  # a smaller batch is possible
         parts = -(-batch // size)
         text = f"A batch of {size:,} would have fitted" if fits else f"Try a batch of {size:,}"
         code, lines = batch_code(run, size), accumulation(run, parts)
@@ -117,7 +117,11 @@ def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = Fals
 
 
 def _more(run: Run, gpu: int, fragmented: bool) -> str:
-    """Return the other remedies: the pool, precision, recomputation."""
+    """Return the other remedies as one sentence: the allocator's pool, other processes, precision, recomputation.
+
+    Args:
+        fragmented: the allocator held more than was asked for, in pieces.
+    """
     remedies = []
     pool = _UNFRAGMENTED.get(run.framework)
     if fragmented and pool is not None:

@@ -19,7 +19,10 @@ from gpu_util_callback.recording.manifest_facts import InputDrop
 
 
 def command(run: Run, before: str = "") -> str:
-    """Return the command that starts this training: `python train.py`, with `before` in front."""
+    """Return the command that starts this training: `python train.py`, with `before` (such as a variable) in front.
+
+    A script whose name was redacted or is not known is called train.py.
+    """
     script = str(run.manifest.get("script", ""))
     if not script or script.startswith("script-"):
         script = "train.py"
@@ -28,39 +31,46 @@ def command(run: Run, before: str = "") -> str:
 
 
 def in_own_names(run: Run, code: str) -> str:
-    """Return code with the program's own names for its input, model and monitor."""
+    """Return example code with the program's own names for its input, model and monitor."""
     names = _own_names(run)
     if not names or not code:
         return code
-    shown_names = re.compile(rf"(?<![\w.\"'])({'|'.join(names)})(?![\w\"'])")
-    return "\n".join(_renamed(line, shown_names, names) for line in code.splitlines())
+    example_names = re.compile(rf"(?<![\w.\"'])({'|'.join(names)})(?![\w\"'])")
+    return "\n".join(_renamed(line, example_names, names) for line in code.splitlines())
 
 
-def _renamed(line: str, shown_names: re.Pattern[str], names: Mapping[str, str]) -> str:
-    """Return a line of code with the program's names in place of those shown."""
-    inner = line.startswith((" ", "def ", "class "))
+def _renamed(line: str, example_names: re.Pattern[str], names: Mapping[str, str]) -> str:
+    """Return a line of example code with the program's names.
+
+    Args:
+        example_names: a pattern whose group 1 is one name of the example.
+        names: name in the example -> name in the program.
+    """
+    in_function = line.startswith((" ", "def ", "class "))
 
     def program_name(match: re.Match[str]) -> str:
         name = names[match[1]]
-        return match[1] if inner and "." in name else name  # no argument is called self.data
+        # In a definition the name is an argument, which cannot be called self.data.
+        return match[1] if in_function and "." in name else name
 
-    return shown_names.sub(program_name, line)
+    return example_names.sub(program_name, line)
 
 
 def _own_names(run: Run) -> dict[str, str]:
-    """Return name in the code shown -> the program's own name."""
+    """Return the program's names by those that example code uses; only those that differ and are valid names."""
     variables = run.fit.get("variables") or {}
     roles: dict[str, str] = {"model": "model", "monitor": "monitor"}
-    for role, short, before in (("input", "ds", ""), ("validation", "val_ds", "val_")):
+    for role, dataset_name, prefix in (("input", "ds", ""), ("validation", "val_ds", "val_")):
         kind = str(run.fit.get(f"{role}_kind", "")).lower()
         if "dataloader" in kind:
-            roles |= {f"{before}loader": role, f"{before}dataset": f"{role}_source"}
+            roles |= {f"{prefix}loader": role, f"{prefix}dataset": f"{role}_source"}
         elif kind == "tf.data":
-            roles[short] = role
+            roles[dataset_name] = role
         elif kind == "numpy":
             roles |= {"x": role, "y": "y"} if role == "input" else {}
         else:
-            roles[f"{before}dataset"] = role
+            roles[f"{prefix}dataset"] = role
+    # Roles without a variable of the program are left out below.
     candidates = {name: variables.get(role) for name, role in roles.items()}
     return {
         name: program_name
@@ -93,6 +103,7 @@ def batch_code(run: Run, size: int) -> str:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
     if kind == "tf.data":
         return f"ds = ds.batch({size})"
+    # Arrays given to Keras' fit, or a loop of the user's own.
     return f"model.fit(..., batch_size={size})" if kind == "numpy" and has_keras_fit(run) else f"batch_size = {size}"
 
 
@@ -116,9 +127,10 @@ LARGER_STEPS = "the training: fewer, larger steps"
 
 
 def enlarge_batch(run: Run, says: str, do: str) -> Advice:
-    """Return advice on a batch up to four times as large, or on making room where none fits.
+    """Return advice on a batch up to four times as large; only a statement where none fits into the GPU's memory.
 
     Args:
+        says: the observation, with a space at its end.
         do: the remedy; `{larger}` and `{often}` stand for "twice" and "half", "4 times" and "a quarter".
     """
     factor = room_for(run, 4)
@@ -161,7 +173,7 @@ AS_FLOATS = "model = keras.Sequential([keras.layers.Rescaling(1.0), model])  # t
 
 
 def images_as_floats(run: Run) -> bool:
-    """Return whether the first array of the input holds images as floats that are all bytes."""
+    """Return True if the first array of the input holds images as floats whose values are all whole and 0 to 255."""
     arrays = run.fit.get("input_first") or []
     if len(arrays) > 2:  # more inputs than one, which the line would not name
         return False
@@ -184,7 +196,7 @@ def accumulation(run: Run, parts: int) -> str:
         )
     is_keras_2 = "tf_keras" in str(run.framework_facts.get("keras", ""))
     under_strategy = run.framework == "tensorflow" and run.fit.get("strategy")
-    if not has_keras_fit(run) or is_keras_2 or under_strategy:
+    if not has_keras_fit(run) or is_keras_2 or under_strategy:  # no line of Keras adds gradients up
         return ""
     name = str(run.fit.get("optimizer", "Adam"))
     if not re.fullmatch(r"[A-Za-z]\w*", name) or name == "LossScaleOptimizer":
@@ -199,7 +211,7 @@ def larger_batch(run: Run, factor: int) -> str:
 
 
 def steps_an_epoch(run: Run) -> int | None:
-    """Return the steps of an epoch: as given to `fit`, or as observed if all epochs were alike."""
+    """Return the steps of an epoch: as given to `fit`, or as observed if all epochs were alike; None = not known."""
     stated = run.fit.get("steps_per_epoch")
     epochs = run.phases.of("epoch").get("")
     if stated or epochs is None or epochs.joined or len(epochs) < 2:
@@ -214,7 +226,10 @@ def drops_of(run: Run, which: str) -> list[InputDrop]:
 
 
 def sizes_vary(run: Run) -> bool | None:
-    """Return whether the input's samples were seen to differ in size, however many a batch has; None = not known."""
+    """Return True if samples were seen to differ in size, False if they are all alike, None if that is not known.
+
+    The first axis, the size of a batch, is left out.
+    """
     dims = run.fit.get("input_dims") or []
     sizes = [size for shape in dims for size in (shape or [])[1:]]
     if any(isinstance(size, list) for size in sizes):
@@ -361,18 +376,25 @@ _COUNTS = {
 
 
 def in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
-    """Return lines with which a loop does work that it does `count` times at every `factor`th or the last one."""
+    """Return lines with which a loop does work less often that it does `count` times now.
+
+    Args:
+        phase: the work's name, such as "validation".
+        count: how often it was done in the run.
+        factor: it is then done every `factor`th time.
+        last: it is then done once, at the end, instead.
+    """
     epochs = in_epochs(run, count)
     total, steps = run.steps.total_rows, factor * usual_period(run.steps.total_rows, count)
     apart = epochs_apart(run, count)
-    if run.trainer:
+    if run.trainer:  # a library's trainer runs the loop
         if last and phase == "checkpoint":
             return _SAVE_LAST[run.trainer]
         if last:
             return f"def on_train_end(self, *_, **__): ...  # what {phase} does now"
         return _in_trainer(run, phase, factor * apart if epochs else 0, steps)
-    name, end, every = ("epoch", count * apart, factor * apart) if epochs else ("step", total, steps)
-    return _only_if(f"{name} == {end - 1}" if last else f"{name} % {every} == 0", phase)
+    name, end, interval = ("epoch", count * apart, factor * apart) if epochs else ("step", total, steps)
+    return _only_if(f"{name} == {end - 1}" if last else f"{name} % {interval} == 0", phase)
 
 
 def at_steps(run: Run, phase: str, steps: int) -> str:
@@ -385,9 +407,13 @@ def _only_if(condition: str, phase: str) -> str:
 
 
 def _in_trainer(run: Run, phase: str, epochs: int, steps: int) -> str:
-    """Return the setting of a trainer, or lines of a callback, for every so many epochs or, where that is 0, steps."""
+    """Return the setting of a library's trainer, or lines of its callback, for work at an interval.
+
+    Args:
+        epochs, steps: the interval; epochs = 0: it counts in steps.
+    """
     settings = _TRAINERS.get((run.trainer, phase))
-    if settings is not None:
+    if settings is not None:  # the trainer has an argument for this phase
         batches = run.fit.get("gradient_accumulation_steps") or 1
         optimizer_steps, of_batches = max(1, round(steps / batches)), f"  # of {batches} batches each" * (batches > 1)
         setting = settings[not epochs]

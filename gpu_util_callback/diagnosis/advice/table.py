@@ -54,10 +54,14 @@ class Entry:
         return _filled(self.asks, self.of(measure))
 
     def advice(self, measure: Any, saves: float | None = None) -> Advice:
-        """Return the advice in the words of a measure."""
+        """Return the advice with its templates filled by a measure's properties.
+
+        Args:
+            saves: share (0-1) of the lost time saved, if it was computed before; None = computed here.
+        """
         question, measure = self.question(measure), self.of(measure)
         remedy, changes = _filled(self.remedy, measure), _filled(self.changes, measure)
-        if question:
+        if question:  # the remedy depends on the answer: it goes behind it
             remedy = f"{question} If so, {remedy[:1].lower()}{remedy[1:]}"
         if changes:
             remedy += f"; this changes {changes}"
@@ -83,22 +87,26 @@ class Entry:
 
 
 def choose(entries: Sequence[Entry], measure: Any) -> Advice | None:
-    """Return the best remedy: the first of those with about the highest gain; None if none helps.
+    """Return the advice of the best remedy; None if none helps.
 
-    The measure has `gain(saves)`: how many times faster its place gets if this share of the loss is saved.
-    A question is chosen only where no remedy's conditions were all observed; those whose ranges
-    overlap are equal.
+    That is the first of those whose gain is about the highest. A question is chosen only where no remedy without one
+    helps: an unanswered condition may not hold.
+
+    Args:
+        measure: what entries are asked about; its `gain(saves)` is how many times faster its place gets if this share
+            of the loss is saved.
     """
-    holding = [(entry, entry.saves(entry.of(measure))) for entry in entries if entry.when(measure)]
-    for is_question, alike in ((False, EQUAL_RUNS), (True, MODELLED**2)):
+    applicable = [(entry, entry.saves(entry.of(measure))) for entry in entries if entry.when(measure)]
+    # Gains within the factor `alike` count as equal; of questions the ranges are wider.
+    for is_question, tolerance in ((False, EQUAL_RUNS), (True, MODELLED**2)):
         gains = [
             (measure.gain(saves), entry, saves)
-            for entry, saves in holding
+            for entry, saves in applicable
             if bool(entry.question(measure)) == is_question and measure.gain(saves) >= LEAST_GAIN
         ]
         highest = max((gain for gain, _, _ in gains), default=0.0)
         for gain, entry, saves in gains:
-            if gain * alike >= highest:
+            if gain * tolerance >= highest:
                 return entry.advice(measure, saves)
     return None
 

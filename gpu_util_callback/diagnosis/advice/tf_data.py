@@ -24,10 +24,12 @@ _IN_MEMORY = re.compile(
 
 
 def advise_source(wait: InputWait, calls_save: Callable[[int], float]) -> Advice | None:
-    """Return parallel calls for the slowest map of a pipeline that keeps up with its steps.
+    """Return advice on parallel calls of the slowest map, for a pipeline that keeps up with its steps.
+
+    None if they may not.
 
     Args:
-        calls_save: the share that is saved with a number of calls at a time.
+        calls_save: returns the share (0-1) that is saved with a number of calls at a time.
     """
     maps = (stage for stage in wait.stages if stage.name.startswith("map"))
     slowest = replace(wait, stage=next(maps, NO_STAGE))
@@ -51,9 +53,9 @@ def is_python(wait: InputWait) -> bool:
 
 
 def _calls_wait(wait: InputWait) -> bool:
-    """Return whether the stage's calls mostly wait, for files or a network."""
+    """Return True if the slow stage's calls mostly wait, for files or a network."""
     stage = wait.stage
-    if is_python(wait):
+    if is_python(wait):  # timed by itself
         return wait.waits is True
     # The stage cannot have computed more than the whole process did, nor worked longer than its threads
     # were there: a reading of a few batches may say so.
@@ -79,7 +81,10 @@ def _calls_can_wait_together(wait: InputWait) -> bool:
 
 
 def _calls_wait_in_order(wait: InputWait) -> bool:
-    """Return whether op determinism lets a map's Python wait in one call at a time, whatever the map is told."""
+    """Return True if op determinism lets a map's waiting Python function run in one call at a time.
+
+    It does so whatever `num_parallel_calls` says.
+    """
     return (
         str(wait.run.fit.get("timing")).endswith("(determinism)")
         and _is_map(wait)
@@ -109,11 +114,12 @@ def _waiting_python_ms(wait: InputWait) -> float:
 
 
 def _calls(wait: InputWait) -> int:
-    """Return how many calls of the stage must wait at a time to keep up with the model."""
+    """Return how many calls of the slow stage must wait at a time to keep up with the model; 2 to `MOST_CALLS`."""
     stage = wait.stage
-    least = max(0.1, wait.needed_ms, wait.after(0.0, python_ms=_waiting_python_ms(wait)))
+    # The step, or what else limits the batches.
+    least_ms = max(0.1, wait.needed_ms, wait.after(0.0, python_ms=_waiting_python_ms(wait)))
     work_ms = max(stage.work_ms_per_batch, wait.arrives_ms if wait.overlaps else 0.0)
-    return max(2, min(MOST_CALLS, math.ceil(1.5 * work_ms / least)))
+    return max(2, min(MOST_CALLS, math.ceil(1.5 * work_ms / least_ms)))
 
 
 def _with_calls(wait: InputWait, calls: int) -> float:
@@ -122,10 +128,14 @@ def _with_calls(wait: InputWait, calls: int) -> float:
 
 
 def _opener(wait: InputWait) -> Stage:
-    """Return the interleave or flat_map that opens files one or a few at a time; `NO_STAGE` if none."""
+    """Return the interleave or flat_map that opens files one or a few at a time.
+
+    `NO_STAGE` if there is none to widen.
+    """
     stage = wait.stage
     openers = wait.stages if stage is NO_STAGE else [stage.inside or stage]
     opener = next((stage for stage in openers if stage.opens_files), NO_STAGE)
+    # It opens several at a time already.
     if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
         return NO_STAGE
     if wait.not_the_bottleneck:
@@ -138,7 +148,10 @@ def _opener(wait: InputWait) -> Stage:
 
 
 def _opens_files(wait: InputWait) -> bool:
-    """Return whether a function of the user opens inputs one or a few at a time; windows are no inputs."""
+    """Return True if a function of the user's opens inputs one or a few at a time.
+
+    Windows of a dataset are no inputs.
+    """
     opener = _opener(wait)
     windows = any(other.op.startswith("Window") and other.place > opener.place for other in wait.stages)
     return "(" in opener.name and not windows
@@ -166,20 +179,22 @@ def _reading_files(wait: InputWait) -> float:
 
 
 def _stage_to_cache(wait: InputWait) -> Stage:
-    """Return the stage behind which a cache keeps most: the slow one, or what follows before anything shuffles.
+    """Return the stage behind which a cache keeps most: the slow one, or a later one before anything shuffles.
 
-    Where it is not known that nothing up to it is random, it is the slow one: the question is about that alone.
+    Where it is not known that nothing up to the slow stage is random, it is the slow one: the question is about that
+    alone.
     """
     stage = wait.stage
     if _random(wait, stage) is not False:
         return stage
     inside = stage.inside and (stage.inside.name, stage.inside.op)
+    # A stage within an interleave: behind the interleave.
     stage = next((other for other in wait.stages if (other.name, other.op) == inside), stage)
-    behind = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
-    unshuffled = list(itertools.takewhile(lambda other: not other.shuffles, behind))
-    steady = [other for other in unshuffled if _random(wait, other) is False]
-    stage = next((other for other in reversed(steady) if other.op.startswith("Zip")), stage)  # all branches
-    for other in steady:
+    later = sorted((other for other in wait.stages if other.place < stage.place), key=lambda other: -other.place)
+    unshuffled = list(itertools.takewhile(lambda other: not other.shuffles, later))
+    not_random = [other for other in unshuffled if _random(wait, other) is False]
+    stage = next((other for other in reversed(not_random) if other.op.startswith("Zip")), stage)  # all branches
+    for other in not_random:  # further behind: maps and filters alone
         if other.place < stage.place:
             if not other.name.startswith(("map", "filter")) or "+" in other.name:
                 break
@@ -200,23 +215,28 @@ def _pass_fits(wait: InputWait) -> bool | None:
 
 
 def _can_be_kept(wait: InputWait) -> bool:
-    """Return whether a cache behind the slow stage would save work, complete, and can leave a shuffle behind it."""
+    """Return True if a cache behind the slow stage would save work, fill up, and leave the shuffling as it is."""
     stage = wait.stage
     is_kept = any(other.cached or "Cache" in other.op for other in wait.stages)
+    # One pass, a cache already, or nothing worth keeping.
     if wait.passes.later <= 0 or is_kept or stage is NO_STAGE or _IN_MEMORY.match(stage.op):
         return False
-    before = [other for other in wait.stages if other.place >= stage.place]
-    zipped = min((other.place for other in before if other.op.startswith("Zip")), default=math.inf)
+    up_to_stage = [other for other in wait.stages if other.place >= stage.place]
+    zip_place = min((other.place for other in up_to_stage if other.op.startswith("Zip")), default=math.inf)
     # Zipped with what ends, a dataset that is repeated ends, too.
-    if any(other.repeats and other.place < zipped for other in before):
+    if any(other.repeats and other.place < zip_place for other in up_to_stage):
         return False
-    if any(other.shuffles and not _shuffles_files(wait, other) for other in before) and not _shuffles_names(wait):
+    # A shuffle before it would be frozen.
+    if any(other.shuffles and not _shuffles_files(wait, other) for other in up_to_stage) and not _shuffles_names(wait):
         return False
     return _random(wait, stage) is not True and _pass_fits(wait) is not False
 
 
 def _keepable(wait: InputWait) -> InputWait | None:
-    """Return the wait for the stage that a cache may follow: the slow one or, if that is random, the slowest other."""
+    """Return the wait with the stage that a cache may follow: the slow one or, if that is random, the slowest other.
+
+    None if no stage can be cached.
+    """
     if _can_be_kept(wait):
         return wait
     if wait.stage is NO_STAGE or _random(wait, wait.stage) is not True:
@@ -229,11 +249,11 @@ def _keepable(wait: InputWait) -> InputWait | None:
 
 
 def _cache_that_helps(wait: InputWait) -> str:
-    """Return the name of the remedy that keeps a stage's results; "" if none can be kept."""
+    """Return the name of the entry that caches a stage's results; "" if none can be kept."""
     kept = _keepable(wait)
     if kept is None:
         return ""
-    if not _helper_shuffles(kept):
+    if not _helper_shuffles(kept):  # the program itself can put a cache there
         return "cache before what is random" if _random(wait) else "cache"
     # Between two stages of a library no program can put a cache.
     return "" if _random(wait) and "library" in _first_random(kept).flags else "cache behind a helper's shuffle"
@@ -296,24 +316,28 @@ def _after_cache(wait: InputWait) -> bool:
 
 
 def _random(wait: InputWait, upto: Stage = NO_STAGE) -> bool | None:
-    """Return whether a stage, or one before it, draws random numbers, also within functions; None = not known.
+    """Return True if a stage, or one before it, draws random numbers, also within functions; None = not known.
 
     Where it is not known which stage draws them, each may.
+
+    Args:
+        upto: the last stage to look at; `NO_STAGE` = all of the pipeline.
     """
     maps = [function for function in wait.run.fit.get("input_maps") or [] if function.get("which") != "validation"]
-    if not any(function.get("random") for function in maps):
+    if not any(function.get("random") for function in maps):  # no function of the pipeline was seen to draw
         unknown = not maps and any(stage.name.startswith("map") for stage in wait.stages)
         unknown = unknown or any(function.get("python") for function in maps)
         return None if unknown or any(stage.flags & _OPAQUE for stage in wait.stages) else False
     flags = [flag for stage in wait.stages for flag in stage.flags]
-    placed = all(
+    stages_known = all(  # each function's flag is found at a stage
         flags.count(flag) >= sum(bool(function.get(fact)) for function in maps)
         for fact, flag in (("random", "random"), ("python", "py_function"))
     )
-    before = [stage for stage in wait.stages if stage.place >= upto.place]
-    if upto is NO_STAGE or not placed or any(stage.random for stage in before):
+    up_to_stage = [stage for stage in wait.stages if stage.place >= upto.place]
+    # All stages, or one before it draws, or any may.
+    if upto is NO_STAGE or not stages_known or any(stage.random for stage in up_to_stage):
         return True
-    return None if any(stage.flags & _OPAQUE for stage in before) else False
+    return None if any(stage.flags & _OPAQUE for stage in up_to_stage) else False
 
 
 def _dropping(wait: InputWait, kind: str) -> Any:
@@ -335,7 +359,7 @@ def _after_dropping(wait: InputWait, share: float) -> float:
 
 
 def _written(wait: InputWait) -> str:
-    """Return the line of a map as it is written now."""
+    """Return the line of the slow map as the program has it now."""
     stage = wait.stage
     calls = ""
     if "autotuned" in stage.flags:
@@ -355,13 +379,16 @@ def _batch_size(wait: InputWait) -> str:
 
 
 def _waiting_calls(wait: InputWait) -> str:
-    """Return the line of a map with enough calls at a time; beyond the cores they need threads of their own."""
+    """Return the line of a map with enough calls at a time to keep up.
+
+    More calls than cores need threads of their own.
+    """
     calls = _calls(wait)
     line = f"ds = ds.map({function_of(wait.stage)}, num_parallel_calls={calls})"
     if calls <= wait.cores.allowed:
         return line
-    options = f"options = tf.data.Options()\noptions.threading.private_threadpool_size = {calls}"
-    return f"{options}\n{line}\nds = ds.with_options(options)"
+    private_threads = f"options = tf.data.Options()\noptions.threading.private_threadpool_size = {calls}"
+    return f"{private_threads}\n{line}\nds = ds.with_options(options)"
 
 
 def _interleaved(wait: InputWait) -> str:
@@ -385,16 +412,16 @@ def _random_numbers(wait: InputWait) -> str:
 
 
 def _cache(wait: InputWait) -> str:
-    """Return the line of a cache behind the stage whose results it keeps."""
+    """Return the line of a cache behind the stage whose results it keeps, in the right place."""
     kept = _stage_to_cache(wait).name
-    if not _shuffles_names(wait):
+    if not _shuffles_names(wait):  # later shuffles stay behind it
         return f"ds = ds.cache()  # behind {kept}, before shuffle and repeat"
     # A cache keeps one order: what comes out of it is shuffled again, sample by sample.
     return f"ds = ds.cache().shuffle(buffer_size)  # behind {kept.removesuffix(' + batch')}, before batch and repeat"
 
 
 def _cache_question(wait: InputWait) -> str:
-    """Return the question whether a cache would keep the same elements in every epoch."""
+    """Return the question whether a cache would keep the same elements in every epoch, and fit."""
     python = f"Does {wait.function} return the same in every epoch, without random numbers"
     question = python if _is_map(wait) else "Are the elements the same in every epoch"
     size = _size(wait) if _as_large_as_batches(wait) else ""
@@ -709,9 +736,13 @@ LIMITS = (
 
 
 def advise_traced_stage(name: str) -> Advice:
-    """Return advice by the kind of a trace's slowest tf.data stage: its function is not known."""
+    """Return advice by the kind of a trace's slowest tf.data stage, whose function is not known.
+
+    Args:
+        name: of the operation, such as "MapV2".
+    """
     says = f"The input pipeline is too slow; most of its own work is in the stage {name}. "
-    if re.fullmatch(r"Map(V\d+)?", name):
+    if re.fullmatch(r"Map(V\d+)?", name):  # a map
         return Advice(
             f"{says}Is its function made of TensorFlow operations? If so, let several of its calls "
             "run at a time. Python (py_function) runs one at a time.",
@@ -720,7 +751,7 @@ def advise_traced_stage(name: str) -> Advice:
         )
     if name.startswith("Generator"):
         return Advice(f"{says}A Python generator or a PyDataset makes one element at a time.")
-    if name.startswith(READERS):
+    if name.startswith(READERS):  # a reader of files
         return Advice(
             f"{says}Are there several files? If so, read several at a time.",
             "ds = files.interleave(tf.data.TFRecordDataset, cycle_length=8, num_parallel_calls=8)"
