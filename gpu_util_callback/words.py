@@ -4,8 +4,11 @@ The one place for words that the terminal, the report and the tab share; the ser
 the tab. A cause's own name is its rule's `title`.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple, TypedDict, TypeGuard
 
 
@@ -52,196 +55,6 @@ HOST_STEP = {
     "idle_input": Category("waiting for input", "the host fetches the next batch"),
 }
 
-# Name of a piece of evidence, or of the threshold it crossed: its label and its unit. "share" is a
-# fraction shown as a percentage; "" a count or a text.
-EVIDENCE: dict[str, tuple[str, str]] = {
-    "all_stages_ms_per_batch": ("all stages, per batch", "ms"),
-    "allocator_limit_gib": ("allocator limit", "GiB"),
-    "allocator_peak_gib": ("peak allocator use", "GiB"),
-    "allocator_peak_mib": ("peak allocator use", "MiB"),
-    "allocator_used_pct": ("peak allocator use, share of its limit", "%"),
-    "asked_for_mib": ("asked for", "MiB"),
-    "asked_for_shape": ("asked for a tensor of shape", ""),
-    "back_at_s": ("back after", "s"),
-    "batches_first": ("batches in the longest", ""),
-    "batches_then": ("batches in these, at most", ""),
-    "busiest": ("the busiest", ""),
-    "busiest_active_pct": ("busiest GPU active", "%"),
-    "busiest_kernel_ms": ("kernel time of the busiest", "ms"),
-    "busy_active_pct": ("GPUs in use active", "%"),
-    "bytes": ("copied", "B"),
-    "callback_pct": ("callbacks, share of these steps' time", "%"),
-    "clock_deficit_pct": ("SM clock below normal by", "%"),
-    "clock_mhz": ("SM clock here", "MHz"),
-    "cpu": ("CPU", ""),
-    "exchanges_per_update": ("exchanges of gradients for one update, at least", ""),
-    "collective_ms_per_step": ("waiting for other GPUs, per step", "ms"),
-    "between_function": ("mostly in", ""),
-    "between_function_pct": ("stack samples outside steps in it", "%"),
-    "between_reads_pct": ("stack samples between steps that wait for a value of JAX", "%"),
-    "between_input_pct": ("stack samples between steps inside a dataset's iterator", "%"),
-    "between_pct": ("between the fits, share of the script's time", "%"),
-    "compile_pct": ("compiling, share of these steps' time", "%"),
-    "device_gib": ("device memory", "GiB"),
-    "device_memory_used_mib": ("peak memory in use on it, all processes", "MiB"),
-    "driver_says": ("driver message", ""),
-    "dropped_pct": ("making samples that are dropped, share of the time", "%"),
-    "dropped_samples": ("samples made and dropped", ""),
-    "eager_by": ("eager because of", ""),
-    "longest_part": ("mostly in", ""),
-    "longest_part_pct": ("of it", "%"),
-    "predict_set_up_s": ("set-up of calls of predict", "s"),
-    "own_python_at": ("most of it at", ""),
-    "own_python_at_pct": ("of it", "%"),
-    "own_python_pct": ("in Python of the program's own, or waiting for it", "%"),
-    "predict_set_up_pct": ("stack samples inside the set-up of a call of predict", "%"),
-    "eager_looks_pct": ("stack samples inside an eager operation", "%"),
-    "eager_op_us": ("step time per eager operation", "µs"),
-    "exposed_collective_pct": ("exposed communication (not overlapped with compute), share of a step", "%"),
-    "exposed_copy_pct": ("exposed copies (not overlapped with compute), share of a step", "%"),
-    "exposed_d2h_pct": ("exposed copies to the host, share of a step", "%"),
-    "exposed_h2d_pct": ("exposed copies to the GPU, share of a step", "%"),
-    "faster_at_most": ("possible speedup, at most", "×"),
-    "faster_up_to": ("possible speedup here, up to", "×"),
-    "framework_built_for_cuda": ("built for CUDA", ""),
-    "free_mib": ("free then", "MiB"),
-    "from_gpu_ms_per_step": ("copies to the host, per step", "ms"),
-    "full_at_step": ("full at step, about", ""),
-    "full_clock_mhz": ("normal SM clock", "MHz"),
-    "full_in_s": ("full in, about", "s"),
-    "gap_of_step_pct": ("that gap, share of a step", "%"),
-    "gap_pct": ("gap between the busiest and the least busy GPU", "%"),
-    "gb_per_s": ("transfer rate", "GB/s"),
-    "gpu": ("GPU", ""),
-    "gpu_active_meanwhile_pct": ("GPU active meanwhile (avg)", "%"),
-    "gpu_active_pct": ("GPU active meanwhile (avg)", "%"),
-    "gpu_wait_pct": ("waiting for the GPU, share of a step", "%"),
-    "gpus": ("GPUs of this process", ""),
-    "gpus_unused": ("unused GPUs", ""),
-    "gpus_used_by_framework": ("GPUs that the framework lists", ""),
-    "gpus_visible": ("GPUs on this machine", ""),
-    "grown_mib": ("grown by", "MiB"),
-    "held_gib": ("held now", "GiB"),
-    "host_callback_pct": ("calls to the host inside the step, share of a step", "%"),
-    "host_activity": ("host activity meanwhile", ""),
-    "host_input_pct": ("fetching input on the host, share of a step", "%"),
-    "host_used_pct": ("host memory in use at the end, share of its limit", "%"),
-    "idle_host_pct": ("GPU idle with nothing launched, share of a step", "%"),
-    "idle_launch_ms_per_step": ("GPU idle until the next launch, per step", "ms"),
-    "idle_launch_pct": ("GPU idle until the next launch, share of a step", "%"),
-    "idle_ms_per_step": ("GPU idle for no other known reason, per step", "ms"),
-    "idle_sync_ms_per_step": ("GPU idle around synchronizations, per step", "ms"),
-    "idle_sync_pct": ("GPU idle around synchronizations, share of a step", "%"),
-    "input_cpus": ("cores that the input keeps busy", ""),
-    "kernel_pct": ("kernels, share of a step", "%"),
-    "largest_kernel": ("longest of those kernels", ""),
-    "late_rank": ("the rank that comes last", ""),
-    "least_active_pct": ("least busy GPU active", "%"),
-    "least_busy": ("the least busy", ""),
-    "least_busy_kernel_ms": ("kernel time of the least busy", "ms"),
-    "limit_gib": ("memory limit", "GiB"),
-    "limit_pct": ("memory limit, share of the device", "%"),
-    "link_gb_per_s": ("link bandwidth", "GB/s"),
-    "link_used_pct": ("link use, share of its bandwidth", "%"),
-    "linked_kernels_pct": ("kernels with a recorded launch, share of all", "%"),
-    "long_fetches_at": ("which of them were long", ""),
-    "long_fetches_hold_pct": ("long fetches, share of the wait", "%"),
-    "long_steps_pct": ("long steps, share of the time", "%"),
-    "longest_s": ("longest", "s"),
-    "looks": ("stack samples of the training thread within steps", ""),
-    "lost_at_s": ("lost after", "s"),
-    "lost_pct": ("lost, share of these steps' time", "%"),
-    "core_wait_pct": ("threads waiting for a core, share of the time they could run", "%"),
-    "mean_kernel_us": ("mean kernel duration", "µs"),
-    "memory_active_pct": ("memory activity, share of that before", "%"),
-    "memory_stacks": ("who held the memory, in the recording's folder", ""),
-    "memory_used_pct": ("memory in use, at most", "%"),
-    "ms_per_step": ("per step", "ms"),
-    "once_pct": ("waiting for input, share of the run", "%"),
-    "operations_per_step": ("eager operations per step, about", ""),
-    "other_cpus": ("cores that the rest of the machine keeps busy", ""),
-    "share_of_step_pct": ("in it, share of a step", "%"),
-    "begin_pct": ("to begin a pass, share of a step", "%"),
-    "kept_pct": ("backward, share of a step", "%"),
-    "others_active_at_least_pct": ("other workers' GPUs active, at least", "%"),
-    "others_active_pct": ("GPU active for other processes", "%"),
-    "others_collective_ms_per_step": ("other workers: waiting in collectives, per step", "ms"),
-    "others_memory_gib": ("memory held by other processes", "GiB"),
-    "others_ms_per_step": ("other workers, per step", "ms"),
-    "others_sm_active_at_most_pct": ("SM active on the other workers' GPUs, at most", "%"),
-    "out_of_memory": ("out-of-memory errors", ""),
-    "pageable_pct": ("copies from pageable memory, share of the copy time", "%"),
-    "parameters": ("model parameters", ""),
-    "pcie_link": ("PCIe link", ""),
-    "peak_by_phase": ("peaks", ""),
-    "peak_in": ("most was held in", ""),
-    "per_sample_mib": ("each sample of a batch takes", "MiB"),
-    "per_step_mib": ("growth per step", "MiB"),
-    "place_in_loop": ("place in the loop", ""),
-    "plain_matrix_pct": ("matrix kernels without tensor cores, share of kernel time", "%"),
-    "power_pct": ("power, share of that before", "%"),
-    "process_memory_mib": ("peak memory of this process on it", "MiB"),
-    "process_peak_mib": ("peak memory of the process", "MiB"),
-    "promise_rests_on": ("speedup estimated from", ""),
-    "reserved_unused_mib": ("reserved by the allocator, but in fragments or unused", "MiB"),
-    "retries": ("retried allocations", ""),
-    "room_for_batch": ("room for a batch of", ""),
-    "run_eagerly": ("runs eagerly", ""),
-    "seconds_each": ("each took", "s"),
-    "seen": ("observed", ""),
-    "seen_by": ("observed by", ""),
-    "set_batches": ("batches of one pass", ""),
-    "set_read_times": ("passes in an epoch", ""),
-    "set_samples": ("samples of one pass", ""),
-    "share_of_callback_time_pct": ("share of all callbacks' time", "%"),
-    "short_kernels_pct": ("short kernels, share of all", "%"),
-    "short_epochs": ("epochs with hardly any data", ""),
-    "slowest_stage_self_ms": ("its own time", "ms"),
-    "slowdown": ("times as slow as before", ""),
-    "sm_active_pct": ("SM active", "%"),
-    "no_step_s": ("without a step", "s"),
-    "standstill_at": ("where", ""),
-    "standstill_stacks": ("stacks of all threads, in the recording's folder", ""),
-    "still_no_step": ("no step since then", ""),
-    "waits_for_ranks": ("waits for other workers", ""),
-    "stage_ms_per_batch": ("slowest stage, per batch", "ms"),
-    "stage_summed_over_threads_ms_per_batch": ("slowest stage per batch, summed over threads", "ms"),
-    "step_here_without_its_wait_ms": ("step time here without its wait", "ms"),
-    "step_ms": ("step time here", "ms"),
-    "steps_per_epoch": ("steps per epoch, as given", ""),
-    "temperature_c": ("temperature", "°C"),
-    "tensor_core_pct": ("kernels on tensor cores, share of kernel time", "%"),
-    "throttled_pct": ("reduced clocks, share of the time", "%"),
-    "times": ("occurrences", ""),
-    "to_gpu_ms_per_step": ("copies to the GPU, per step", "ms"),
-    "uncorrected_errors": ("uncorrected errors during the run", ""),
-    "unexplained_idle_s": ("GPU idle for no other known reason", "s"),
-    "unknown_kernels_pct": ("kernels that could be either, share of kernel time", "%"),
-    "unmarked_pct": ("outside steps and phases, share of the time", "%"),
-    "unmarked_s": ("outside steps and phases", "s"),
-    "unused_active_pct": ("unused GPUs active, at most", "%"),
-    "validation_idle_pct": ("GPU idle in validation, share of these steps' time", "%"),
-    "validation_pct": ("validation, share of these steps' time", "%"),
-    "usual_step_ms": ("the usual step", "ms"),
-    "validation_wait_pct": ("waiting for input, share of validation", "%"),
-    "vram_used_pct": ("memory in use, share of the device", "%"),
-    "wait_ms_per_step": ("waiting for input, per step", "ms"),
-    "wait_pct": ("waiting for input, share of these steps' time", "%"),
-    "waited_pct": ("waiting for it, share of the time in collectives", "%"),
-    "work_gap_pct": ("gap between the busiest and the least busy, share of the busiest's time", "%"),
-    "worker_active_pct": ("its GPU active", "%"),
-    "worker_gap_pct": ("difference to the other workers", "%"),
-    "worker_sm_active_pct": ("SM active on its GPU", "%"),
-    "worker_wait_pct": ("its extra time, share of the run", "%"),
-    "workers_memory_mib": ("peak memory of the worker processes", "MiB"),
-    "world_size": ("processes in the job", ""),
-}
-_AS_NAMED = (
-    "at_step batch_size callback compared_thresholds compilations compute_capability counted error fits framework "
-    "grows_with held_up_by host kernels_per_step limited_by long_fetches memory planned_steps precision reason "
-    "since_step slowest_stage steps steps_per_execution traced_steps where worker worker_processes workers"
-)
-EVIDENCE |= {name: (name.replace("_", " "), "") for name in _AS_NAMED.split()}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"B": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 # A few lines of code are shown as one if they are no longer than this together.
@@ -400,14 +213,23 @@ def _seen_meanwhile(standstill: Mapping) -> str:
     return f". Meanwhile: {'; '.join(parts)}" if parts else ""
 
 
+@cache
+def evidence_words() -> Mapping[str, Sequence[str]]:
+    """Return name of a piece of evidence, or of the threshold it crossed -> its label and its unit.
+
+    The unit "" is that of a count or a text. Read when a finding is first shown: a plain fit has none.
+    """
+    return json.loads(Path(__file__).with_name("evidence_words.json").read_text(encoding="utf-8"))
+
+
 def label(name: str) -> str:
     """Return the label of a piece of evidence; its own name, in words, if it is not known."""
-    return EVIDENCE[name][0] if name in EVIDENCE else name.replace("_", " ")
+    return evidence_words().get(name, [name.replace("_", " ")])[0]
 
 
 def unit_of(name: str) -> str:
     """Return the unit in which the values of a piece of evidence are stored."""
-    return EVIDENCE[name][1] if name in EVIDENCE else ""
+    return evidence_words().get(name, ["", ""])[1]
 
 
 def quantity(name: str, value: object) -> str:

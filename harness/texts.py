@@ -23,9 +23,19 @@ def texts() -> Iterator[tuple[str, str]]:
     for package in ("gpu_util_callback", "tensorboard_plugin"):
         for path in sorted((ROOT / package).rglob("*.py")):
             yield from _of_python(path)
+        for path in sorted((ROOT / package).glob("*_words.json")):
+            yield from _of_words(path)
     for path in sorted((ROOT / "frontend" / "src").rglob("*.ts*")):
         if ".test" not in path.name and ".testing" not in path.name:
             yield from _of_typescript(path)
+
+
+def _of_words(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the labels of a file of words, which has a line for each: `"name": ["label", "unit"],`."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        label = re.search(r'\["(.*?)", ', line)
+        if label is not None and _for_people(label[1]):
+            yield f"{path.relative_to(ROOT)}:{number}", label[1]
 
 
 def _of_python(path: Path) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis import RULES, run_report
 from gpu_util_callback.diagnosis.total_time import REPEATED
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.schema import CATEGORIES
-from gpu_util_callback.words import EVIDENCE, evidence_rows, label, quantity, unit_of
+from gpu_util_callback.words import evidence_rows, evidence_words, label, quantity, unit_of
 from tensorboard_plugin.replies import recording_reply, vocabulary
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
@@ -67,12 +67,12 @@ def thresholds(tree: ast.Module, node: ast.Dict) -> bool:
 def test_every_name_in_a_rules_evidence_has_words(module):
     names = set().union(*map(names_in, [*HERE.glob(f"{module}.py"), *HERE.glob(f"{module}/*.py")]))
     assert names, "the rule's evidence was not found: this test looks in the wrong place"
-    unknown = names - set(EVIDENCE)
-    assert not unknown, f"add words for {sorted(unknown)} to words.py"
+    unknown = names - set(evidence_words())
+    assert not unknown, f"add words for {sorted(unknown)} to evidence_words.json"
 
 
 def test_a_name_without_words_is_shown_as_it_is():
-    assert label("brand_new_pct") == "brand new pct" and "brand_new_pct" not in EVIDENCE
+    assert label("brand_new_pct") == "brand new pct" and "brand_new_pct" not in evidence_words()
     assert quantity("brand_new_pct", 12.0) == "12" and unit_of("brand_new_pct") == ""
 
 
@@ -126,7 +126,7 @@ ENDINGS = {
 
 
 def test_units_agree_with_the_names():
-    for name in EVIDENCE:
+    for name in evidence_words():
         counted = name in ("kernels_per_step", "operations_per_step")
         wanted = [unit for ending, unit in ENDINGS.items() if name.endswith(ending) and not counted]
         assert unit_of(name) in (wanted or ["", "s", "B", "×"]), name

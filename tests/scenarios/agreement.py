@@ -6,7 +6,7 @@ import pytest
 from made_up_run import findings_of
 
 from gpu_util_callback.diagnosis.verdict import gain_text
-from gpu_util_callback.words import EVIDENCE, duration, percent, unit_of
+from gpu_util_callback.words import duration, evidence_words, percent, unit_of
 
 SCALE = {
     "s": 1.0,
@@ -103,7 +103,7 @@ def _values_are_in_their_units(run, reply, text):
             if value is None:
                 continue
             row = rows[name]
-            assert name in EVIDENCE, f"no words for {name}"
+            assert name in evidence_words(), f"no words for {name}"
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 _check_value(row["value"], value, unit_of(name))
             if row["rule"]:
