@@ -38,13 +38,12 @@ class Check:
 
 
 def failures(report: Mapping, check: Check) -> list[Failure]:
-    """Return one failure per broken limit.
+    """Return one failure per broken limit of a report.
 
-    What was not measured breaks its limit. A run without steps, or with unreadable rows, breaks
-    those on causes. Findings between the workers of a job are reported with the worker they are
-    about.
+    What was not measured breaks its limit. A run without steps, or with unreadable rows, breaks those on causes.
+    Findings between the workers of a job are reported with the worker they are about.
     """
-    broken: list[Failure] = [
+    broken_rules: list[Failure] = [
         {"run": run["run"], "id": run["id"], "reason": reason}
         for run in report["runs"]
         for broken_limits in (_low_utilization, _high_shares, _high_loss, _slow_steps, _stuck, _refused_causes)
@@ -54,9 +53,10 @@ def failures(report: Mapping, check: Check) -> list[Failure]:
         members = [run for run in report["runs"] if run["session"] == session["session"]]
         for finding in session["findings"]:
             if check.refuses(finding["cause"]):
+                # A worker that the finding is about.
                 of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
-                broken.append({"run": of["run"], "id": of["id"], "reason": _finding_text(finding)})
-    return broken
+                broken_rules.append({"run": of["run"], "id": of["id"], "reason": _finding_text(finding)})
+    return broken_rules
 
 
 def _unjudged(run: Mapping) -> str:
@@ -69,7 +69,7 @@ def _unjudged(run: Mapping) -> str:
 
 def _low_utilization(run: Mapping, check: Check) -> Iterable[str]:
     """Yield why a run breaks the limit on its GPUs' utilization, %."""
-    if check.min_utilization is None:
+    if check.min_utilization is None:  # not checked
         return
     active = active_pct(run)
     needed = f"at least {percent(check.min_utilization)} required"
@@ -90,7 +90,7 @@ def _high_shares(run: Mapping, check: Check) -> Iterable[str]:
     ):
         if limit is None:
             continue
-        if any(name not in times for name in names):
+        if any(name not in times for name in names):  # not measured: it breaks the limit
             yield f"{word}: not measured, at most {percent(limit)} allowed"
             continue
         share = sum(times[name] for name in names)
@@ -99,7 +99,7 @@ def _high_shares(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _high_loss(run: Mapping, check: Check) -> Iterable[str]:
-    """Yield why a run breaks the limit on lost time, %, or cannot be judged."""
+    """Yield why a run breaks the limit on lost time, % of its wall time, or why its causes cannot be judged."""
     unjudged = _unjudged(run)
     asks_for_causes = check.max_lost is not None or check.forbid or not check.limited
     if unjudged and asks_for_causes:
@@ -112,7 +112,7 @@ def _high_loss(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
-    """Yield why a run breaks the limit on its median step, ms."""
+    """Yield why a run breaks the limit on its median step, ms; without steps it does."""
     usual_ms, most_ms = run["step_ms"]["p50"], check.max_step_ms
     if most_ms is not None and usual_ms is None:
         yield "step time was not measured"
@@ -121,7 +121,7 @@ def _slow_steps(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _stuck(run: Mapping, check: Check) -> Iterable[str]:
-    """Yield why a run breaks the limit on time without a step, s."""
+    """Yield why a run breaks the limit on the longest time without a step, s; not measured counts as broken."""
     stuck_s, most_s = run["stuck_s"], check.max_stuck_s
     if most_s is not None and (stuck_s is None or stuck_s > most_s):
         took = "time without a step was not measured" if stuck_s is None else f"no step for {duration(stuck_s)}"
@@ -129,7 +129,7 @@ def _stuck(run: Mapping, check: Check) -> Iterable[str]:
 
 
 def _refused_causes(run: Mapping, check: Check) -> Iterable[str]:
-    """Yield the findings of a run whose causes are refused."""
+    """Yield one reason for each finding of a run whose cause is refused, with its steps."""
     for finding in together(all_findings(run)):
         if check.refuses(finding["cause"]):
             spanned = "start_step" in finding

@@ -13,7 +13,7 @@ from gpu_util_callback.redaction import hashed_script
 
 
 def comparison(runs: Sequence[Mapping]) -> Comparison:
-    """Compare the first run with the others."""
+    """Compare the first run, the baseline, with each of the runs (itself included): its times, causes and speed."""
     base = runs[0]
     before = _causes(base)
     rows: list[ComparedRun] = []
@@ -58,7 +58,7 @@ def add_promises(runs: Sequence[RunReport]) -> None:
     for run in runs:
         run["since"] = None
         key = _job_identity(run)
-        if key is None:
+        if key is None:  # the model is not known
             continue
         script = hashed_script(run.get("script"))
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
@@ -72,7 +72,7 @@ def add_promises(runs: Sequence[RunReport]) -> None:
             if _same_job(its_job, job) and _may_follow(candidate, run) and _same_program(candidate, run)
         ]
         previous = max(alike, key=lambda candidate: candidate["start_ns"] or 0, default=None)
-        if previous is not None and previous["session"] != run["session"]:
+        if previous is not None and previous["session"] != run["session"]:  # not a rank of the same training
             run["since"] = _outcome_of_promise(previous, run)
         if run["steps"]:
             by_job[job] = run
@@ -82,17 +82,17 @@ _Job = tuple[str | None, str, frozenset]  # script (None = not recorded), the mo
 
 
 def _same_job(one: _Job, other: _Job) -> bool:
-    """Return whether two jobs have the same script and GPUs as far as these are known, else the same model."""
-    if None in (one[0], other[0]):
+    """Return True if two jobs have the same script and GPUs as far as these are known, else the same model."""
+    if None in (one[0], other[0]):  # a script is unknown: the models' names
         same_program = one[1] == other[1]
     else:
         same_program = one[0] == other[0]
-    same_gpus = one[2] == other[2] or not one[2] or not other[2]
+    same_gpus = one[2] == other[2] or not one[2] or not other[2]  # unknown GPUs count as the same
     return same_program and same_gpus
 
 
 def _same_program(previous: Mapping, run: Mapping) -> bool:
-    """Return whether a run may be a changed version of another, and not its neighbour in a sweep.
+    """Return True if a run may be a changed version of another, and not its neighbour in a sweep.
 
     Runs of one name are; others only as the same fit of one script with the same arguments: else they may be the next
     seed or learning rate, as may those of a notebook.
@@ -111,10 +111,10 @@ def _may_follow(previous: Mapping, run: Mapping) -> bool:
 
 
 def _outcome_of_promise(previous: Mapping, run: Mapping) -> Since | None:
-    """Return the promise and its outcome for two runs of one job; None if it cannot be judged.
+    """Return the promised and the actual gain between two runs of one job; None if it cannot be judged.
 
-    Only the parts of the run that lost time count: the steps, and the stalls if some of them went
-    away. Changes elsewhere (a longer validation) do not matter.
+    Only the parts of the run that lost time count: the steps, and the stalls if some of them went away. Changes
+    elsewhere (a longer validation) do not matter.
     """
     now = _causes(run)
     resolved = [
@@ -123,21 +123,21 @@ def _outcome_of_promise(previous: Mapping, run: Mapping) -> Since | None:
         if finding["cause"] not in now and _would_show(finding, previous, run) and _cost_fell(finding, previous, run)
     ]
     stalls = any(_between_steps(finding) for finding in resolved)
-    old, new = _training_s(previous, stalls), _training_s(run, stalls)
-    if not resolved or not old or not new:
+    old_s, new_s = _training_s(previous, stalls), _training_s(run, stalls)
+    if not resolved or not old_s or not new_s:  # no cause with a known cost went away, or a time is not known
         return None
     # The old run at the new pace: only the parts that were promised to change are replaced.
-    took = new * _samples(previous, run) / _samples(run, previous)
-    whole = max(previous["wall_s"] or 0.0, old)
-    gains = (gain_of(whole, bound) for bound in saves_range(resolved))
-    got = round(whole / max(1e-9, whole - old + took), 2)
+    replaced_s = new_s * _samples(previous, run) / _samples(run, previous)
+    whole_s = max(previous["wall_s"] or 0.0, old_s)
+    gains = (gain_of(whole_s, bound) for bound in saves_range(resolved))
+    actual_gain = round(whole_s / max(1e-9, whole_s - old_s + replaced_s), 2)
     return {
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({finding["cause"] for finding in resolved}),
         "estimated": [None if gain is None else round(gain, 2) for gain in gains],
-        "got": got,
-        "slower": got < 1 - A_TWENTIETH,
+        "got": actual_gain,
+        "slower": actual_gain < 1 - A_TWENTIETH,
     }
 
 
@@ -147,31 +147,31 @@ def _between_steps(finding: Mapping) -> bool:
 
 
 def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
-    """Return whether a run is long enough to show the cause if it went on at the old rate."""
-    share = _samples(run, previous) / max(1.0, _samples(previous, run))
-    if (finding["lost_s"] or 0) * share < LEAST_S.default:
+    """Return True if a run is long enough to show a cause of the previous run, had it continued at the old rate."""
+    relative_samples = _samples(run, previous) / max(1.0, _samples(previous, run))
+    if (finding["lost_s"] or 0) * relative_samples < LEAST_S.default:
         return False
     # Causes at the ends of epochs show only in a run with such an end.
     epochs = (run.get("fit") or {}).get("epochs") or 0
-    seldom = _between_steps(finding) or "setup" in finding.get("id", "")
-    return not seldom or share >= MOSTLY or (run["status"] == "ended" and epochs > 1)
+    at_epoch_ends = _between_steps(finding) or "setup" in finding.get("id", "")
+    return not at_epoch_ends or relative_samples >= MOSTLY or (run["status"] == "ended" and epochs > 1)
 
 
 def _cost_fell(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
-    """Return whether most of its cost is gone from the account, too.
+    """Return True if most of a finding's cost is also gone from the training thread's account, or that is unknown.
 
     A cause just above its threshold may fall just below it with nothing changed.
     """
     part = part_of(finding)
-    before, after = ((member["time_s"] or {}).get(part) for member in (previous, run))
-    if before is None or after is None:
+    before_s, after_s = ((member["time_s"] or {}).get(part) for member in (previous, run))
+    if before_s is None or after_s is None:
         return True
-    share = _samples(run, previous) / max(1.0, _samples(previous, run))
-    return after < share * (before - MOSTLY * (finding["lost_s"] or 0))
+    relative_samples = _samples(run, previous) / max(1.0, _samples(previous, run))
+    return after_s < relative_samples * (before_s - MOSTLY * (finding["lost_s"] or 0))
 
 
 def _training_s(run: Mapping, stalls: bool) -> float:
-    """Return the time in steps without compilation, plus the stalls between them if `stalls`."""
+    """Return the seconds in steps without compilation, plus the stalls between them if `stalls`."""
     times = run["time_s"]
     seconds = (run["step_ms"]["mean"] or 0.0) * run["steps"] / 1e3 - (times.get("compile") or 0.0)
     if stalls:
@@ -186,7 +186,7 @@ def _samples(run: Mapping, other: Mapping) -> float:
 
 
 def _job_identity(run: Mapping) -> tuple | None:
-    """Return what runs of one job have in common; None if the model is not known."""
+    """Return what runs of one job have in common, as a key; None if the model is not known."""
     model, framework = run.get("model") or {}, run.get("framework") or {}
     if model.get("parameters") is None:
         return None
@@ -197,12 +197,12 @@ def _job_identity(run: Mapping) -> tuple | None:
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:
-    """Return the speedup over the baseline, over the whole time except compilation."""
+    """Return the speedup over the baseline, over the whole time except compilation; None if a time is unknown."""
     old, new = _seconds_per_step(base), _seconds_per_step(run)
     if not old or not new:
         return None
     before, after = stated_samples(base), stated_samples(run)
-    if before and after:
+    if before and after:  # both batch sizes are known: by sample
         old, new = old / before, new / after
     return round(old / new, 3)
 

@@ -47,16 +47,13 @@ _SHARE_DIGITS = {False: 4, True: 9}
 
 
 def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFacts:
-    """Return what held the GPU back; findings and spans are ordered by `lost_s`.
-
-    Args:
-        limits: the thresholds in force; None = the defaults.
-    """
+    """Return what held the GPU back: the verdict, and the findings and spans, ordered by `order`."""
     limits = thresholds_in_force(None) if limits is None else limits
     findings_so_far: list[Finding] = []
     silent: list[Silent] = []
     for rule in RULES:
         if rule.missing(run):
+            # A trace has reasons of its own for what it cannot show.
             of_trace = rule.unknown_in_trace if run.source is not None else ""
             silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
         else:
@@ -67,6 +64,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     findings_so_far = [finding for finding in findings_so_far if finding.of_ns is None]
     findings_so_far = [*attribute_overlap(findings_so_far, (run.start_ns, run.end_ns)), *of_script]
     share_idle(findings_so_far, lambda where: idle.idle_ns if (idle := run.idle_in(where)) else None)
+    # Parts of the account whose other findings wait for a fix.
     voided = {_part(finding) for finding in findings_so_far if RULE_OF[finding.cause].voids}
     for finding in findings_so_far:
         void = _part(finding) in voided and not RULE_OF[finding.cause].voids
@@ -74,12 +72,12 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
     findings_so_far.sort(key=lambda each: (each.where.start_ns if each.where else 0, each.cause, each.detail))
     objects = [_finding_json(finding, run) for finding in findings_so_far]
     finding_of = {id(claim): finding for claim, finding in zip(objects, findings_so_far, strict=True)}
-    objects.sort(key=order)
+    objects.sort(key=order)  # changes are promised in the order of the findings, which may alter that order
     promise_once(objects)
     objects.sort(key=order)
     findings = [claim for claim in objects if "start_step" not in claim]
     per_cause = Counter(claim["cause"] for claim in objects if "start_step" in claim)
-    spans = [
+    spans = [  # of each cause at most its share of `MAX_SPANS`
         span
         for claim in objects
         if "start_step" in claim
@@ -102,7 +100,7 @@ def judge(run: Run, limits: Mapping[str, Limits] | None = None) -> DiagnosisFact
 
 
 def _completed(findings: Findings, run: Run, limits: Mapping[str, Limits]) -> Iterator[Finding]:
-    """Yield findings with what their rules leave out: the limits on their evidence, and the GPUs in use."""
+    """Yield findings with what their rules leave out: the thresholds of their evidence, and the GPUs in use."""
     for finding in findings:
         if finding.threshold is None:
             of_cause = limits[finding.cause]
@@ -115,19 +113,20 @@ def _completed(findings: Findings, run: Run, limits: Mapping[str, Limits]) -> It
 def diagnose(recording: Recording, thresholds: Mapping | None = None) -> DiagnosisFacts:
     """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
-    The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
-    if it was made by these rules with the same thresholds. The recording's own thresholds apply
-    unless others are given, so that all readers see the same result as the person who trained.
+    The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds if it was made by
+    these rules with the same thresholds. The recording's own thresholds apply unless others are given, so that all
+    readers see the same result as the person who trained.
 
     Args:
         thresholds: on top of the recording's own.
+        thresholds: the user's, on top of the recording's own.
     """
     stored: DiagnosisFacts = recording.stored or cast(DiagnosisFacts, {})
     stored_limits = still_known(stored.get("thresholds_set"))
     limits = thresholds_in_force(thresholds, before=stored_limits)
     up_to_date = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds_set") == thresholds_set(limits)
     lost = recording.status == "lost"  # its last moments were never judged
-    if "verdict" in stored and up_to_date and not lost:
+    if "verdict" in stored and up_to_date and not lost:  # the stored one holds
         return {"silent": [], "findings": [], "spans": [], "thresholds_set": {}, **stored}
     facts: Mapping = recording.facts
     if lost:
@@ -136,7 +135,7 @@ def diagnose(recording: Recording, thresholds: Mapping | None = None) -> Diagnos
         return result
     evidence = Evidence(facts.get("started_ns") or 0)
     result = _judged(recording, facts, limits, evidence)
-    if not evidence.steps.total_rows and recording.step_count:
+    if not evidence.steps.total_rows and recording.step_count:  # no row of steps could be read
         # The manifest counts them: there were some.
         result["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
             f": {recording.problems[0].message}." if recording.problems else "."
@@ -145,7 +144,7 @@ def diagnose(recording: Recording, thresholds: Mapping | None = None) -> Diagnos
 
 
 def _judged_by_sums(recording: Recording, facts: Mapping, limits: Mapping[str, Limits]) -> DiagnosisFacts | None:
-    """Return the diagnosis by the sums that the recorder stored; None where there are none that can be used."""
+    """Return the diagnosis by the sums that the recorder stored; None without usable ones."""
     stored = recording.stored_sums(Evidence)
     try:
         return None if stored is None else _judged(recording, facts, limits, stored)
@@ -155,7 +154,7 @@ def _judged_by_sums(recording: Recording, facts: Mapping, limits: Mapping[str, L
 
 
 def _judged(recording: Recording, facts: Mapping, limits: Mapping[str, Limits], evidence: Evidence) -> DiagnosisFacts:
-    """Return the diagnosis by evidence of the segments that it covers, and the rows of the others."""
+    """Return the diagnosis by stored evidence and the rows of the segments that it does not cover yet."""
     for tables, samples in recording.parts(after=evidence.covered):
         evidence.add(tables, samples)
     if evidence.covered >= 0:  # as in the top, which a report need not read again for them
@@ -168,13 +167,15 @@ def _judged(recording: Recording, facts: Mapping, limits: Mapping[str, Limits], 
 def judge_together(runs: Sequence[Run], limits: Mapping[str, Limits]) -> TraceDiagnosis:
     """Judge the processes of one trace, which run in parallel: time that several of them lose is lost once.
 
-    Returns: one verdict; the findings of all processes, spans among them, where numbers and advice of a cause
-        that several have are those of the process that loses most; the causes that no process could judge.
+    Returns:
+        One verdict; the findings of all processes, spans among them, where numbers and advice of a cause that several
+        have are those of the process that loses most; the causes that no process could judge.
     """
     results = [judge(run, limits) for run in runs]
     merged: dict[tuple, AnyFinding] = {}
     for number, result in enumerate(results):
         for claim in cast("list[AnyFinding]", [*result["findings"], *result["spans"]]):
+            # Spans of different processes stay apart.
             first = merged.setdefault((claim["id"], "start_step" in claim and number), claim)
             if first is not claim:
                 worst = min(first, claim, key=lambda one: (one["lost_s"] is None, -(one["lost_s"] or 0.0)))
@@ -216,15 +217,15 @@ def _part(finding: Finding) -> str:
 
 
 def _permitted(finding: Finding, run: Run) -> Advice:
-    """Return the advice, or its alternative where it alters the training for little gain.
+    """Return a finding's advice, or its alternative where it alters the training for little gain.
 
     If the gain of altering it is unknown, the advice stays. A small one justifies no other batch size or precision.
     """
     advice = finding.advice
     if finding.lost_ns is None or not advice.alters_training:
         return advice
-    saved = round(finding.lost_ns * advice.saves)
-    if run.wall_ns >= NOTICEABLY * max(1, run.wall_ns - saved):
+    saved_ns = round(finding.lost_ns * advice.saves)
+    if run.wall_ns >= NOTICEABLY * max(1, run.wall_ns - saved_ns):
         return advice
     return advice.otherwise or Advice(
         "What helps here is a change of the training itself, of its batch size or precision, "
@@ -249,18 +250,21 @@ def _piece_of(where: Range) -> Piece:
 
 
 def _spans(claim: AnyFinding, finding: Finding, run: Run, most: int) -> list[AnyFinding]:
-    """Return a finding about steps as spans that no longer pause interrupts, at most so many of them.
+    """Return a finding about steps as spans that no longer pause interrupts, at most `most` of them.
 
     Each has its share of the loss. Where a span still has several pieces, they are listed.
+
+    Args:
+        claim: the finding as JSON.
     """
     assert finding.where is not None
-    if finding.pieces:
+    if finding.pieces:  # where its loss lies is known: one span
         pieces = tuple(run.range_of(*piece) for piece in sorted(finding.pieces))
         return [{**claim, **_pieces_of(replace(finding.where, parts=pieces))}]
     spans = []
     for part in finding.where.divided(most):
         span: AnyFinding = {**claim, **_piece_of(part), **_pieces_of(part)}
-        if part.share < 1:
+        if part.share < 1:  # a part of several
             span["id"] = _id(finding, part)
             span["evidence"] = {**claim["evidence"], **({"steps": part.steps} if "steps" in claim["evidence"] else {})}
             span["lost_s"], span["saves_s"], *bounds = [
@@ -283,11 +287,12 @@ def _pieces_of(where: Range) -> Place:
 def _finding_json(finding: Finding, run: Run) -> AnyFinding:
     """Return a finding as JSON: times in s, shares 0 to 1, the advice in the program's own names."""
     where = finding.where
+    # What its loss is a share of: the script, the span, or the run.
     span_ns = finding.of_ns or (run.present_in(where) if where else run.wall_ns)
-    lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
-    if severity is None and lost is not None:
-        severity = lost / max(1, span_ns)
-    span = finding.saves_range_ns(span_ns, run.device == "cpu")
+    lost_ns, is_exact, severity = finding.lost_ns, run.source is not None, finding.severity
+    if severity is None and lost_ns is not None:
+        severity = lost_ns / max(1, span_ns)
+    saves_range_ns = finding.saves_range_ns(span_ns, run.device == "cpu")
     place: Place = {}
     if where is not None:
         place = {**_piece_of(where)}
@@ -296,13 +301,13 @@ def _finding_json(finding: Finding, run: Run) -> AnyFinding:
         "cause": finding.cause,
         "title": finding.title,
         **place,
-        "lost_s": None if lost is None else _seconds(lost, run),
+        "lost_s": None if lost_ns is None else _seconds(lost_ns, run),
         "saves_s": None if finding.saves_ns is None else _seconds(finding.saves_ns, run),
-        "saves_range_s": span and [None if ns is None else _seconds(ns, run) for ns in span],
-        "severity": None if severity is None else round(min(1.0, severity), _SHARE_DIGITS[exact]),
+        "saves_range_s": saves_range_ns and [None if ns is None else _seconds(ns, run) for ns in saves_range_ns],
+        "severity": None if severity is None else round(min(1.0, severity), _SHARE_DIGITS[is_exact]),
         "confidence": finding.confidence,
         "evidence": {
-            name: float(f"{value:.6g}") if exact and isinstance(value, float) else cast(Value, value)
+            name: float(f"{value:.6g}") if is_exact and isinstance(value, float) else cast(Value, value)
             for name, value in finding.evidence.items()
         },
         "threshold": cast(dict[str, float | None], finding.threshold),
@@ -313,7 +318,7 @@ def _finding_json(finding: Finding, run: Run) -> AnyFinding:
             "question": finding.advice.question,
             "changes": finding.advice.changes,
         },
-        "gpus": list(finding.gpus or ()) if exact else sorted(finding.gpus or ()),
+        "gpus": list(finding.gpus or ()) if is_exact else sorted(finding.gpus or ()),
         "ranks": _ranks(run) if finding.ranks is None else finding.ranks,
     }
     if finding.advice.untried:
@@ -367,10 +372,10 @@ def promise_once(objects: Sequence[AnyFinding]) -> None:
     first: dict[tuple, AnyFinding] = {}
     for finding in objects:
         advice = finding["advice"]
-        if not advice["code"] or not (finding["saves_s"] or finding["saves_range_s"]):
+        if not advice["code"] or not (finding["saves_s"] or finding["saves_range_s"]):  # promises nothing
             continue
         named = first.setdefault((_NUMBER.sub("#", advice["code"]), advice["question"]), finding)
-        if named["cause"] == finding["cause"] or _apart(named, finding):
+        if named["cause"] == finding["cause"] or _apart(named, finding):  # the first with this code, or one of its kind
             continue
         helps = "would help" if advice["question"] else "helps"
         text = f'{advice["text"]} The same change as for "{named["title"]}" {helps} here, too.'
@@ -380,7 +385,7 @@ def promise_once(objects: Sequence[AnyFinding]) -> None:
 
 
 def _apart(finding: AnyFinding, other: AnyFinding) -> bool:
-    """Return whether two findings hold for spans without a common step."""
+    """Return True if two findings hold for spans without a common step; a finding about the run overlaps all."""
     bounds: list[Any] = [each.get(name) for each in (finding, other) for name in ("start_step", "end_step")]
     if None in bounds:
         return False
@@ -389,16 +394,19 @@ def _apart(finding: AnyFinding, other: AnyFinding) -> bool:
 
 
 def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> list[Finding]:
-    """Cut `lost_ns` so that findings on the same time never lose more than that time.
+    """Cut `lost_ns` so that findings on the same time never lose more than that time; return those that remain.
 
-    A finding's loss is spread evenly over its pieces (by default its whole range). Where findings
-    overlap, the more certain one is served first: those with known pieces, measured before
-    estimated, spans before whole-run findings, then the larger share; later ones get the rest.
-    Findings left with less than a tenth of their loss are dropped.
+    A finding's loss is spread evenly over its pieces (by default its whole range). Where findings overlap, the more
+    certain one is served first: those with known pieces, measured before estimated, spans before whole-run findings,
+    then the larger share; later ones get the rest. Findings left with less than a tenth of their loss are dropped.
+
+    Args:
+        wall: start and end of the run, ns since the epoch.
     """
     pieces = [_pieces(finding, wall) for finding in findings]
+    # Of all pieces: between two of them no finding begins or ends.
     edges = np.unique(np.concatenate([piece.ravel() for piece in pieces] or [np.zeros(0)]))
-    room = np.diff(edges).astype(np.float64)
+    free_ns = np.diff(edges).astype(np.float64)
 
     def rank(index: int) -> tuple:
         """Return the sort key of a finding: the more certain its loss is, the earlier it is served."""
@@ -411,8 +419,8 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
     for index in sorted(range(len(findings)), key=rank):
         finding = findings[index]
         if finding.lost_ns is not None:
-            granted = _serve(finding.lost_ns, pieces[index], edges, room)
-            if finding.lost_ns and granted < A_TENTH * finding.lost_ns:
+            granted = _serve(finding.lost_ns, pieces[index], edges, free_ns)
+            if finding.lost_ns and granted < A_TENTH * finding.lost_ns:  # most of it was another finding's
                 continue
             _cut(finding, round(granted))
         by_index[index] = finding
@@ -420,10 +428,10 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
 
 
 def suppress_duplicates(findings: Sequence[Finding]) -> None:
-    """Remove the loss of an imbalance whose slow GPU is is_explained by throttling or contention.
+    """Remove the loss of an imbalance whose slow GPU is explained by throttling or contention.
 
-    The others' waiting is the same time again: none of it is lost twice, and the cost of the
-    imbalance itself is not known. The slow GPU is the first one of an imbalance.
+    The others' waiting is the same time again: none of it is lost twice, and the cost of the imbalance itself is not
+    known. The slow GPU is the first one of an imbalance.
     """
 
     def is_explained(finding: Finding, by: Finding) -> bool:
@@ -461,19 +469,21 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[Range], int | Non
         assert finding.where is not None and finding.lost_ns is not None
         if finding.pieces:
             continue
+        # What of the other findings' losses lies in this one's range.
         inside = [(other, _inside(other, finding)) for other in spans if other is not finding]
         others_ns = sum(part for other, part in inside if not other.pieces)
-        sure = sum(part for other, part in inside if other.pieces)
-        idle = idle_ns(finding.where)
+        # Of findings whose place is known: they keep all of it.
+        pieces_ns = sum(part for other, part in inside if other.pieces)
+        idled_ns = idle_ns(finding.where)
         claimed = finding.lost_ns + others_ns
-        if others_ns + sure > 0 and idle is not None and claimed + sure > idle:
-            cuts.append((finding, max(0.0, idle - sure) / claimed))
+        if others_ns + pieces_ns > 0 and idled_ns is not None and claimed + pieces_ns > idled_ns:
+            cuts.append((finding, max(0.0, idled_ns - pieces_ns) / claimed))
     for finding, share in cuts:
         _cut(finding, max(1, round((finding.lost_ns or 0) * share)))
 
 
 def _cut(finding: Finding, lost_ns: int) -> None:
-    """Limit a finding's loss, and its saving accordingly."""
+    """Limit a finding's loss to `lost_ns`, and its saving accordingly; a smaller loss stays."""
     if finding.lost_ns is None or lost_ns >= finding.lost_ns:
         return
     noticed = lost_ns < 0.99 * finding.lost_ns
@@ -486,16 +496,19 @@ def _cut(finding: Finding, lost_ns: int) -> None:
 
 
 def _inside(finding: Finding, other: Finding) -> float:
-    """Return how much of a finding's loss lies in the range of another one."""
+    """Return the ns of a finding's loss that lie in the range of another one.
+
+    The loss spreads evenly over its pieces.
+    """
     a, b = finding.where, other.where
     assert a is not None and b is not None
     pieces = _pieces(finding, a.extent_ns)
-    length = int((pieces[:, 1] - pieces[:, 0]).sum())
+    length_ns = int((pieces[:, 1] - pieces[:, 0]).sum())
     overlap_ns = sum(
         int(np.maximum(np.minimum(pieces[:, 1], end) - np.maximum(pieces[:, 0], start), 0).sum())
         for start, end in b.intervals
     )
-    return (finding.lost_ns or 0) * overlap_ns / max(1, length)
+    return (finding.lost_ns or 0) * overlap_ns / max(1, length_ns)
 
 
 def _pieces(finding: Finding, wall: tuple[int, int]) -> np.ndarray:
@@ -504,18 +517,24 @@ def _pieces(finding: Finding, wall: tuple[int, int]) -> np.ndarray:
 
 
 def _serve(claimed: int, pieces: np.ndarray, edges: np.ndarray, room: np.ndarray) -> float:
-    """Take up to `claimed` out of `room`: evenly first, then wherever room is left."""
+    """Take up to `claimed` ns out of `room`: evenly first, then wherever room is left; return the ns taken.
+
+    Args:
+        pieces: int64 (n, 2), start and end of each piece of the finding, ns.
+        edges: int64 (m + 1,), ends of the intervals of `room`.
+        room: float64 (m,), ns of each interval that are still free; what is taken is subtracted.
+    """
     inside = np.zeros(len(room), bool)
     for first, end in np.searchsorted(edges, pieces):
         inside[first:end] = True
-    length = np.diff(edges)[inside].astype(np.float64)
-    free = room[inside]
-    taken_ns = np.minimum(claimed * length / max(1.0, length.sum()), free)
-    missing = claimed - taken_ns.sum()
-    room_left = free - taken_ns
-    if missing > 0 and room_left.sum() > 0:
-        taken_ns += room_left * min(1.0, missing / room_left.sum())
-    room[inside] = free - taken_ns
+    length_ns = np.diff(edges)[inside].astype(np.float64)
+    free_ns = room[inside]
+    taken_ns = np.minimum(claimed * length_ns / max(1.0, length_ns.sum()), free_ns)
+    missing_ns = claimed - taken_ns.sum()
+    room_left = free_ns - taken_ns
+    if missing_ns > 0 and room_left.sum() > 0:
+        taken_ns += room_left * min(1.0, missing_ns / room_left.sum())
+    room[inside] = free_ns - taken_ns
     return float(taken_ns.sum())
 
 
@@ -525,10 +544,10 @@ DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 
 
 def thresholds_in_force(given: Mapping | None, before: Mapping | None = None) -> dict[str, dict[str, float]]:
-    """Return the thresholds in force: the defaults, overridden by the user's.
+    """Return the thresholds in force, cause -> name -> value: the defaults, overridden by the user's.
 
     Args:
-        given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+        given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`; None = none.
         before: thresholds that `given` overrides, in the same form.
 
     Raises:
@@ -558,7 +577,7 @@ def thresholds_set(limits: Mapping[str, Limits]) -> dict[str, float]:
 
 
 def still_known(given: object) -> dict[str, float]:
-    """Return the thresholds of a recording that still exist, in the form of `thresholds_set`."""
+    """Return the thresholds of a recording that still exist, in the form of `thresholds_set`; {} if it has none."""
     existing: dict[str, float] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         with suppress(UnusableInput):  # of other rules, or damaged
@@ -568,7 +587,14 @@ def still_known(given: object) -> dict[str, float]:
 
 
 def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
-    """Yield (cause, name, value) of {cause: {name: value}} and {"cause.name": value}. Raises: UnusableInput."""
+    """Yield (cause, name, value) of thresholds in either form.
+
+    Args:
+        given: {cause: {name: value}} or {"cause.name": value}.
+
+    Raises:
+        UnusableInput: a name without a cause.
+    """
     for name, value in given.items():
         if isinstance(value, Mapping):
             yield from ((str(name), str(key), inner) for key, inner in value.items())
@@ -580,7 +606,11 @@ def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a threshold as a number from 0 on. Raises: UnusableInput."""
+    """Return a threshold as a finite number ≥ 0.
+
+    Raises:
+        UnusableInput: it is none.
+    """
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -17,7 +17,10 @@ def memory_use(run: Run) -> MemoryUse | None:
 
 
 def _host_memory(run: Run) -> HostMemory | None:
-    """Return the peak of host memory and its limit, bytes; None if it was not measured."""
+    """Return the peak of host memory and its limit, bytes; None if it was not measured.
+
+    What the process holds, without memory it can give back at once, if that was sampled; else its resident memory.
+    """
     held = run.highest_of("host:process_held_bytes")
     peak = run.highest_of("host:process_memory_bytes") if held is None else held
     if peak is None:
@@ -42,7 +45,10 @@ def _gpu_memory(run: Run, gpu: int) -> GpuMemory | None:
 
 
 def memory_sentence(run: Mapping) -> str:
-    """Return a line on the memory of a run of the report; "" where nothing is known."""
+    """Return a line on the memory of a run of the report: peaks, limits, room for a batch.
+
+    "" where nothing is known.
+    """
     memory = run.get("memory")
     if not memory:
         return ""
@@ -60,9 +66,13 @@ def memory_sentence(run: Mapping) -> str:
 
 
 def _gib_text(peak: float, limit: float | None) -> str:
-    """Return a peak in GiB, with its limit if there is one: "3.4 of 24"."""
+    """Return a peak in GiB, with its limit if there is one: "3.4 of 24".
+
+    Args:
+        peak, limit: bytes.
+    """
     shown = f"{peak / 2**30:.1f}"
     if not limit:
         return shown
-    whole = limit >= 10 * 2**30
-    return f"{shown} of {limit / 2**30:.{0 if whole else 1}f}"
+    is_large = limit >= 10 * 2**30
+    return f"{shown} of {limit / 2**30:.{0 if is_large else 1}f}"

@@ -138,17 +138,18 @@ class Finding:
         """
         if not self.lost_ns or not self.advice.saves:
             return None
-        saved = self.lost_ns * self.advice.saves
-        if self.advice.leaves_out:
-            return round(saved / EQUAL_RUNS), round(min(saved * EQUAL_RUNS, self.lost_ns))
+        saved_ns = self.lost_ns * self.advice.saves
+        if self.advice.leaves_out:  # work is left out: the saving is known but for the scatter of equal runs
+            return round(saved_ns / EQUAL_RUNS), round(min(saved_ns * EQUAL_RUNS, self.lost_ns))
+        # Steps on a CPU get quicker once the input frees the cores.
         slack_ns = self.slack_ns if on_cpu and self.advice.frees_cores else 0
-        after = max(0.0, present_ns - saved)
-        least = max(0.0, present_ns - after * MODELLED)
-        if self.advice.compiles and present_ns >= LEAST_GAIN * (present_ns - least):
-            return round(min(least, saved)), None
-        limit, most = self.lost_ns * self.advice.most + slack_ns, present_ns - max(0.0, after - slack_ns) / MODELLED
+        after_ns = max(0.0, present_ns - saved_ns)
+        least_ns = max(0.0, present_ns - after_ns * MODELLED)
+        if self.advice.compiles and present_ns >= LEAST_GAIN * (present_ns - least_ns):  # no upper end is known
+            return round(min(least_ns, saved_ns)), None
+        limit, most = self.lost_ns * self.advice.most + slack_ns, present_ns - max(0.0, after_ns - slack_ns) / MODELLED
         most = limit if self.advice.wholly else min(most, limit)
-        return round(min(least, saved)), round(max(saved, most))
+        return round(min(least_ns, saved_ns)), round(max(saved_ns, most))
 
 
 Findings = Iterable[Finding]
@@ -239,9 +240,10 @@ class Rule:
         gpus: Iterable[int] | None = None,
         **more: Any,
     ) -> Finding:
-        """Return a finding of this cause: of the whole run and of unknown cost, unless given.
+        """Return a finding of this cause: by default of the whole run, of unknown cost, and measured.
 
         Args:
+            evidence, advice, where, lost_ns, confidence, threshold, gpus: as in `Finding`.
             title: by default the rule's.
             more: further attributes of `Finding`.
         """
@@ -267,10 +269,11 @@ class Rule:
         detail: str = "",
         threshold: Mapping[str, float] | None = None,
     ) -> Finding:
-        """Return a finding for the steps of a share.
+        """Return a finding for the steps of a share: measured if all steps were traced, else estimated.
 
         Args:
-            of_trace: its title where they are all steps of a trace.
+            share: time of GPU categories over a range; see `Share`.
+            of_trace: its title where all steps of a trace are its range.
         """
         return self.finding(
             title=of_trace if share.exact else None,
@@ -288,7 +291,11 @@ class Rule:
     def of_stretch(
         self, stretch: SharedSpan, *, evidence: Evidence, lost_ns: int | None = None, **more: Any
     ) -> Finding:
-        """Return a finding for a stretch of samples in which GPUs lose time: by default, as long as the slowest."""
+        """Return a finding for a stretch of samples in which GPUs lose time.
+
+        Args:
+            lost_ns: None = what the slowest GPU lost in the stretch.
+        """
         lost_ns = stretch.lost_ns if lost_ns is None else lost_ns
         evidence, gpus = {"gpu": stretch.gpus[0]} | evidence, stretch.gpus
         return self.finding(
@@ -322,25 +329,25 @@ def significant(findings: Findings, present_ns: int, limits: Limits) -> list[Fin
         present_ns: duration of the run without times in which the process was stopped.
         limits: the cause's thresholds.
     """
-    enough = limits["min_run_pct"] / 100 * present_ns
+    enough_ns = limits["min_run_pct"] / 100 * present_ns
     if "always_s" in limits:
-        enough = min(enough, limits["always_s"] * 1e9)
+        enough_ns = min(enough_ns, limits["always_s"] * 1e9)
     findings = list(findings)
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.lost_ns:
             by_kind.setdefault(finding.detail, []).append(finding)
-    listed = [finding for finding in findings if finding.lost_ns is None]
+    kept = [finding for finding in findings if finding.lost_ns is None]
     for kind in by_kind.values():
-        total = sum(finding.lost_ns or 0 for finding in kind)
-        if total >= enough and not negligible(kind, limits):
-            least = A_QUARTER * min(enough, total / len(kind))
-            listed += [finding for finding in kind if (finding.lost_ns or 0) >= least]
-    return listed
+        total_ns = sum(finding.lost_ns or 0 for finding in kind)
+        if total_ns >= enough_ns and not negligible(kind, limits):
+            least_ns = A_QUARTER * min(enough_ns, total_ns / len(kind))  # small among its kind: left out
+            kept += [finding for finding in kind if (finding.lost_ns or 0) >= least_ns]
+    return kept
 
 
 def negligible(findings: Findings, limits: Limits) -> bool:
-    """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
+    """Return True if findings of a kind cost too little: under `least_s` in all, or a fifth of it as a state."""
     findings = list(findings)
     share = A_FIFTH if any(finding.state for finding in findings) else 1
     return sum(finding.lost_ns or 0 for finding in findings) < share * limits["least_s"] * 1e9
@@ -352,7 +359,7 @@ def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
 
 
 def shows(run: Run, lost_ns: int) -> bool:
-    """Return whether a run without this loss is faster by more than chance explains."""
+    """Return True if a run without this loss (ns) is faster by more than its scatter explains."""
     gain = lost_ns / max(1, run.wall_ns - lost_ns)
     return gain >= max(LEAST_GAIN - 1, min(SURE_GAIN, DOUBLE * _scatter(run)))
 
@@ -364,14 +371,16 @@ def one_interruption(run: Run, finding: Finding) -> bool:
 
 
 def _scatter(run: Run) -> float:
-    """Return the typical deviation of the pace of a run's parts from its median; 0.0 if unknown.
+    """Return the typical relative deviation of the pace of a run's parts from its median; 0.0 with too few parts.
 
     Waits, callbacks and compiling are excluded from the pace: they are what is diagnosed.
     """
     steps = run.steps
+    # Rows of the array: own ns, number of steps.
     parts = np.array_split(np.stack([steps.own_ns, steps["rows"]]), min(PARTS, len(steps)), axis=1)
     if len(parts) < FEWEST_PARTS:
         return 0.0
     pace = np.array([part[0].sum() / max(1, part[1].sum()) for part in parts])
     low, middle, high = np.percentile(pace, [25, 50, 75])
+    # Half of the quartiles' distance, as a share of the median.
     return float((high - low) / 2 / middle) if middle > 0 else 0.0

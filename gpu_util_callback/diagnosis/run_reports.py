@@ -73,7 +73,7 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
             raise
         except Exception as error:
             problems.append(unexpected(recording.path, error))
-        recording.release()
+        recording.release()  # frees its rows
     add_promises(runs)
     report: LogdirReport = {
         "version": REPORT_VERSION,
@@ -100,7 +100,10 @@ def _session(name: str, runs: list[RunReport], recordings: list[Recording]) -> S
 
 
 def _clocks(recordings: list[Recording]) -> ClocksReport | None:
-    """Return the reference clock and the other clocks' offsets from it; None for one process."""
+    """Return the reference clock of a session and the other workers' offsets from it, ms; None for one process.
+
+    Offsets are positive where the worker's clock is ahead, as `session_clocks` has them.
+    """
     from gpu_util_callback.recording.alignment import session_clocks
 
     clocks = session_clocks(recordings)
@@ -174,23 +177,24 @@ class Recorded:
 
 
 def run_report(recording: Recording | Recorded, thresholds: Mapping | None = None) -> RunReport:
-    """Return one run of the report: its account, its GPUs, its findings and the advice.
+    """Return one run of the report: its account, its GPUs, its findings and the advice; None = not measured.
 
     Args:
         thresholds: as for `diagnose`; a `Recorded` has been judged already.
     """
     facts = recording.facts
     if isinstance(recording, Recorded):
-        judged = facts["diagnosis"]
+        diagnosis = facts["diagnosis"]
     else:
-        judged = diagnose(recording, thresholds)
-    traced = judged.get("traced") or []
+        diagnosis = diagnose(recording, thresholds)
+    traced = diagnosis.get("traced") or []
     account = recording.account
     wall_s = account.get("wall_s")
     distributions = recording.summary  # distributions kept while recording: no rows need to be read
-    gpus = _gpus(facts, distributions, judged.get("gpu_active_pct") or {})
-    mfu, use = _mfu(facts, gpus), judged.get("au")
+    gpus = _gpus(facts, distributions, diagnosis.get("gpu_active_pct") or {})
+    mfu, accelerator_use = _mfu(facts, gpus), diagnosis.get("au")
     tried: Mapping[str, TriedFacts] = {}
+    # Outcomes of `gpu-util try` lie beside a local recording.
     if not isinstance(recording, Recorded) and not recording.remote:
         from gpu_util_callback.trying.outcomes import outcomes
 
@@ -219,19 +223,19 @@ def run_report(recording: Recording | Recorded, thresholds: Mapping | None = Non
         "traced": _traced(traced),
         "unavailable": list(facts.get("unavailable") or []),
         "overhead": facts.get("overhead") or {},
-        "au_pct": use and use["pct"],
-        "au_epochs": use["epochs"] if use else [],
-        "memory": judged.get("memory"),
-        "energy": judged.get("energy"),
-        "energy_j_per_sample": _energy_per_sample(judged, facts, recording.step_count),
-        "verdict": _with_mfu(judged["verdict"], mfu),
-        "headline": _headline(judged, wall_s, Script.from_process(facts.get("process"))),
-        "rules_version": judged["rules_version"],
-        "thresholds": thresholds_in_force(None, before=still_known(judged["thresholds_set"])),
-        "thresholds_set": judged["thresholds_set"],
-        "silent": judged["silent"],
-        "findings": [_with_trial(finding, tried) for finding in judged["findings"]],
-        "spans": [_with_trial(span, tried) for span in judged["spans"]],
+        "au_pct": accelerator_use and accelerator_use["pct"],
+        "au_epochs": accelerator_use["epochs"] if accelerator_use else [],
+        "memory": diagnosis.get("memory"),
+        "energy": diagnosis.get("energy"),
+        "energy_j_per_sample": _energy_per_sample(diagnosis, facts, recording.step_count),
+        "verdict": _with_mfu(diagnosis["verdict"], mfu),
+        "headline": _headline(diagnosis, wall_s, Script.from_process(facts.get("process"))),
+        "rules_version": diagnosis["rules_version"],
+        "thresholds": thresholds_in_force(None, before=still_known(diagnosis["thresholds_set"])),
+        "thresholds_set": diagnosis["thresholds_set"],
+        "silent": diagnosis["silent"],
+        "findings": [_with_trial(finding, tried) for finding in diagnosis["findings"]],
+        "spans": [_with_trial(span, tried) for span in diagnosis["spans"]],
         "problems": reported(recording.problems),
     }
 
@@ -244,7 +248,7 @@ def _with_trial(finding: AnyClaim, tried: Mapping[str, TriedFacts]) -> AnyClaim:
 
 
 def _energy_per_sample(judged: DiagnosisFacts, facts: Facts, steps: int | None) -> float | None:
-    """Return joules a sample of the whole run: validation and callbacks included."""
+    """Return joules a sample over the whole run, validation and callbacks included; None if not known."""
     fit = facts.get("fit") or {}
     energy, size = judged.get("energy"), batch_size(fit)
     if not energy or not size or not steps:
@@ -257,23 +261,23 @@ def _rounded(number: float | None) -> float | None:
 
 
 def _mfu(facts: Facts, gpus: list[GpuReport]) -> Mfu | None:
-    """Return the model FLOPs utilization over all GPUs at work; None where it is not known."""
+    """Return the model FLOPs utilization over all GPUs at work, %; None where it is not known."""
     peaks = [gpu["peak"] for gpu in gpus if gpu["mfu_pct"] is not None and gpu["peak"] is not None]
     rate, work = samples_per_s(facts), facts.get("work")
     if not peaks or rate is None or work is None:
         return None
     tflops = rate * work["flops_per_sample"] / 1e12
-    peak = sum(peak["tflops"] for peak in peaks)
+    peak_tflops = sum(peak_tflops["tflops"] for peak_tflops in peaks)
     first = peaks[0]
     each = "this GPU's" if len(peaks) == 1 else "these GPUs'"
-    alike = all(peak == first for peak in peaks)
-    of = f" ({peak_text(first)}{' each' if peaks[1:] else ''})" if alike else ""
+    alike = all(peak_tflops == first for peak_tflops in peaks)
+    peak_note = f" ({peak_text(first)}{' each' if peaks[1:] else ''})" if alike else ""
     return {
-        "pct": _rounded(100 * tflops / peak),
+        "pct": _rounded(100 * tflops / peak_tflops),
         "tflops": _rounded(tflops),
-        "peak_tflops": _rounded(peak),
+        "peak_tflops": _rounded(peak_tflops),
         "precision": first["precision"] if alike else None,
-        "text": f"{percent(100 * tflops / peak)} of {each} peak{of}",
+        "text": f"{percent(100 * tflops / peak_tflops)} of {each} peak{peak_note}",
     }
 
 
@@ -287,10 +291,14 @@ def _with_mfu(verdict: str, mfu: Mfu | None) -> str:
 
 
 def _headline(judged: DiagnosisFacts, wall_s: float | None, script: Script | None) -> Headline | None:
-    """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
-    whole = of_script(all_findings(judged), wall_s, script)
-    if whole is not None:
-        return headline([whole], whole["of_s"])
+    """Return what the verdict is about, in numbers; None where it is about no finding with a known cost.
+
+    Args:
+        script: times of the whole script, if much of it went between its fits.
+    """
+    script_finding = of_script(all_findings(judged), wall_s, script)
+    if script_finding is not None:  # the script's fits together lose most
+        return headline([script_finding], script_finding["of_s"])
     verdict, own = judged["verdict"], own_findings(judged)
     of_unknown_cost = (f"{finding['title']}{end}" for finding in own if finding["lost_s"] is None for end in ";.")
     if verdict.startswith((*CLEAR, *of_unknown_cost)) or is_unknown(verdict):
@@ -302,7 +310,10 @@ def _headline(judged: DiagnosisFacts, wall_s: float | None, script: Script | Non
 
 
 def _process(facts: Facts) -> ProcessReport | None:
-    """Return the account from the first fit of the process to its last so far."""
+    """Return the times from the first fit of the process to its last so far, s.
+
+    None where little of it lay between fits.
+    """
     script = Script.from_process(facts.get("process"))
     if script is None:
         return None
@@ -331,14 +342,23 @@ PARTLY_PCT = 10, 90  # a reading in between: the GPU both worked and idled in it
 
 
 def _alternates(median_pct: float | None, refresh_ms: int | None) -> str | None:
-    """Return what readings cannot show: work and idling within most of their windows."""
+    """Return a note that a GPU works and idles within most windows of its readings, which cannot show it; None if not.
+
+    Args:
+        median_pct: of the utilization; None = not sampled.
+        refresh_ms: the driver's window; None = not known.
+    """
     if median_pct is None or not refresh_ms or not PARTLY_PCT[0] <= median_pct <= PARTLY_PCT[1]:
         return None
     return f"it alternates faster than the driver's readings of {refresh_ms / 1e3:.1f} s resolve"
 
 
 def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float]) -> list[GpuReport]:
-    """Return the GPUs with what training made of them."""
+    """Return the GPUs of a run with their distributions and model FLOPs utilization.
+
+    Args:
+        active: index -> mean utilization over the run's time, %.
+    """
     gpus = [_gpu(gpu, distributions, active) for gpu in facts.get("gpus") or []]
     rates = full_rates(facts)
     for gpu in gpus:
@@ -347,12 +367,15 @@ def _gpus(facts: Facts, distributions: Distributions, active: Mapping[str, float
 
 
 def _gpu(gpu: Gpu, distributions: Distributions, active: Mapping[str, float]) -> GpuReport:
-    """Return a GPU's distributions over its samples.
+    """Return a GPU's facts, and the distributions of its samples; each None = not measured.
 
-    Its mean utilization is that over the run's time, as in the verdict (that of the samples for
-    recordings without it).
+    Its mean utilization is that over the run's time, as in the verdict (that of the samples for recordings without it).
+
+    Args:
+        active: index -> mean utilization over the run's time, %.
     """
     index = gpu["index"]
+    # A column may be in any of the GPU's groups.
     groups = [distributions.get(group, {}) for group in (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]
 
     def distribution_of(column: str) -> Mapping[str, float]:
@@ -407,7 +430,7 @@ GpuTime = dict[str, float | str]
 def _gpu_times(
     facts: Facts, gpus: Iterable[GpuReport], traced: Iterable[TracedFacts], account: AccountFacts
 ) -> dict[str, GpuTime]:
-    """Return the estimate for each GPU in use, by its index."""
+    """Return the estimated seconds by category for each GPU in use, by its index; see `_gpu_time`."""
     of_run = {windows["gpu"]: TracedGpu(**windows["of_run"]) for windows in traced}
     return {
         str(gpu["index"]): _gpu_time(gpu, of_run.get(gpu["index"]), account, explains_idle(facts))
@@ -425,7 +448,7 @@ def _gpu_time(gpu: GpuReport, traced: TracedGpu | None, account: AccountFacts, w
     """
     active, wall_s = gpu["utilization_pct"]["mean"], account.get("wall_s")
     seconds = extrapolated(traced, account.get("time_s") or {}, wall_s, active)
-    if wall_s and seconds:
+    if wall_s and seconds:  # its windows represent the run
         in_steps = sum(seconds.values())
         parts: GpuTime = {
             name: round(part, 6) for name, part in seconds.items() if why_idle or name not in IDLE_CATEGORIES
@@ -433,14 +456,14 @@ def _gpu_time(gpu: GpuReport, traced: TracedGpu | None, account: AccountFacts, w
         if not why_idle:
             parts["idle"] = round(sum(seconds[name] for name in IDLE_CATEGORIES), 6)
         return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
-    if active is not None and wall_s:
+    if active is not None and wall_s:  # utilization alone: active or idle
         busy = round(wall_s * active / 100, 6)
         return {"basis": "nvml", "gpu_active": busy, "idle": round(wall_s - busy, 6)}
     return {}
 
 
 def _traced(traced: Iterable[TracedFacts]) -> TracedSteps:
-    """Return what profiler windows measured, per GPU in ms a step."""
+    """Return what profiler windows measured: the number of steps, and for each GPU ms a step by category."""
     gpus = {windows["gpu"]: TracedGpu(**windows["sums"]) for windows in traced}
     per_gpu: dict[str, dict[str, float]] = {
         str(index): {

@@ -21,16 +21,17 @@ _SHARED = frozenset(RunSummary.__annotations__).intersection(Facts.__annotations
 
 
 def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSummary:
-    """Return the summary of a run.
+    """Return the summary of a run; None in it = not known.
 
     Args:
         recording: a `Recording`, or the `Recorded` of a manifest.
+        status: "ended", "lost", "live", ...
         judged: its diagnosis.
     """
     facts, account, steps = recording.facts, recording.account, recording.step_count
     fit, model = facts.get("fit") or {}, facts.get("model") or {}
     times = account["time_s"]
-    claims = own_findings(judged)  # the hours that are summed up do not include the time between fits
+    findings = own_findings(judged)  # the hours that are summed up do not include the time between fits
     gpus, idle = _gpus_held(facts, judged["findings"])
     active_pct = judged.get("gpu_active_pct") or {}
     summary = {
@@ -55,8 +56,8 @@ def summary_of(recording: Any, status: str, judged: Mapping[str, Any]) -> RunSum
         "gpus": gpus,
         "idle_gpus": idle,
         "active": [round(active_pct[index] / 100, 6) for index in gpus if active_pct.get(index) is not None],
-        "lost": _lost(claims),
-        "advice": _first_advice(claims),
+        "lost": _lost(findings),
+        "advice": _first_advice(findings),
         "rules_version": judged.get("rules_version"),
         "judged": bool(steps and times),
         "imported": "source" in facts,
@@ -76,18 +77,18 @@ def written(summary: RunSummary) -> bytes | None:
 
     Each cause's advice is kept as far as there is room, that which saves most first.
     """
-    known_fields = {name: value for name, value in summary.items() if value is not None}
+    not_null = {name: value for name, value in summary.items() if value is not None}
     by_gain = sorted(summary["advice"], key=lambda cause: -(summary["lost"][cause]["saves_s"] or 0))
-    for count in range(len(by_gain), -1, -1):
+    for count in range(len(by_gain), -1, -1):  # advice on as many causes as fit, from all down to none
         advice = {cause: summary["advice"][cause] for cause in by_gain[:count]}
-        data = json.dumps({**known_fields, "advice": advice}, separators=(",", ":"), allow_nan=False).encode()
+        data = json.dumps({**not_null, "advice": advice}, separators=(",", ":"), allow_nan=False).encode()
         if len(data) <= MAX_BYTES:
             return data if count or not by_gain else None
     return None
 
 
 def read_summary(data: bytes) -> RunSummary | None:
-    """Return the summary in a file; None where it is not one, whole and as declared."""
+    """Return the summary in a file; None where it is not one, whole and as declared (type by type)."""
     try:
         summary = as_declared(RunSummary, json.loads(data))
     except (ValueError, RecursionError):
@@ -98,10 +99,10 @@ def read_summary(data: bytes) -> RunSummary | None:
 
 
 def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return index -> model of the GPUs that the run held, and index -> cause of the idle ones.
+    """Return index -> model of the GPUs that the run held, and index -> cause of those that idled all the time.
 
-    GPUs that the framework did not use count where a scheduler had given them to the job:
-    elsewhere, others may have used them.
+    GPUs that the framework did not use count where a scheduler had given them to the job: elsewhere, others may have
+    used them.
     """
     idle_causes = {
         str(gpu): finding["cause"] for finding in findings if finding["cause"] in IDLE_CAUSES for gpu in finding["gpus"]
@@ -115,7 +116,7 @@ def _gpus_held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str
 
 
 def _lost(claims: Sequence[Mapping]) -> dict[str, RunLoss]:
-    """Return cause -> its title, and the run's time that it cost and that its advice saves at most.
+    """Return each cause's title, the seconds of the run that it cost, and those that its advice saves at most.
 
     An answer of yes to each question is assumed. The times are None where none of its findings knows them.
     """
@@ -124,6 +125,7 @@ def _lost(claims: Sequence[Mapping]) -> dict[str, RunLoss]:
         cost = costs.setdefault(claim["cause"], {"title": claim["title"], "lost_s": None, "saves_s": None})
         if claim["lost_s"] is not None:
             _, most_s = claim.get("saves_range_s") or (0.0, claim.get("saves_s") or 0.0)
+            # No upper end: no more than is lost.
             saves = claim["lost_s"] if most_s is None else min(most_s, claim["lost_s"])
             cost["lost_s"] = (cost["lost_s"] or 0.0) + claim["lost_s"]
             cost["saves_s"] = (cost["saves_s"] or 0.0) + saves

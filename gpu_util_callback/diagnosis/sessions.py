@@ -35,29 +35,28 @@ WAITING_PCT = Constant(85.0, "NVML counts a GPU that waits in a collective as ac
 
 
 def session_findings(runs: Sequence[Mapping]) -> list[Claim]:
-    """Return findings about ranks of one session that wait for each other; empty for others.
+    """Return findings about ranks of one session that wait for each other; [] for others.
 
-    Steps that wait for each other are equally long on every rank, so a straggler shows by its
-    activity *while the others wait*: its input or its callbacks (measured); in profiler windows, by
-    waiting least in collectives and working most; and by the GPUs' counters, which show who waits.
-    If none of them is known, nothing is reported.
+    Steps that wait for each other are equally long on every rank, so a straggler shows by its activity *while the
+    others wait*: its input or its callbacks (measured); in profiler windows, by waiting least in collectives and
+    working most; and by the GPUs' counters, which show who waits. The first of these that finds something decides.
 
     Args:
         runs: the run objects of the report, one per rank.
     """
     ranked = [run for run in runs if run["rank"] is not None and run["steps"] and run["wall_s"]]
-    if len({run["rank"] for run in ranked}) < len(ranked) or len(ranked) < 2:
+    if len({run["rank"] for run in ranked}) < len(ranked) or len(ranked) < 2:  # a rank twice, or fewer than two
         return []
     stuck = _first_to_stop(ranked)
     if stuck is not None:
         return [stuck]
-    pace = _pace(ranked)
-    if pace is None:
+    pace_ms = _pace(ranked)
+    if pace_ms is None:  # they do not wait for each other
         return []
     limits = ranked[0]["thresholds"][Imbalance.cause]
     if same := _same_batches(ranked):
         return [same]
-    findings = list(_own_time(ranked, limits["worker_wait_pct"], pace))
+    findings = list(_own_time(ranked, limits["worker_wait_pct"], pace_ms))
     findings = findings or list(_on_cpus(ranked, limits))
     findings = findings or list(_traced(ranked, limits["worker_wait_pct"]))
     findings = findings or list(_by_utilization(ranked, limits["gap_pct"]))
@@ -69,20 +68,20 @@ def _first_to_stop(runs: Sequence[Mapping]) -> Claim | None:
 
     It made fewest steps; of equal ones, it waits for no other rank, and stopped first.
     """
-    newest = {
+    newest_span = {
         run["rank"]: spans[-1] for run in runs if (spans := [span for span in run["spans"] if span["cause"] == STUCK])
     }
-    still = {rank: span for rank, span in newest.items() if blocks(span)}
-    if len(still) < 2:
+    standing_still = {rank: span for rank, span in newest_span.items() if blocks(span)}
+    if len(standing_still) < 2:
         return None
 
     def when(rank: int) -> tuple:
-        span = still[rank]
+        span = standing_still[rank]
         return span["start_step"], bool(span["evidence"].get("waits_for_ranks")), span["start_ns"]
 
-    rank = min(still, key=when)
-    span = still[rank]
-    where = span["title"].partition(": ")[2]
+    rank = min(standing_still, key=when)
+    span = standing_still[rank]
+    where = span["title"].partition(": ")[2]  # what its thread does there
     title = f"No step for {duration(span['lost_s'] or 0.0)}: worker {rank} stopped first; there {where}"
     return cast(Claim, {**span, "id": f"{STUCK}:worker{rank}", "title": title, "ranks": [rank]})
 
@@ -90,9 +89,8 @@ def _first_to_stop(runs: Sequence[Mapping]) -> Claim | None:
 def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
     """Return rank -> step time in ms if steps are equally long on all ranks, else None.
 
-    The mean suits hosts that run ahead of their devices by several steps and then wait; in a short
-    run it includes the first step, which lasts until the last worker has arrived, so typical step
-    times may agree where the means do not.
+    The mean suits hosts that run ahead of their devices by several steps and then wait; in a short run it includes the
+    first step, which lasts until the last worker has arrived, so typical step times may agree where the means do not.
     """
     for figure in ("mean", "p50"):
         paces = {run["rank"]: run["step_ms"][figure] for run in runs}
@@ -121,45 +119,49 @@ _PARTS = {
 def _own_time(runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]) -> Iterator[Claim]:
     """Yield stragglers by input and callbacks, outside of the step's work.
 
-    The others' are short meanwhile. If they wait for the straggler, their steps are as long as its
-    own; if nobody does (a sweep, asynchronous training), its steps are longer by just its wait.
+    The others' times are short while they wait. If they wait for the straggler, their steps are as long as its own; if
+    nobody waits (a sweep, asynchronous training), its steps are longer by just its wait.
+
+    Args:
+        limit: least share of the straggler's wall time, %.
+        pace: rank -> step time in ms.
     """
     for part, (word, text) in _PARTS.items():
-        spent = {run["rank"]: run["time_s"].get(part) for run in runs}
-        if any(seconds is None for seconds in spent.values()):
+        spent_s = {run["rank"]: run["time_s"].get(part) for run in runs}
+        if any(seconds is None for seconds in spent_s.values()):
             continue
-        worst = max(runs, key=lambda run: spent[run["rank"]])
+        worst = max(runs, key=lambda run: spent_s[run["rank"]])
         rank = worst["rank"]
-        others_s = median(seconds for other, seconds in spent.items() if other != rank)
-        lost = spent[rank] - others_s
-        pct = 100 * lost / worst["wall_s"]
-        if pct < limit or lost < LEAST_S.default:
+        others_s = median(seconds for other, seconds in spent_s.items() if other != rank)
+        lost_s = spent_s[rank] - others_s
+        pct = 100 * lost_s / worst["wall_s"]
+        if pct < limit or lost_s < LEAST_S.default:
             continue
-        ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others_s / worst["steps"]
-        longer = pace[rank] - median(ms_per_step for other, ms_per_step in pace.items() if other != rank)
-        if longer > MOSTLY * (ms - usual):
+        ms, usual_ms = 1e3 * spent_s[rank] / worst["steps"], 1e3 * others_s / worst["steps"]
+        longer_ms = pace[rank] - median(ms_per_step for other, ms_per_step in pace.items() if other != rank)
+        if longer_ms > MOSTLY * (ms - usual_ms):
             continue  # the others do not share its wait
         # What its own findings call lost is this time, too: one number for it.
         own_s = sum(claim["lost_s"] or 0.0 for claim in own_findings(worst) if part_of(claim) == part)
-        lost = own_s if own_s > MOSTLY * lost else lost
-        evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
-        advice = text.format(rank=rank, ms=ms, others=usual)
-        yield _straggler(runs, rank, part, word, evidence, limit, advice, lost, MEASURED)
+        lost_s = own_s if own_s > MOSTLY * lost_s else lost_s
+        evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual_ms)
+        advice = text.format(rank=rank, ms=ms, others=usual_ms)
+        yield _straggler(runs, rank, part, word, evidence, limit, advice, lost_s, MEASURED)
 
 
 def _same_batches(runs: Sequence[Mapping]) -> Claim | None:
     """Return the finding that all ranks train on the same batches; None where their first two differ, or may not.
 
-    Two that are equal in themselves may be a warm-up, on one batch that all ranks make.
-
-    Ranks that exchange gradients for one batch compute the same ones. What may be equal by chance, such as labels and
-    masks, does not decide: an array must have values between whole numbers, or of a thousand kinds.
+    The first two, as one on all ranks may be a warm-up. Ranks that exchange gradients for one batch compute the same
+    ones. What may be equal by chance, such as labels and masks, does not decide: an array must have values between
+    whole numbers, or of a thousand kinds.
     """
     fits = [run.get("fit") or {} for run in runs]
-    first, *others = [(fit.get("input_first") or [], fit.get("input_second") or []) for fit in fits]
-    read = (array for array in first[0] if "sum" in array)
-    varied = any(array["max"] - array["min"] > (KINDS if array["integers"] else 0) for array in read)
-    differ = first[1] in ([], first[0]) or any(one != first for one in others)
+    first_rank, *others = [(fit.get("input_first") or [], fit.get("input_second") or []) for fit in fits]
+    summed_arrays = (array for array in first_rank[0] if "sum" in array)
+    varied = any(array["max"] - array["min"] > (KINDS if array["integers"] else 0) for array in summed_arrays)
+    # Ranks differ, or a rank's second batch equals its first.
+    differ = first_rank[1] in ([], first_rank[0]) or any(one != first_rank for one in others)
     if not varied or differ or not all(fit.get("exchanges") for fit in fits):
         return None
     text = (
@@ -188,24 +190,28 @@ class _Computed(NamedTuple):
 
 
 def _computed_of(run: Mapping) -> _Computed | None:
-    """Return what a rank computes, by core time and stack samples; None where these do not say it.
+    """Return what a rank computes in a step, ms, by core time and stack samples; None where these do not say it.
 
     With gloo a thread sleeps while it waits for ranks; other libraries poll. On a GPU the thread only starts the work.
     """
-    framework, calls = run.get("framework") or {}, (run.get("fit") or {}).get("python_in_steps") or {}
-    on_core, parts = calls.get("on_core"), calls.get("parts") or {}
+    framework, sampled_steps = run.get("framework") or {}, (run.get("fit") or {}).get("python_in_steps") or {}
+    on_core, parts = sampled_steps.get("on_core"), sampled_steps.get("parts") or {}
     on_cpu = framework.get("device") == "cpu" and framework.get("collectives") == "gloo"
-    if not on_cpu or on_core is None or (calls.get("samples") or 0) < MIN_SAMPLES.default:
+    if not on_cpu or on_core is None or (sampled_steps.get("samples") or 0) < MIN_SAMPLES.default:
         return None
     step_ms = 1e3 * run["time_s"]["step"] / run["steps"]
     forward, backward, waits = parts.get("forward", 0.0), parts.get("backward", 0.0), 1 - on_core
-    beside = max(0.0, 1 - forward - backward)
-    least, most = max(0.0, backward - waits), backward - max(0.0, waits - beside)
+    other_share = max(0.0, 1 - forward - backward)
+    # The waits for ranks lie in the backward pass as far as they can, or beside it.
+    least, most = max(0.0, backward - waits), backward - max(0.0, waits - other_share)
     return _Computed(step_ms * on_core, step_ms * waits, step_ms * forward, (step_ms * least, step_ms * most))
 
 
 def _batch_values(run: Mapping) -> tuple[int, int] | None:
-    """Return how many values a rank's batches have, from the smallest to the largest; None = not known."""
+    """Return how many values a rank's batches have, from the smallest to the largest; None = not known.
+
+    A size that varies is [smallest, largest].
+    """
     dims = (run.get("fit") or {}).get("input_dims") or [None]
     if any(shape is None or None in shape for shape in dims):
         return None
@@ -217,25 +223,29 @@ def _batch_values(run: Mapping) -> tuple[int, int] | None:
 def _on_cpus(runs: Sequence[Mapping], limits: Mapping[str, float]) -> Iterator[Claim]:
     """Yield the rank whose batches are larger and compute longer than the others', which wait for its gradients.
 
-    Of a rank that evaluates as well only the forward pass is longer; one that saves computes neither for longer.
+    A rank that also evaluates is longer in the forward pass alone; one that saves checkpoints in neither.
+
+    Args:
+        limits: the thresholds of imbalance.
     """
     computed = {run["rank"]: passes for run in runs if (passes := _computed_of(run)) is not None}
-    if len(computed) < len(runs):
+    if len(computed) < len(runs):  # not known of all ranks
         return
     rank = max(computed, key=lambda worker: computed[worker].total)
     worst = next(run for run in runs if run["rank"] == rank)
     slowest, others = computed[rank], [passes for other, passes in computed.items() if other != rank]
     usual_ms, waits_ms = median(passes.total for passes in others), median(passes.waits for passes in others)
-    more_ms = slowest.total - usual_ms
+    longer_ms = slowest.total - usual_ms
     forward_ms = slowest.forward - median(passes.forward for passes in others)
     backward_ms = slowest.backward[0] - median(passes.backward[1] for passes in others)
     # If all had the mean of their work.
     lost_s = (slowest.total - mean(passes.total for passes in computed.values())) * worst["steps"] / 1e3
     pct, limit = 100 * lost_s / worst["wall_s"], limits["worker_wait_pct"]
-    if pct < limit or 100 * more_ms < limits["work_gap_pct"] * slowest.total:
+    # Too little is lost, or the ranks compute about as long.
+    if pct < limit or 100 * longer_ms < limits["work_gap_pct"] * slowest.total:
         return
-    in_passes = forward_ms + backward_ms >= MOSTLY * more_ms and backward_ms >= MOSTLY * forward_ms
-    if not in_passes or waits_ms - slowest.waits < MOSTLY * more_ms:
+    in_passes = forward_ms + backward_ms >= MOSTLY * longer_ms and backward_ms >= MOSTLY * forward_ms
+    if not in_passes or waits_ms - slowest.waits < MOSTLY * longer_ms:
         return  # it does something else, or nobody waits for it
     values = {run["rank"]: _batch_values(run) for run in runs}
     own, of_others = values.pop(rank), max(value or (0, 0) for value in values.values())
@@ -276,7 +286,7 @@ _WORK = {
 
 
 def traced_workers(runs: Sequence[Mapping]) -> dict[int, Mapping]:
-    """Return rank -> the account of its traced steps; empty unless all workers have one, of one pace."""
+    """Return rank -> ms by category of its traced steps; {} unless all workers have such steps, of one pace."""
     traced = {}
     for run in runs:
         gpus = [gpu for gpu in run["traced"]["per_gpu"].values() if gpu["steps"] >= LEAST_STEPS]
@@ -290,7 +300,11 @@ def traced_workers(runs: Sequence[Mapping]) -> dict[int, Mapping]:
 
 
 def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
-    """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
+    """Yield the straggler in profiler windows: it waits least in collectives, and works most.
+
+    Args:
+        limit: least wait of the others, % of a step.
+    """
     traced = traced_workers(runs)
     if not traced:
         return
@@ -300,32 +314,34 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[Claim]:
         name: median(gpu[f"{name}_ms"] for other, gpu in traced.items() if other != rank)
         for name in ("collective", *_WORK)
     }
-    waited = usual_ms["collective"] - slowest["collective_ms"]
-    part = max(_WORK, key=lambda name: slowest[f"{name}_ms"] - usual_ms[name])
-    more = slowest[f"{part}_ms"] - usual_ms[part]
-    pct = 100 * waited / slowest["step_ms"]
-    if pct < limit or more < MOSTLY * waited:
+    waited_ms = usual_ms["collective"] - slowest["collective_ms"]
+    category = max(_WORK, key=lambda name: slowest[f"{name}_ms"] - usual_ms[name])
+    longer_ms = slowest[f"{category}_ms"] - usual_ms[category]
+    pct = 100 * waited_ms / slowest["step_ms"]
+    if pct < limit or longer_ms < MOSTLY * waited_ms:
         return  # nobody waits, or the cause of the wait was not traced
-    word, explanation = _WORK[part]
+    title_end, explanation = _WORK[category]
     run = next(run for run in runs if run["rank"] == rank)
     evidence: Evidence = {
         "worker_wait_pct": round(pct, 1),
         "collective_ms_per_step": round(slowest["collective_ms"], 3),
         "others_collective_ms_per_step": round(usual_ms["collective"], 3),
         "traced_steps": min(gpu["steps"] for gpu in traced.values()),
-    } | _pair(slowest[f"{part}_ms"], usual_ms[part])
+    } | _pair(slowest[f"{category}_ms"], usual_ms[category])
     text = (
         f"Every step waits for the slowest worker. The others wait {usual_ms['collective']:.3g} ms a "
-        f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {explanation}"
+        f"step for worker {rank}, whose own work takes {longer_ms:.3g} ms longer than theirs. {explanation}"
     )
-    yield _straggler(runs, rank, part, word, evidence, limit, text, waited * run["steps"] / 1e3)
+    yield _straggler(runs, rank, category, title_end, evidence, limit, text, waited_ms * run["steps"] / 1e3)
 
 
 def _by_utilization(runs: Sequence[Mapping], gap_pct: float) -> Iterator[Claim]:
-    """Yield the worker that the others wait for, by its GPU: NCCL keeps a waiting one active on few multiprocessors.
+    """Yield the worker that the others wait for, by its GPU's counters.
+
+    NCCL keeps a waiting GPU active, on few multiprocessors.
 
     Args:
-        gap_pct: by which its utilization or SM activity has to differ from all others'.
+        gap_pct: by which its utilization or SM activity has to differ from all others', percentage points.
     """
     if any((run.get("framework") or {}).get("collectives") != "nccl" for run in runs):
         return
@@ -336,6 +352,7 @@ def _by_utilization(runs: Sequence[Mapping], gap_pct: float) -> Iterator[Claim]:
         return
     rank = min(utilization, key=lambda worker: utilization[worker])
     other_pcts = [pct for other, pct in utilization.items() if other != rank]
+    # All others are active throughout, this one is not: its host is late.
     if min(other_pcts) >= WAITING_PCT and min(other_pcts) - utilization[rank] >= gap_pct:
         part, word = "host", "its GPU idles while the others wait"
         evidence: Evidence = {
@@ -349,6 +366,7 @@ def _by_utilization(runs: Sequence[Mapping], gap_pct: float) -> Iterator[Claim]:
             "work that only this worker does."
         )
     elif min(utilization.values()) >= WAITING_PCT and sm_active:
+        # All are active: most multiprocessors work where the others wait for.
         rank = max(sm_active, key=lambda worker: sm_active[worker])
         most = max(pct for other, pct in sm_active.items() if other != rank)
         if sm_active[rank] - most < gap_pct:
@@ -396,10 +414,13 @@ def _straggler(
     lost_s: float | None = None,
     confidence: Confidence = ESTIMATED,
 ) -> Claim:
-    """Return the finding about a rank that the others wait for: seconds lost, or None if unknown.
+    """Return the finding about a rank that the others wait for.
 
     Args:
+        part: of its step that is slow; word: the same for the title.
         evidence: what exceeds the limit comes first.
+        text: the advice.
+        lost_s: seconds lost; None = unknown.
     """
     worst = next(run for run in runs if run["rank"] == rank)
     # Nothing shows what would make other parts as quick as they are elsewhere; an input has a finding of its own.
@@ -441,37 +462,39 @@ def _finding(cause: str, what: str, title: str, ranks: list[int], evidence: Evid
 def session_verdict(runs: Sequence[Mapping], findings: Sequence[Claim]) -> JobVerdict | None:
     """Return the verdict on a job of several workers; None for a single process.
 
-    A job is as fast as its slowest worker, so a worker that holds the others back is the verdict
-    if there is one, else the worker that lost most, with those that are like it.
+    A job is as fast as its slowest worker, so a worker that holds the others back is the verdict if there is one, else
+    the worker that lost most, with those that are like it.
 
     Args:
-        runs: the run objects of the report, one per rank; `findings`: from `session_findings`.
+        runs: the run objects of the report, one per rank.
+        findings: from `session_findings`.
     """
     ranked = [run for run in runs if run["rank"] is not None]
     if len({run["rank"] for run in ranked}) < 2:
         return None
     groups = _groups(ranked)
     first = groups[0][0]
-    holding = next(iter(findings), None)
-    least = min(_lost_s(run) for run in ranked)
-    if holding is not None and least < DOUBLE * (holding["lost_s"] or 0.0) + 1e-9:
-        first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
-        shown: Claim | None = holding
-        text = _holding(holding, first)
+    straggler = next(iter(findings), None)
+    least_lost_s = min(_lost_s(run) for run in ranked)
+    # Each worker by itself loses less than twice what the straggler costs the job.
+    if straggler is not None and least_lost_s < DOUBLE * (straggler["lost_s"] or 0.0) + 1e-9:
+        first = next(run for run in ranked if run["rank"] == straggler["ranks"][0])
+        lead: Claim | None = straggler
+        text = _holding(straggler, first)
         groups.sort(key=lambda group: first not in group)
     else:
-        holding, shown = None, _costliest(first)
+        straggler, lead = None, _costliest(first)
         text = _of_group(groups[0], len(ranked))
     return {
         "text": text,
         "id": first["id"],
         "rank": first["rank"],
-        "finding": holding and holding["id"],
-        "lost_s": shown and shown["lost_s"],
-        "saves_s": shown and shown.get("saves_s"),
+        "finding": straggler and straggler["id"],
+        "lost_s": lead and lead["lost_s"],
+        "saves_s": lead and lead.get("saves_s"),
         "wall_s": first["wall_s"],
-        "faster_up_to": gain_of(first["wall_s"], holding["saves_s"] if holding else _saves(first)),
-        "advice": shown and shown["advice"],
+        "faster_up_to": gain_of(first["wall_s"], straggler["saves_s"] if straggler else _saves(first)),
+        "advice": lead and lead["advice"],
         "groups": [
             {
                 "ids": [run["id"] for run in group],
@@ -505,7 +528,10 @@ def _of_group(group: Sequence[Mapping], worker_count: int) -> str:
 
 
 def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
-    """Return alike workers together, the worst in front."""
+    """Return the workers in groups with the same causes and about the same cost.
+
+    The worst group and worker in front.
+    """
 
     def badness(run: Mapping) -> tuple:
         blocking = bool(BLOCKING & _causes(run))
@@ -524,7 +550,7 @@ def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
 
 
 def _alike(worst: Mapping, run: Mapping) -> bool:
-    """Return whether a worker has the causes of a worse one, at about the same cost."""
+    """Return True if a worker has the causes of a worse one, at about the same cost."""
     if _causes(worst) != _causes(run) or is_unknown(worst["verdict"]) != is_unknown(run["verdict"]):
         return False
     more = _lost_s(worst) - _lost_s(run)

@@ -105,20 +105,22 @@ def survey(
 ) -> Survey:
     """Return a row for each recording below the log directories.
 
-    What the recorder diagnosed is taken as it is, whatever its rules' version; recordings without
-    a diagnosis are diagnosed from their rows of steps.
+    What the recorder diagnosed is taken as it is, whatever its rules' version; recordings without a diagnosis are
+    diagnosed from their rows of steps.
 
     Args:
         thresholds: overrides of the rules' thresholds; every run is diagnosed with them.
         recompute: diagnose every run by today's rules unless its diagnosis was made by them.
         progress: is called with a word, how many are done, and of how many (None = not known).
-    Raises: UnusableInput where a log directory cannot be opened, or a threshold does not exist.
+
+    Raises:
+        UnusableInput: a log directory cannot be opened, or a threshold does not exist.
     """
     result = Survey()
     unread: list[tuple[Storage, Found]] = []
     for logdir in logdirs:
-        found = partial(lambda before, count: progress("found", before + count, None), len(unread))
-        storage, places = find_recordings(logdir, result.problems, found)
+        report_found = partial(lambda before, count: progress("found", before + count, None), len(unread))
+        storage, places = find_recordings(logdir, result.problems, report_found)
         unread += [(storage, place) for place in places]
     if len(logdirs) > 1:  # one may lie in another
         unread = list({_key(place): (storage, place) for storage, place in reversed(unread)}.values())[::-1]
@@ -138,7 +140,10 @@ Answer = tuple[Row | None, list[Problem]]
 
 
 def _read(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, recompute: bool) -> Iterable[Answer]:
-    """Yield each recording's answer, in order; several are read at a time from a remote store, which answers late."""
+    """Yield each recording's row and problems, in order.
+
+    Several are read at a time from a remote store, which answers late.
+    """
 
     def read(item: tuple[Storage, Found]) -> Answer:
         return row_of(*item, thresholds, recompute)
@@ -150,9 +155,12 @@ def _read(unread: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, r
 
 
 def row_of(storage: Storage, place: Found, thresholds: Mapping | None = None, recompute: bool = False) -> Answer:
-    """Return the row of one recording, and its problems; None = it cannot be read at all."""
+    """Return the row of one recording, and its problems; a row of None = it cannot be read at all.
+
+    The summary is the cheapest to read, then the manifest; the rows of steps are read where neither is enough.
+    """
     try:
-        if not thresholds:
+        if not thresholds:  # with other thresholds what was stored does not hold
             row = _from_summary(storage, place, recompute) if place.has_summary else None
             if row is not None:
                 return row, []
@@ -172,18 +180,19 @@ def row_of(storage: Storage, place: Found, thresholds: Mapping | None = None, re
 
 
 def _from_summary(storage: Storage, place: Found, recompute: bool) -> Row | None:
-    """Return the row from the summary that was written at the run's end; None without one that can be used."""
+    """Return the row from the summary that was written at the run's end; None without a usable one."""
     try:
         summary = read_summary(storage.read(storage.join(place.path, SUMMARY_FILE), MAX_BYTES))
     except OSError:
         return None
+    # Damaged, or made by other rules than asked for.
     if summary is None or (recompute and summary["rules_version"] != RULES_VERSION):
         return None
     return _row(place, summary, diagnosed=False)
 
 
 def _from_manifest(storage: Storage, place: Found) -> Answer:
-    """Return the row from the manifest alone; None where it lacks something."""
+    """Return the row and problems from the manifest alone; a row of None where it lacks something."""
     path = storage.join(place.path, "manifest.json")
     try:
         facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
@@ -192,7 +201,7 @@ def _from_manifest(storage: Storage, place: Found) -> Answer:
     except (FileNotFoundError, ManifestError):
         return None, []
     status = facts.get("status") or "lost"
-    if status == "live":
+    if status == "live":  # a manifest that has not changed for long is of a lost run
         age = None if storage.remote else storage.age_s(path, time.time())
         status = "lost" if manifests.lost(facts, age) else "live"
     summary = summary_as_diagnosed(Recorded(facts), status)

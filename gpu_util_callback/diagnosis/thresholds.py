@@ -102,7 +102,10 @@ def constants(module: str) -> dict[str, Constant | Count]:
 
 
 def shared_constants() -> dict[str, dict[str, Constant | Count]]:
-    """Return the constants of all modules of the diagnosis but its rules: `evidence.spans` etc."""
+    """Return the constants of all modules of the diagnosis but its rules: module -> name -> constant.
+
+    Modules are named within the package, such as "evidence.spans"; all of them are imported.
+    """
     package = __name__.rpartition(".")[0]
     for module in walk_packages(sys.modules[package].__path__, f"{package}."):
         import_module(module.name)

@@ -72,7 +72,11 @@ class Sums:
     def add_to(
         self, unit: Unit, parts: Mapping[str, float], lost: Mapping[str, Sequence[float]], weight: float = 1.0
     ) -> None:
-        """Add a run's seconds by account, and (lost, saved) by cause, to a unit's sums."""
+        """Add a run's seconds by account, and (lost, saved) seconds by cause, to a unit's sums.
+
+        Args:
+            weight: number of GPUs, for "gpu_hours".
+        """
         for name, seconds in parts.items():
             self.parts[unit][name] += weight * seconds
         for cause, (cost, saves) in lost.items():
@@ -119,38 +123,38 @@ def sums_of(row: Row, again: float = 0.0) -> Sums:
         again: share of its steps that a later start of the training did again.
     """
     sums = Sums()
-    wall = row["wall_s"] or 0.0
+    wall_s = row["wall_s"] or 0.0
     idle = Counter(row["idle_gpus"].values()) if row["idle_gpus"] else {}
-    working = len(row["gpus"]) - sum(idle.values())
+    working_gpus = len(row["gpus"]) - sum(idle.values())
     lost = {
         cause: (loss["lost_s"], loss["saves_s"]) for cause, loss in row["lost"].items() if loss["lost_s"] is not None
     }
     lost_s = sum(cost for cost, _ in lost.values())
-    not_lost = max(0.0, wall - lost_s)
-    if not row["judged"]:
-        parts = {"productive": 0.0, "other": 0.0, "not_judged": not_lost}
+    not_lost_s = max(0.0, wall_s - lost_s)
+    if not row["judged"]:  # without steps or an account
+        parts = {"productive": 0.0, "other": 0.0, "not_judged": not_lost_s}
         again = 0.0
     else:
-        in_steps = sum(cost for name, (cost, _) in lost.items() if name not in _OUTSIDE_STEPS)
-        productive = min(not_lost, max(0.0, (row["time_s"].get("step") or 0.0) - in_steps))
-        parts = {"productive": productive, "other": not_lost - productive, "not_judged": 0.0}
-    if again:
+        lost_in_steps_s = sum(cost for name, (cost, _) in lost.items() if name not in _OUTSIDE_STEPS)
+        productive_s = min(not_lost_s, max(0.0, (row["time_s"].get("step") or 0.0) - lost_in_steps_s))
+        parts = {"productive": productive_s, "other": not_lost_s - productive_s, "not_judged": 0.0}
+    if again:  # steps that a later start did again are lost, with what belongs to them
         # At the run's mean pace; it compiled only once.
         compiling = min(parts["other"], row["time_s"].get("compile") or 0.0)
-        useful = parts["productive"]
-        around = parts["other"] - compiling
-        repeated = again * (useful + around)
-        parts["productive"] -= again * useful
-        parts["other"] -= again * around
-        lost_s += repeated
-        if repeated:
-            lost[REPEATED] = repeated, repeated
+        useful_s = parts["productive"]
+        around_s = parts["other"] - compiling
+        repeated_s = again * (useful_s + around_s)
+        parts["productive"] -= again * useful_s
+        parts["other"] -= again * around_s
+        lost_s += repeated_s
+        if repeated_s:
+            lost[REPEATED] = repeated_s, repeated_s
     parts["lost"] = lost_s
     sums.add_to("hours", parts, lost)
-    if working:
-        sums.add_to("gpu_hours", parts, lost, working)
+    if working_gpus:
+        sums.add_to("gpu_hours", parts, lost, working_gpus)
     for cause, count in idle.items():  # these GPUs did nothing all the time
-        sums.add_to("gpu_hours", {"lost": wall}, {cause: (wall, wall)}, count)
+        sums.add_to("gpu_hours", {"lost": wall_s}, {cause: (wall_s, wall_s)}, count)
     return sums
 
 
@@ -160,7 +164,8 @@ _TITLES = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES
 def total(survey: Survey) -> TotalSums:
     """Return where the time of all runs went: hours of trainings, and of their GPUs.
 
-    Trainings are made, summed and stored one after the other: `runs` is a `Stored`.
+    Trainings are made, summed and stored one after the other: `runs` is a `Stored`, ordered by what fixing its causes
+    saves.
     """
     rows = _Fleet(survey.rows)
     unit: Unit = "gpu_hours" if rows.with_gpus else "hours"
@@ -221,7 +226,11 @@ class _Fleet:
                 self._add(number, row)
 
     def _add(self, number: int, row: Row) -> None:
-        """Add a run to the sums that need no grouping, and note the keys by which it is grouped later."""
+        """Add a run to the sums that need no grouping, and note the keys by which it is grouped later.
+
+        Args:
+            number: of the row in its store.
+        """
         wall_s = row["wall_s"] or 0.0
         self.older_rules += row["rules_version"] != RULES_VERSION
         self.active_s += sum(row["active"]) * wall_s
@@ -240,7 +249,7 @@ class _Fleet:
         heads = array("Q")  # the place of each training's first row
         joined: dict[int, list[tuple[list[int], str]]] = {}  # by head: its starts
         for places in self._sharing():
-            if len(places) == 1:
+            if len(places) == 1:  # shares no key: a training of its own
                 heads.extend(places)
                 continue
             rows = [{name: value for name, value in self._row(place).items() if name not in _APART} for place in places]
@@ -265,10 +274,10 @@ class _Fleet:
         return training
 
     def _sharing(self) -> Iterator[list[int]]:
-        """Yield the places of rows that share keys, directly or by others between them."""
+        """Yield the places of rows that share keys, directly or by others between them; each place once."""
         keys, key_of = np.array(self._keys), np.array(self._key_of)
         by_key = np.argsort(keys, kind="stable")
-        alike = np.flatnonzero(keys[by_key][1:] == keys[by_key][:-1])
+        alike = np.flatnonzero(keys[by_key][1:] == keys[by_key][:-1])  # neighbours with equal keys
         root = array("Q", range(len(self.numbers)))
 
         def root_of(place: int) -> int:
@@ -329,7 +338,7 @@ class _Everything:
 
 
 def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
-    """Return a training with its ranks and restarts as one object."""
+    """Return a training with its ranks and restarts as one object of the report."""
     last, rows = training.starts[-1], training.rows
     first = last.first
     causes = sums.causes(unit)
@@ -362,12 +371,15 @@ def _run(training: Training, sums: Sums, unit: Unit) -> TrainingReport:
 
 
 def _top_cause(rows: Sequence[Row], causes: Sequence[str], lost: Mapping[str, Sequence[float]]) -> TopCause | None:
-    """Return the cause whose fix saves most, with the title and the advice of the run that it helps most."""
+    """Return the cause whose fix saves most, with the title and the advice of the run that it helps most.
+
+    None without causes.
+    """
     if not causes:
         return None
     cause = max(causes, key=lambda name: lost[name][1] if name in lost else 0.0)
     claims = [row for row in rows if cause in row["lost"]]
-    if not claims:
+    if not claims:  # steps done again: no run has it as a finding
         return {"cause": cause, "title": REPEATED_TITLE, "advice": None}
     best = max(claims, key=lambda row: row["lost"][cause]["saves_s"] or 0.0)
     return {"cause": cause, "title": best["lost"][cause]["title"], "advice": best["advice"].get(cause)}
@@ -423,7 +435,7 @@ class Start:
 
     @cached_property
     def begins(self) -> int | None:
-        """Return the step at which the first start began; None if it is not known."""
+        """The training's step at which this start began; None if it is not known."""
         begins = self.first["begins"]
         epoch, iteration = begins["epoch"], begins["iteration"]
         # A restored optimizer knows its steps, whatever the epochs are called.
@@ -472,7 +484,7 @@ def trainings(rows: Iterable[Row]) -> list[Training]:
     joined: list[Training] = []
     by_key: dict[tuple, deque[Training]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
     for start in _sessions(rows):
-        keys = list(_lookup_keys(start.first))
+        keys = list(_lookup_keys(start.first))  # under which a later start may continue this one
         continued = _continued(start, [list(by_key[key]) for key in keys if key in by_key])
         if continued is None:
             continued = Training()
@@ -487,9 +499,9 @@ def trainings(rows: Iterable[Row]) -> list[Training]:
 
 
 def _sessions(rows: Iterable[Row]) -> list[Start]:
-    """Group the ranks of a job that trained together; oldest first."""
+    """Return the starts of trainings, oldest first: the rows of ranks that trained together are one start."""
     members = [
-        SimpleNamespace(
+        SimpleNamespace(  # `group_sessions` takes recordings, and sets their session
             facts=row,
             run=row["run"],
             folder=row["id"],
@@ -530,14 +542,14 @@ def _lookup_keys(row: Row) -> Iterator[tuple]:
 
 
 def _continued(start: Start, earlier: Sequence[Sequence[Training]]) -> Training | None:
-    """Return the training that a start continues; None = it is the first one of a new one.
+    """Return the training that a start continues, and set its `because`; None = it is the first start of a new one.
 
     Args:
-        earlier: trainings that share something with it, by what they share.
+        earlier: trainings that share a key with it, in a list for each key.
     """
     candidates = {id(training): training for trainings_of_key in earlier for training in trainings_of_key}.values()
-    within: list[Training] = []
-    for training in sorted(candidates, key=lambda training: -training.starts[-1].start_ns):
+    possible: list[Training] = []
+    for training in sorted(candidates, key=lambda training: -training.starts[-1].start_ns):  # the newest first
         before = training.starts[-1]
         if not _may_follow(before.first, start.first, before.end_ns, start.start_ns):
             continue
@@ -545,18 +557,20 @@ def _continued(start: Start, earlier: Sequence[Sequence[Training]]) -> Training 
         if start.because:
             return training
         if _goes_on_within(before, start):
-            within.append(training)
-    if len(within) == 1:
+            possible.append(training)
+    if len(possible) == 1:  # of several it is not known which
         start.because = "it begins within the steps that the one before did not end"
-        return within[0]
+        return possible[0]
     return None
 
 
 def _may_follow(before: Row, after: Row, end_ns: int, start_ns: int) -> bool:
-    """Return whether a start may continue another one: it came later, with the same model, user and workers.
+    """Return True if a start may continue another one: it came later, with the same model, user and workers.
 
     Args:
-        end_ns: when all ranks of the earlier start had ended; start_ns: when the later one began.
+        before, after: the rows of their lowest ranks.
+        end_ns: when all ranks of the earlier start had ended.
+        start_ns: when the later one began.
     """
     same_host = before["host"] == after["host"]
     if start_ns < end_ns - (0 if same_host else CLOCKS_APART_NS):
@@ -575,17 +589,17 @@ def _may_follow(before: Row, after: Row, end_ns: int, start_ns: int) -> bool:
 
 
 def _evidence(before: Start, after: Start) -> str:
-    """Return why a start continues another one; "" = nothing shows that it does."""
+    """Return why a start continues another one, as a clause; "" = nothing shows that it does."""
     old, new = before.first, after.first
     same_home = old["home"] == new["home"]
     cut_short = old["status"] != "ended"
     unfinished = cut_short or after.resumed
     old_job, new_job = old["scheduler"], new["scheduler"]
     if old_job and new_job:
-        if (old_job["name"], old_job["job"]) != (new_job["name"], new_job["job"]):
+        if (old_job["name"], old_job["job"]) != (new_job["name"], new_job["job"]):  # different jobs of the scheduler
             if not (same_home and unfinished):
                 return ""
-        elif (new_job.get("restarts") or 0) > (old_job.get("restarts") or 0):
+        elif (new_job.get("restarts") or 0) > (old_job.get("restarts") or 0):  # the scheduler counted a restart
             return f"{new_job['name']} restarted job {new_job['job']}"
         elif unfinished and (same_home or new_job.get("restarts") is None):
             return f"{new_job['name']} job {new_job['job']} ran again"
@@ -597,7 +611,7 @@ def _evidence(before: Start, after: Start) -> str:
 
 
 def _goes_on_within(before: Start, after: Start) -> bool:
-    """Return whether a resumed start begins within the steps of one that was cut short."""
+    """Return True if a resumed start begins within the steps of one that was cut short, in another log directory."""
     if before.first["status"] == "ended" or not after.resumed or not after.first["script"]:
         return False
     begins, began = after.begins, before.begins
@@ -607,13 +621,17 @@ def _goes_on_within(before: Start, after: Start) -> bool:
 
 
 def _count_kept(starts: Sequence[Start]) -> None:
-    """Set how many steps of each start were kept: those before all later starts."""
+    """Set how many steps of each start were kept: those before all later starts; None where a beginning is unknown.
+
+    Args:
+        starts: in order.
+    """
     if len(starts) == 1:
         starts[0].kept_steps = starts[0].steps
         return
     if any(start.begins is None for start in starts):
         return
-    limit: int | None = None
+    limit: int | None = None  # the earliest step at which a later start began
     for start in reversed(starts):
         begins = start.begins or 0
         end = begins + start.steps

@@ -101,7 +101,7 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     of_fits = _of_fits(run, [finding for finding in findings if not finding.get("of_s")])
     script = Script.from_process(run.manifest.get("process"))
     lead = of_script(findings, run.wall_ns / 1e9, script)
-    if lead is None or script is None or not len(run.steps):
+    if lead is None or script is None or not len(run.steps):  # the recording alone
         return of_fits
     opening, colon, remainder = of_fits.partition(": ")
     clear = opening.startswith((*CLEAR, UNKNOWN))
@@ -121,18 +121,18 @@ def _lost_to(script: Script, between: bool) -> str:
 
 
 def of_script(findings: Sequence[Mapping], wall_s: float | None, script: Script | None) -> Mapping | None:
-    """Return the finding about all fits of a script, if it costs more than a finding of one fit.
+    """Return the finding about all fits of a script, if it costs more than a finding of one fit; None if not.
 
     Args:
-        wall_s: duration of the recording, which the other findings are about.
+        wall_s: duration in seconds of the recording, which the other findings are about.
     """
     of_this_fit = [finding for finding in findings if not finding.get("of_s")]
-    whole = max((finding for finding in findings if finding.get("of_s")), key=_lost_s, default=None)
-    if whole is None or script is None or any(map(blocks, findings)):
+    script_finding = max((finding for finding in findings if finding.get("of_s")), key=_lost_s, default=None)
+    if script_finding is None or script is None or any(map(blocks, findings)):
         return None
     lead = headline(of_this_fit, None)
     lost_s = script.saves(wall_s or 0.0, lead["lost_s"]) if lead is not None else 0.0
-    return whole if _lost_s(whole) >= (lost_s or 0.0) else None
+    return script_finding if _lost_s(script_finding) >= (lost_s or 0.0) else None
 
 
 def _lost_s(finding: Mapping) -> float:
@@ -142,7 +142,7 @@ def _lost_s(finding: Mapping) -> float:
 def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
     """Return the verdict on one recording, without what passes between the fits of its script."""
     blocking = next((finding for finding in findings if blocks(finding)), None)
-    if not len(run.steps) and (blocking is None or blocking["cause"] not in _HALTS):
+    if not len(run.steps) and (blocking is None or blocking["cause"] not in _HALTS):  # nothing to judge yet
         return NO_STEP
     if run.source is not None:
         return trace_sentence([run], findings)
@@ -150,18 +150,18 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
         return f"{blocking['title']}."
     wall_s = run.wall_ns / 1e9
     lead = headline(findings, wall_s)
-    if lead is None:
+    if lead is None:  # no finding has a known cost
         return _of_unknown_cost(findings[0]) if findings else _healthy(run)
     lost_s = min(lead["lost_s"] or 0.0, wall_s)
     named = _lost_by_title([finding for finding in findings if not is_unnamed(finding)])
     largest_s = min(max([lost_s, *named.values()]), wall_s)
-    if is_unnamed(lead) or not shows(run, round(1e9 * largest_s)):
+    if is_unnamed(lead) or not shows(run, round(1e9 * largest_s)):  # no named loss shows above the run's scatter
         return _of_small_costs(run, findings)
     rule = RULE_OF[lead["cause"]]
     opening = rule.opening if run.used_gpus else rule.opening_without_gpu
     if run.used_gpus and lost_s >= A_FIFTH * wall_s:
         opening = rule.opening_if_large
-    if not lead["title"].startswith(rule.title):
+    if not lead["title"].startswith(rule.title):  # a title of its own says more
         opening = ""
     where = "" if opening else _on_gpus(lead, findings, len(run.gpus))
     larger = _larger(named, lost_s)
@@ -179,11 +179,11 @@ def _of_fits(run: Run, findings: Sequence[Mapping]) -> str:
 def _of_small_costs(run: Run, findings: Sequence[Mapping]) -> str:
     """Return the verdict where no cause with a name costs enough to show."""
     unknown = next((finding for finding in findings if finding["lost_s"] is None), None)
-    if unknown is not None:
+    if unknown is not None:  # a finding without a known cost
         return _of_unknown_cost(unknown)
     lost_s = sum(finding["lost_s"] for finding in findings if is_unnamed(finding))
     wall_s = run.wall_ns / 1e9
-    if shows(run, round(1e9 * min(lost_s, wall_s))):
+    if shows(run, round(1e9 * min(lost_s, wall_s))):  # time that nothing names shows
         return f"{UNKNOWN}: {duration(lost_s)} of {duration(wall_s)} passed outside steps and phases, without a name."
     return _healthy(run, NOTHING_LARGE)
 
@@ -228,7 +228,7 @@ def order(finding: Mapping) -> tuple:
     """
     lost_s, saves_s = finding.get("lost_s"), finding.get("saves_s")
     least_s, most_s = saves_range([finding])
-    asks = not saves_s and most_s != 0.0
+    asks = not saves_s and most_s != 0.0  # a question: its saving depends on the answer
     return (
         not blocks(finding),
         is_unnamed(finding),
@@ -244,20 +244,24 @@ def order(finding: Mapping) -> tuple:
 def headline(findings: Sequence[Mapping], wall_s: float | None) -> Headline | None:
     """Return the finding that the verdict is about, or None if no cost is known.
 
-    It is that whose advice saves most, or the costliest one where no advice saves anything: the
-    first of `findings`, with the others of its cause.
+    It is that whose advice saves most, or the costliest one where no advice saves anything: the first of `findings`,
+    with the others of its cause.
+
+    Args:
+        wall_s: the run's duration in seconds; None = the gain stays unknown.
     """
-    kinds: dict[tuple[str, str], list[Mapping]] = {}
+    findings_by_kind: dict[tuple[str, str], list[Mapping]] = {}
     for finding in sorted(findings, key=order):
         if finding["lost_s"]:
             rule = RULE_OF.get(finding["cause"])
+            # Findings of some causes count together whatever their title.
             shares = rule is not None and rule.opening and finding["title"].startswith(rule.title)
             title = "" if shares else finding["title"]
-            kinds.setdefault((finding["cause"], title), []).append(finding)
-    if not kinds:
+            findings_by_kind.setdefault((finding["cause"], title), []).append(finding)
+    if not findings_by_kind:
         return None
 
-    lead = min(kinds.values(), key=lambda kind: order_of_all(kind[0], kind))
+    lead = min(findings_by_kind.values(), key=lambda kind: order_of_all(kind[0], kind))
     titles: dict[str, list[Mapping]] = {}
     for finding in lead:
         titles.setdefault(finding["title"], []).append(finding)
@@ -280,7 +284,7 @@ def order_of_all(first: Mapping, members: Sequence[Mapping]) -> tuple:
 
 
 def sums(findings: Sequence[Mapping]) -> LossSums:
-    """Return what findings cost and what their advice saves, s; a cost of None = unknown."""
+    """Return what findings cost and what their advice saves, in seconds; a cost of None = unknown."""
     lost = [finding["lost_s"] for finding in findings if finding.get("lost_s") is not None]
     return {
         "lost_s": round(sum(lost), 6) if lost else None,
@@ -308,11 +312,13 @@ def subject_of(finding: Mapping) -> str:
 
 
 def _promise_or_limit(lead: Mapping, findings: Sequence[Mapping], wall_s: float, script: Script | None, it: str) -> str:
-    """Return what following the advice gains, or what limits the run where none is known to.
+    """Return the sentence on what following the advice gains, or else what limits the run; "" where neither is known.
 
     Args:
-        lead: the headline; `findings`: all of them.
-        wall_s: of the run; of the whole script, where there is a `script`.
+        lead: the headline.
+        findings: all of them.
+        wall_s: seconds of the run.
+        script: of several fits: then the gain is that of the whole script.
         it: as in `promise`.
     """
     subject, saves_s, span_s = "run", lead["saves_s"], lead["saves_range_s"]
@@ -377,7 +383,10 @@ def promise(
     """Return the sentence on what fixing a cause gains, after a space; "" if that is little.
 
     Args:
-        span_s: the least and the most that it saves; `saves_s`: the prediction between them.
+        wall_s: seconds of the run, before the fix.
+        span_s: the least and the most seconds that it saves; None = not known, the most of None = no upper end.
+        saves_s: the predicted seconds between them.
+        what: gets faster, "run", "script", "step", ...
         it: what is fixed, by name where another loss stands before the sentence.
     """
     expected = gain_of(wall_s, saves_s)
@@ -396,7 +405,7 @@ def trace_sentence(runs: Sequence[Run], findings: Sequence[Mapping]) -> str:
     if not findings:
         return _nothing_in(runs)
     lead = findings[0]
-    if not lead["lost_s"]:
+    if not lead["lost_s"]:  # its cost is not known
         return f"{lead['title']}. {kernels}".strip()
     total_s = max(run.steps.total("duration_ns") for run in runs) / 1e9
     verdict = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
@@ -432,7 +441,10 @@ def _traced_time(runs: Sequence[Run]) -> str:
 
 
 def _activity(runs: Sequence[Run], findings: Sequence[Mapping]) -> list[str]:
-    """Return how long kernels ran, where the findings explain less than half of the other time."""
+    """Return a sentence on how long kernels ran, in a list.
+
+    [] where findings explain half of the other time, or more.
+    """
     pct = _kernel_pct(runs)
     if pct is None:
         return []
@@ -445,13 +457,13 @@ def _activity(runs: Sequence[Run], findings: Sequence[Mapping]) -> list[str]:
 def _nothing_in(runs: Sequence[Run]) -> str:
     """Return the verdict on a trace without findings: the share of its time in which kernels ran."""
     pct = _kernel_pct(runs)
-    if pct is None:
+    if pct is None:  # no GPU's work is in it
         of_tpu = any(run.source is not None and run.source["tpu"] for run in runs)
         return (
             f"{NOT_TRACED}: what {'the TPU did is not read from its' if of_tpu else 'a GPU did is not in this'} trace."
         )
     of = f"of {_traced_time(runs)}"
-    if not all(source["idle_judged"] for source in _sources(runs)):
+    if not all(source["idle_judged"] for source in _sources(runs)):  # too little work to judge idle time
         return f"{TOO_LITTLE}, kernels ran {percent(pct)} {of}."
     if pct < BUSY_PCT.default:
         return f"Kernels ran only {percent(pct)} {of}, {UNEXPLAINED}{_idle_parts(runs)}."
@@ -479,7 +491,10 @@ def _idle_parts(runs: Sequence[Run]) -> str:
 
 
 def _idle_parts_of_run(run: Run, idle: Idle) -> str:
-    """Return the large parts of a run's idle time, after a colon: its windows' shares, scaled to its account."""
+    """Return the large parts of a run's idle time, after a colon; "" without any.
+
+    They are the shares of its profiler windows, scaled to its account.
+    """
     if not explains_idle(run.manifest):
         return ""
     times, wall_s, steps = run.account["time_s"], run.wall_ns / 1e9, run.steps.total_rows
@@ -501,22 +516,26 @@ def _listed(shares: Mapping[str, float]) -> str:
 
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
-    """Return the verdict without a cause: where the time went, what was not checked; `nothing` begins an all-clear."""
+    """Return the verdict on a run without a cause: where the time went, and what was not checked.
+
+    Args:
+        nothing: how an all-clear begins.
+    """
     times = run.account["time_s"]
-    seconds = times["step"] if times else (run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")) / 1e9
-    wall = run.wall_ns / 1e9
-    share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
-    share_text = f"{share} of {duration(wall)} in steps"
+    steps_s = times["step"] if times else (run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")) / 1e9
+    wall_s = run.wall_ns / 1e9
+    share = percent(min(100.0, 100 * steps_s / max(1e-9, wall_s)))
+    share_text = f"{share} of {duration(wall_s)} in steps"
     unkept = sum(gap.self_ns for gap in run.phases.of("gap", account="other").values()) / 1e9
-    mostly = seconds >= FOUR_FIFTHS * (wall - times.get("compile", 0.0))  # every run begins by compiling
+    mostly = steps_s >= FOUR_FIFTHS * (wall_s - times.get("compile", 0.0))  # every run begins by compiling
     small_parts = {**times, "unkept": unkept, "other": times.get("other", 0.0) - unkept}
-    small_parts = small_parts if seconds < FOUR_FIFTHS * wall else {}
-    unclear = share_text + _largest(small_parts, wall)
+    small_parts = small_parts if steps_s < FOUR_FIFTHS * wall_s else {}
+    unclear = share_text + _largest(small_parts, wall_s)
     # Compiling alone does not contradict "nothing held it up" about all the rest.
-    clear = share_text + _largest({"compile": small_parts.get("compile")}, wall) if mostly else unclear
+    clear = share_text + _largest({"compile": small_parts.get("compile")}, wall_s) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
-    took, others = _took(times, seconds, wall), _cores_of_others(run)
-    if idle is None:
+    took, others = _took(times, steps_s, wall_s), _cores_of_others(run)
+    if idle is None:  # no GPU, or its utilization was not sampled
         if took and not others:
             return f"{took}, training steps {share}."
         return f"{others or (nothing if mostly else UNKNOWN)}: {clear}. {_unchecked(run)}"
@@ -524,12 +543,12 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     gpu = "the GPUs were" if is_plural else "the GPU was"
     basis = " on average" * is_plural + " (not counting other processes)" * (_others_pct(run, idle) >= 1)
     active = f"{percent(idle.active_pct)} of the time{basis}"
-    if idle.active_pct < BUSY_PCT.default:
+    if idle.active_pct < BUSY_PCT.default:  # the GPU idled, and no cause is known
         otherwise = ""
-        if times.get("compile", 0.0) > A_TENTH * wall:
+        if times.get("compile", 0.0) > A_TENTH * wall_s:
             otherwise_pct = _active_but_for_compiling(run, idle)
             if otherwise_pct >= BUSY_PCT.default:
-                share_text += _largest({"compile": times["compile"]}, wall)
+                share_text += _largest({"compile": times["compile"]}, wall_s)
                 return f"{nothing} {COMPILING}: {share_text}, {gpu} active {active}."
             otherwise = f", {percent(otherwise_pct)} without compiling"
         if took:
@@ -538,14 +557,18 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         parts = _idle_parts_of_run(run, idle) + f". {others}" * bool(others)
         return f"{gpus_active}, {UNEXPLAINED}{parts}. {capitalized(unclear)}."
     kernels = _kernels_at_least(run, idle)
-    if kernels is not None and kernels < BUSY_PCT.default:
+    if kernels is not None and kernels < BUSY_PCT.default:  # active, but maybe with copies
         ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"
         return f"{UNKNOWN}: {clear}, {gpu} active {active}; {ran}."
     return f"{nothing}: {clear}, {gpu} active {active}."
 
 
 def _took(times: Mapping[str, float | None], steps_s: float, wall_s: float) -> str:
-    """Return the beginning of the verdict on a part of the time that is longer than the steps'; "" without one."""
+    """Return the beginning of the verdict on a part of the time that is longer than the steps'; "" without one.
+
+    Args:
+        times: seconds by account; None = not known.
+    """
     part = max(_TOOK, key=lambda name: times.get(name) or 0.0)
     part_s = times.get(part) or 0.0
     took = f"{_TOOK[part]} {percent(min(100.0, 100 * part_s / max(1e-9, wall_s)))} of {duration(wall_s)}"
@@ -555,12 +578,12 @@ def _took(times: Mapping[str, float | None], steps_s: float, wall_s: float) -> s
 def _active_but_for_compiling(run: Run, idle: Idle) -> float:
     """Return the share of the time without compiling in which the GPUs were active, %.
 
-    They may be active while the framework compiles, which tries out kernels.
+    They may be active while the framework compiles, which tries out kernels: at most the compiling time counts as idle.
     """
     steps = run.steps
-    share, _ = run.idle_each(steps["start_ns"], steps["end_ns"])
+    idle_share, _ = run.idle_each(steps["start_ns"], steps["end_ns"])
     compiling_ns = steps["compile_ns"]
-    idle_ns = np.minimum(np.nan_to_num(share) * (steps["end_ns"] - steps["start_ns"]), compiling_ns).sum()
+    idle_ns = np.minimum(np.nan_to_num(idle_share) * (steps["end_ns"] - steps["start_ns"]), compiling_ns).sum()
     otherwise_ns = run.present_ns - compiling_ns.sum()
     return float(np.clip(100 * (1 - (idle.idle_ns - idle_ns) / max(1, otherwise_ns)), 0, 100))
 
@@ -571,7 +594,10 @@ def _kernels_at_least(run: Run, idle: Idle) -> float | None:
 
 
 def _cores_of_others(run: Run) -> str:
-    """Return which part of the cores others used, where all were busy; "" where not, or not known."""
+    """Return which part of the cores other programs used, as a clause.
+
+    "" where not all were busy, or it is not known.
+    """
     cores = measure_cores(run, run.whole)
     used = f"{capitalized(cores.others)} used {min(cores.allowed, cores.of_others):.1f} of the {cores.allowed} cores"
     if cores.queued is not None:
@@ -580,13 +606,14 @@ def _cores_of_others(run: Run) -> str:
 
 
 def _unchecked(run: Run) -> str:
-    """Return the sentence on what an all-clear does not cover."""
+    """Return the sentence on what an all-clear without GPU samples did not check."""
     why = "GPU utilization was not measured" if run.used_gpus else "No GPU"
     waits = "" if run.steps.total("wait_known") else "waits for input and "
     calls = run.fit.get("python_in_steps") or {}
     parts = sorted((calls.get("parts") or {}).items(), key=lambda item: -item[1])
     # On a CPU the thread computes or waits for what does; where most of a step is in no known part, they say little.
     is_known = (calls.get("samples") or 0) >= MIN_SAMPLES.default and sum(share for _, share in parts) >= MOSTLY
+    # Stack samples show the parts of a step.
     if is_known and not waits and not run.used_gpus and run.framework_facts.get("device") == "cpu":
         shares = ", ".join(f"{part} {percent(100 * share)}" for part, share in parts)
         return f"{why}, so only stack samples show {UNCHECKED}: {shares}."
@@ -600,7 +627,7 @@ def _others_pct(run: Run, idle: Idle) -> float:
 
 
 def _largest(times: Mapping[str, float | None], wall: float) -> str:
-    """Return the largest part of the rest if it exceeds a tenth; "" otherwise."""
+    """Return the largest of these times as a clause with its share of `wall` seconds; "" if it is under a tenth."""
     seconds = {part: float(times.get(part) or 0) for part in _WENT_INTO}
     part = max(seconds, key=lambda name: seconds[name])
     clause = f", {percent(min(100.0, 100 * seconds[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
@@ -616,7 +643,10 @@ def together(findings: Sequence[Mapping]) -> list[Mapping]:
 
 
 def _as_one(spans: Sequence[Mapping]) -> Mapping:
-    """Return spans of one title as a span from the first step to the last, with their losses added up."""
+    """Return spans of one title as a span from the first step to the last, with their losses added up.
+
+    The severity (share 0-1) is the loss over the spans' time alone.
+    """
     lost_s = sums(spans)["lost_s"]
     length_s = sum(span["lost_s"] / span["severity"] for span in spans if span["lost_s"] and span["severity"])
     return {
@@ -648,34 +678,37 @@ class Announcer:
         self._announced: set[str] = set()
 
     def new(self, result: Mapping) -> list[Mapping]:
-        """Return a finding of each cause that is established by one diagnosis; usually none."""
-        costly: dict[str, Mapping] = {}
+        """Return a finding of each cause that is established by one diagnosis and was not announced yet.
+
+        Usually none.
+        """
+        candidates: dict[str, Mapping] = {}
         for finding in together([*result["spans"], *result["findings"]]):
             if finding.get("of_s") or finding["cause"] in _HALTS:  # said between fits, or at once
                 continue
             enough = (finding["lost_s"] or 0) >= self.LEAST_S
             if finding["lost_s"] is None or (enough and finding["severity"] >= self.LEAST_SEVERITY):
-                costly.setdefault(finding["cause"], finding)
-        self._streaks = {cause: self._streaks.get(cause, 0) + 1 for cause in costly}
+                candidates.setdefault(finding["cause"], finding)
+        self._streaks = {cause: self._streaks.get(cause, 0) + 1 for cause in candidates}
         new = [
             cause
             for cause, streak in self._streaks.items()
-            if streak >= self._results_needed(costly[cause]) and cause not in self._announced
+            if streak >= self._results_needed(candidates[cause]) and cause not in self._announced
         ]
         self._announced.update(new)
-        return [costly[cause] for cause in new]
+        return [candidates[cause] for cause in new]
 
     def _results_needed(self, finding: Mapping) -> int:
         """Return in how many results in a row a finding's cause must be present to be established."""
         unknown = finding["lost_s"] is None and finding["cause"] not in BLOCKING
-        if finding["cause"] in _FORECASTS:
+        if finding["cause"] in _FORECASTS:  # memory is full soon: once is enough
             soon = (finding["evidence"].get("full_in_s") or self.SOON_S) < self.SOON_S
             return 1 if soon else self.IN_A_ROW  # a warning after the end is none
         return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW
 
 
 def news(finding: Mapping) -> str:
-    """Return the line about a finding that is established while training continues."""
+    """Return the line about a finding that is established while training continues: its cost, and what to do."""
     line = str(finding["title"])
     if finding["lost_s"]:
         line += f": {duration(finding['lost_s'])} lost so far"
