@@ -1,4 +1,4 @@
-"""Ten sets of programs of strangers' kinds, written by somebody who had not read the rules.
+"""Eleven sets of programs of strangers' kinds, written by somebody who had not read the rules.
 
 Each is a program of its own: `python -m gauntlet.blind.first.NAME [plain|without|remedy [LOGS]]`; `without` leaves the
 cause out (of a healthy one the noise that may mislead), `remedy` applies what a user could, where that is another.
