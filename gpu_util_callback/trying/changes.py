@@ -227,8 +227,8 @@ def _read_statements(code: str) -> Change | None:
 
 
 def _fit_data_of(code: str) -> str:
-    """Return which data of `fit` a line's comment names: `VALIDATION`, or "" for the training data."""
-    return VALIDATION if re.search(r"# (your )?validation ", code) else ""
+    """Return which data of `fit` a line's comment or attribute is of: `VALIDATION`, or "" for the training data."""
+    return VALIDATION if re.search(r"# (your )?validation |^val\w*\.\w+ = ", code) else ""
 
 
 def _called_name(call: ast.Call) -> str:

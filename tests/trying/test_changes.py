@@ -55,7 +55,7 @@ LINES = {
     ),
     "ds = ds.cache()  # behind map(tokens) + batch, before shuffle and repeat": ("cache", {}, "map(tokens) + batch"),
     "held_out = held_out.cache()  # validation data, as its last step": ("cache", {}, "validation_data"),
-    "held_out.workers = 4  # your validation PyDataset, before model.fit": (
+    "val_dataset.workers = 4  # your PyDataset, before model.fit": (
         "PyDataset",
         {"workers": 4},
         "validation_data",
