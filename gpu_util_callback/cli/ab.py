@@ -1,6 +1,7 @@
 """`gpu-util ab`: two commands in turns, for a merge."""
 
 import argparse
+import re
 import shlex
 
 from gpu_util_callback.cli import options
@@ -22,10 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="COMMAND", help='the one after: "python after.py --epochs 3"')
     parser.add_argument("--max-slowdown", type=options.amount, default=5.0, metavar="PCT", help="default: 5")
     parser.add_argument(
-        "--unresolved",
-        choices=("pass", "fail"),
-        default="pass",
-        help="where the pairs neither prove nor rule out a slowdown (default: pass)",
+        "--unresolved", choices=("pass", "fail"), default="pass", help="where the pairs prove neither (default: pass)"
     )
     parser.add_argument(
         "--allow-different", action="store_true", help="compare in spite of another GPU, framework, precision or batch"
@@ -37,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure both; return 0, 1 where the second is slower, 2 where one cannot be timed, 3 = not comparable."""
     try:
-        commands = [shlex.split(args.first), shlex.split(args.second)]
+        commands = [_words(args.first), _words(args.second)]
     except ValueError as error:
         raise UnusableInput(f"{args.first!r}, {args.second!r}: {error}") from error
     if not all(commands):
@@ -47,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         return [] if args.allow_different else trial.set_up_differences()
 
     announce(args, [args.first, args.second], epochs=EPOCHS)
-    trial, sides = Trial("", between=True), (Side(commands[0]), Side(commands[1]))
+    trial, sides = Trial("", between=True), (Side(commands[0], name=args.first), Side(commands[1], name=args.second))
     with Children(args.steps, args.seconds, EPOCHS, args.copy, args.writable) as children:
         measure(trial, sides, children.run, args.pairs, progress, lambda trial: bool(differences(trial)))
     outcome, sentence = judged(trial, args.max_slowdown, differences(trial))
@@ -59,6 +57,11 @@ def run(args: argparse.Namespace) -> int:
     if args.junit:
         options.write_text(args.junit, [junit([case])])
     return {"failure": SLOWER, "error": NOT_COMPARABLE}.get(outcome, 0)
+
+
+def _words(text: str) -> list[str]:
+    """Return a command's words; the shell has those with variables or several commands. Raises: ValueError."""
+    return ["sh", "-c", text] if re.search(r"^\w+=|&&|[|;<>]", text) else shlex.split(text)
 
 
 def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[Outcome, str]:

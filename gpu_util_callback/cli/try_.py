@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
         return 1
     sides = sides_of(change, python(program))
     if args.patch:
-        sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()))
+        sides = sides[0], Side(python(program), patch=str(Path(args.patch).resolve()), name=f"with {args.patch}")
     announce(args, [" ".join(["python", *program])], change.words, change.epochs)
     trial = Trial(change.words, change.line, bool(change.epochs))
     with Children(args.steps, args.seconds, change.epochs, args.copy, args.writable) as children:

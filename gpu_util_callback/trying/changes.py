@@ -36,14 +36,7 @@ TARGETS: Mapping[str, Target] = {
     "PyDataset": Target(("workers", "use_multiprocessing", "max_queue_size")),  # attributes of the one given to fit
     # Of every one.
     "DataLoader": Target(
-        (
-            "num_workers",
-            "prefetch_factor",
-            "persistent_workers",
-            "pin_memory",
-            "multiprocessing_context",
-            "whole_batches",
-        )
+        ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "multiprocessing_context")
     ),
     "compile": Target(("run_eagerly", "jit_compile", "steps_per_execution")),
     "fit": Target(("validation_freq", "validation_steps", "validation_batch_size", "verbose"), epochs=True),
@@ -151,7 +144,7 @@ def parse(words: str) -> Change:
             return Change(str(targets.pop()), given, line=words)
         unknown = next((name for name in given if name not in _TARGET_OF_ARGUMENT), "")
         why = f"{unknown} alone names no call" if unknown else "they belong to different calls"
-        alone = ", ".join(sorted(set(_TARGET_OF_ARGUMENT) - {"whole_batches"}))
+        alone = ", ".join(sorted(_TARGET_OF_ARGUMENT))
         raise UnusableInput(f"--change {words}: {why}; give {_LINE}, or some of {alone}")
     change = change_of(words)
     if isinstance(change, str):

@@ -25,7 +25,7 @@ from gpu_util_callback.trying.hooks import RECORDINGS
 HANG_S = 600.0  # a child without a result is given up after so long
 _POLL_S, _GRACE_S = 0.05, 5.0  # between two looks at a child, and how long it may take to end when asked to
 QUIET_S = 30.0  # without a training step, after which that is said
-BARE_S = 60.0  # without the import of a framework, after which a program is ended: it has no step that is seen
+BARE_S = 120.0  # without the import of a framework, after which it is ended: slow disks take a minute for other imports
 _TAIL_LINES = 12  # lines of a failed program's output that are shown
 _SITECUSTOMIZE = """import importlib.machinery, importlib.util, os, sys
 sys.path[:] = [path for path in sys.path if path != {site!r}]
@@ -91,12 +91,14 @@ class Side:
         change: for `hooks.Change`; {} = it runs as it is.
         environment: variables to set.
         patch: a file that is run before the program; "" = none.
+        name: before what is said of it; "" = none.
     """
 
     command: Sequence[str]
     change: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     patch: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ class Children:
         began = time.monotonic()
         try:
             result = self._wait_for_result(self._start(side))
+        except ChildFailed as error:
+            raise ChildFailed(f"{side.name}: {error}".removeprefix(": "), error.output, error.code) from error
         finally:
             self._end()
         timed = Timed.of(result, began)

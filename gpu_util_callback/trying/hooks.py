@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .imports import put_first, spec_followed_by
-from .meter import Meter
+from .meter import WARM_STEPS, Meter
 
 _RECORDERS = ("GpuUtilCallback", "GpuUtilTrainerCallback", "RemoteMonitor")
 # Classes that are no callbacks of Keras'.
@@ -107,7 +107,8 @@ class Hooks:
         self._batch_counts: Counter[int] = Counter()  # id of a loader's dataset -> batches drawn
         self._training_id: int | None = None  # id of the one whose batches train
         self._last_id: int | None = None  # id of the one that gave the last batch
-        self._optimizer_steps = 0  # of the first optimizer, where no loader gives batches
+        self._optimizer_steps = 0  # of the one that trains, where no loader gives batches
+        self._other_steps = 0  # in turn, by another optimizer or after batches of another loader
         self._in_fit = 0  # nesting of calls of Keras' `fit`
         self._compiled = False  # by `torch.compile`
 
@@ -404,6 +405,7 @@ class Hooks:
             except StopIteration:
                 if training:
                     self.meter.epoch_ends(self._batch_counts[dataset])
+                    self._other_steps = WARM_STEPS
                 raise
             self._batch_counts[dataset] += 1
             self._last_id = dataset
@@ -432,13 +434,20 @@ class Hooks:
         return args
 
     def _on_optimizer(self, module: Any) -> None:
-        """Count batches of the loader that gave the last one before the first optimizer step, or that one's steps."""
+        """Count batches of the loader that gave the last one before the first optimizer step, or that one's steps.
+
+        Another loader or optimizer takes its place once the loader is at its end, or for as long as a warm-up.
+        """
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if self._in_fit or self.meter.by_monitor:
                 return
-            if self._training_id is None:
-                self._training_id = self._last_id or id(optimizer)
+            source = self._last_id or id(optimizer)
+            self._other_steps = 0 if source == self._training_id else self._other_steps + 1
+            if self._training_id is None or self._other_steps > WARM_STEPS:
+                self._training_id = source
+                self._batch_counts[source] += self.meter.steps
+                self.meter.epoch_begins()
                 self.meter.begin()
                 self.meter.drain = _wait_for_cuda
             if self._training_id == id(optimizer):  # no loader's batches are counted
@@ -513,14 +522,9 @@ class MonitorStandIn:
         self.steps += 1
         return nullcontext()
 
-    def fetch(self, name: str = "") -> AbstractContextManager:
-        """Count nothing."""
-        return nullcontext()
-
-    phase = fetch
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
+    def __getattr__(self, name: str) -> Callable[..., AbstractContextManager]:
+        """Return a method that counts nothing, `fetch` or another."""
+        return lambda *args, **kwargs: nullcontext()
 
 
 def _replaces(owner: Any, name: str) -> Callable[[Callable], Callable]:

@@ -83,7 +83,9 @@ class Meter:
     # -- what hooks report -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A training begins, perhaps not the first."""
+        """A training begins, perhaps not the first: what came before was warm-up where nothing is timed so far."""
+        if self._start_mark is None:
+            self._epochs = 0
         if self._is_trainer is not None:
             return
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:

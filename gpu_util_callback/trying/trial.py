@@ -146,9 +146,8 @@ def measure(
 
 def sides_of(change: Change, command: Sequence[str]) -> tuple[Side, Side]:
     """Return a program as it is, and with a change."""
-    if change.environment:
-        return Side(command), Side(command, environment=change.environment)
-    return Side(command), Side(command, change.for_child())
+    arguments = {"environment": change.environment} if change.environment else {"change": change.for_child()}
+    return Side(command, name="as it is"), Side(command, **arguments, name=f"with {change.words}")
 
 
 def _compared_losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:

@@ -55,11 +55,7 @@ LINES = {
     ),
     "ds = ds.cache()  # behind map(tokens) + batch, before shuffle and repeat": ("cache", {}, "map(tokens) + batch"),
     "held_out = held_out.cache()  # validation data, as its last step": ("cache", {}, "validation_data"),
-    "val_dataset.workers = 4  # your PyDataset, before model.fit": (
-        "PyDataset",
-        {"workers": 4},
-        "validation_data",
-    ),
+    "val_dataset.workers = 4  # your PyDataset, before model.fit": ("PyDataset", {"workers": 4}, "validation_data"),
     "ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step": ("prefetch", {"buffer_size": -1}, ""),
     "model.fit(..., validation_freq=5)": ("fit", {"validation_freq": 5}, ""),
     "ds = ds.repeat(10)\nmodel.fit(ds, ..., epochs=20)": ("repeat", {"count": 10, "epochs": 20}, ""),

@@ -313,6 +313,41 @@ def test_several_trainings_of_a_program_are_one(here):
 # -- what goes wrong ---------------------------------------------------------------------------------
 
 
+def test_a_short_training_before_is_warm_up(here):
+    """A fit of 5 steps, then epochs longer than the trial: of these the first is timed, and not waited for."""
+    text = """
+    import keras, numpy, time
+    class Rows(keras.utils.PyDataset):
+        def __len__(self):
+            return 9999
+        def __getitem__(self, i):
+            time.sleep(0.002)
+            return numpy.zeros((4, 4)), numpy.zeros(4)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.fit(Rows(), steps_per_epoch=5, verbose=0)
+    model.fit(Rows(), verbose=0)
+    """
+    result = timed(write(text), command=partial(forked, "keras"))
+    assert result.steps >= 30 and result.ms() < 100
+
+
+def test_the_next_training_of_a_pytorch_program_is_timed_too(here):
+    """Another dataset for each of its epochs, of ten steps."""
+    text = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    for rows in [TensorDataset(torch.zeros(160, 4)) for epoch in range(999)]:
+        for x, in DataLoader(rows, batch_size=16):
+            model(x).sum().backward()
+            optimizer.step()
+    """
+    result = timed(write(text), command=partial(forked, "torch"))
+    assert result.steps >= 30 and result.epochs >= 3
+
+
 def test_no_training(here):
     failed = fails(write("print('hello')"))
     assert "without a training step" in str(failed) and failed.output == "hello"
