@@ -227,40 +227,10 @@ _DROPPED = {
     "group_inode",
 }
 # Accounts that many machines have: their names identify no person, and are common words.
-_SHARED_ACCOUNTS = {
-    "admin",
-    "administrator",
-    "app",
-    "build",
-    "data",
-    "debian",
-    "docker",
-    "ec2-user",
-    "gpu",
-    "jax",
-    "jovyan",
-    "keras",
-    "lab",
-    "ml",
-    "model",
-    "nobody",
-    "notebook",
-    "python",
-    "ray",
-    "root",
-    "runner",
-    "runneradmin",
-    "server",
-    "tensorflow",
-    "test",
-    "torch",
-    "train",
-    "ubuntu",
-    "user",
-    "users",
-    "vagrant",
-    "worker",
-}
+_SHARED_ACCOUNTS = (
+    "admin administrator app build data debian docker ec2-user gpu jax jovyan keras lab ml model nobody notebook "
+    "python ray root runner runneradmin server tensorflow test torch train ubuntu user users vagrant worker"
+)
 # "ValueError: any text": the name of an error, and what it says, up to "…" where it was cut before.
 _ERROR = re.compile(
     r"((?<![\w.])(?:[\w.]*(?:[Ee]rror|Exception|Interrupt|Exit|Warning|Timeout)\w*|error \w+): )"
@@ -293,7 +263,7 @@ def _user_names() -> set[str]:
         names.add(getpass.getuser())
     except (ImportError, KeyError, OSError):  # a container's user without an entry
         pass
-    return {name for name in names if len(name) > 1 and name.lower() not in _SHARED_ACCOUNTS}
+    return {name for name in names if len(name) > 1 and name.lower() not in _SHARED_ACCOUNTS.split()}
 
 
 def _folders() -> dict[str, str]:

@@ -127,31 +127,16 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
 
 
 _VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "KERAS_BACKEND",
-    "JAX_PLATFORMS",
-    "JAX_PLATFORM_NAME",
-    "XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_PREALLOCATE",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "XLA_CLIENT_MEM_FRACTION",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_ALLOCATOR",
-    "TF_DETERMINISTIC_OPS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_MPS_ACTIVE_THREAD_PERCENTAGE "
+    "NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES KERAS_BACKEND JAX_PLATFORMS JAX_PLATFORM_NAME XLA_FLAGS "
+    "XLA_PYTHON_CLIENT_PREALLOCATE XLA_PYTHON_CLIENT_MEM_FRACTION XLA_CLIENT_MEM_FRACTION TF_FORCE_GPU_ALLOW_GROWTH "
+    "TF_GPU_ALLOCATOR TF_DETERMINISTIC_OPS NVIDIA_TF32_OVERRIDE OMP_NUM_THREADS LD_LIBRARY_PATH"
 )
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are set and matter."""
-    return {name: environ[name] for name in _VARIABLES if name in environ}
+    return {name: environ[name] for name in _VARIABLES.split() if name in environ}
 
 
 def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Line]:

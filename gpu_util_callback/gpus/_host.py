@@ -23,6 +23,13 @@ _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
 _WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
 _CORES_S = 1.0  # how often the CPU time of this process' children and the waits of its threads are read, at most
 _SELDOM_SHARE = 0.002  # of a core, that either of these may take
+_COLUMNS = (
+    "process_cpu_pct process_memory_bytes process_read_bytes_per_s process_write_bytes_per_s "
+    "process_held_bytes process_address_space_bytes python_blocks workers workers_memory_bytes "
+    "children_cpu_pct threads_queued_pct container_memory_bytes cpu_pct cpu_max_pct iowait_pct "
+    "memory_used_bytes memory_available_bytes disk_read_bytes_per_s disk_write_bytes_per_s "
+    "network_rx_bytes_per_s network_tx_bytes_per_s"
+)
 
 
 class Host:
@@ -52,29 +59,7 @@ class Host:
             self._process = psutil.Process()
         except Exception as error:  # missing, or no /proc
             memory.note("psutil", "", f"{type(error).__name__}: {error}", "pip install psutil")
-        self.columns = (
-            "process_cpu_pct",
-            "process_memory_bytes",
-            "process_read_bytes_per_s",
-            "process_write_bytes_per_s",
-            "process_held_bytes",
-            "process_address_space_bytes",
-            "python_blocks",
-            "workers",
-            "workers_memory_bytes",
-            "children_cpu_pct",
-            "threads_queued_pct",
-            "container_memory_bytes",
-            "cpu_pct",
-            "cpu_max_pct",
-            "iowait_pct",
-            "memory_used_bytes",
-            "memory_available_bytes",
-            "disk_read_bytes_per_s",
-            "disk_write_bytes_per_s",
-            "network_rx_bytes_per_s",
-            "network_tx_bytes_per_s",
-        )
+        self.columns = tuple(_COLUMNS.split())
 
     def read(self) -> None:
         """Store one row; the first one only starts the counters."""
