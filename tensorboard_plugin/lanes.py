@@ -3,10 +3,12 @@
 Those are drawn as work per batch of each stage, reading by reading.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -31,95 +33,12 @@ STACK = (
 
 WAIT_TITLES = [("input_wait", "input wait")]
 
-# Titles of the sampled columns, in the order in which lanes are offered.
-TITLES = {
-    "utilization_pct": GPU_TIME["gpu_active"],
-    "utilization_process_pct": ("… of this process", "GPU active for this process"),
-    "utilization_other_pct": ("… of others", "GPU active for other processes"),
-    "mfu_pct": ("MFU", "model FLOPs utilization"),
-    "samples_per_s": ("Samples per second", "trained, without validation and compiling"),
-    "sm_active_pct": ("SM active", "share of multiprocessors with work (GPM)"),
-    "sm_occupancy_pct": ("SM occupancy", "share of the warps that could be resident (GPM)"),
-    "tensor_active_pct": ("Tensor cores active", "share of time (GPM)"),
-    "dram_active_pct": ("DRAM active", "share of its bandwidth that was used (GPM)"),
-    "fp64_active_pct": ("FP64 active", "share of time (GPM)"),
-    "fp32_active_pct": ("FP32 active", "share of time (GPM)"),
-    "fp16_active_pct": ("FP16 active", "share of time (GPM)"),
-    "memory_used_bytes": ("VRAM", None),
-    "memory_process_bytes": ("VRAM of this process", None),
-    "memory_other_bytes": ("VRAM of other processes", None),
-    "memory_reserved_bytes": ("VRAM reserved", None),
-    "allocator_used_bytes": ("Allocator in use", "handed out by the framework's allocator"),
-    "allocator_peak_bytes": ("Allocator peak", "since the last sample"),
-    "allocator_reserved_bytes": ("Allocator reserved", "reserved from the driver"),
-    "allocator_retries": ("Retried allocations", "after freeing the cache"),
-    "kernel_busy_pct": ("Kernels", "share of time in which a kernel ran, by the trace"),
-    "any_busy_pct": ("Any GPU activity", "kernels or copies, by the trace"),
-    "exposed_copy_pct": ("Exposed copies", "copies not overlapped with compute, by the trace"),
-    "memory_utilization_pct": ("Memory active", "share of time in which VRAM was read or written"),
-    "power_mw": ("Power", None),
-    "power_energy_mw": ("Power, by energy", "mean since the last sample, by the energy counter"),
-    "temperature_c": ("Temperature", None),
-    "sm_clock_mhz": ("SM clock", None),
-    "throttle_thermal_pct": ("Throttled, thermal", None),
-    "throttle_power_pct": ("Throttled, power", None),
-    "throttle_other_pct": ("Throttled, other", None),
-    "pcie_rx_bytes_per_s": ("PCIe to the GPU", None),
-    "pcie_tx_bytes_per_s": ("PCIe from the GPU", None),
-    "nvlink_rx_bytes_per_s": ("NVLink in", None),
-    "nvlink_tx_bytes_per_s": ("NVLink out", None),
-    "pcie_generation": ("PCIe generation", "of the link now; lower at idle to save power"),
-    "pcie_width": ("PCIe lanes", None),
-    "processes_other": ("Other processes", "on this GPU"),
-    "ecc_corrected": ("ECC errors corrected", "since the last reboot"),
-    "ecc_uncorrected": ("ECC errors uncorrected", "since the last reboot"),
-    "cpu_pct": ("CPU", "all cores together"),
-    "cpu_max_pct": ("CPU, busiest core", None),
-    "process_cpu_pct": ("Process CPU", "100 % is one core"),
-    "children_cpu_pct": ("CPU of worker processes", "100 % is one core"),
-    "threads_queued_pct": ("Threads waiting for a core, of one core", None),
-    "iowait_pct": ("Waiting for disks", "share of time in which cores idled for I/O"),
-    "process_held_bytes": ("Host memory", "what the kernel cannot take back; files left out"),
-    "workers_memory_bytes": ("Memory of worker processes", "all together"),
-    "workers": ("Worker processes", None),
-    "container_memory_bytes": ("Memory of the container", "files left out"),
-    "process_memory_bytes": ("Process memory", "files that it has mapped included"),
-    "disk_write_bytes_per_s": ("Disk written", None),
-    "process_read_bytes_per_s": ("Process disk read", None),
-    "process_write_bytes_per_s": ("Process disk written", None),
-    "network_rx_bytes_per_s": ("Network in", None),
-    "network_tx_bytes_per_s": ("Network out", None),
-}
-# Drawn into one lane where there are several: (lane's title, its columns and their labels).
-TOGETHER = (
-    (
-        "VRAM",
-        {
-            "memory_used_bytes": "device",
-            "memory_process_bytes": "this process",
-            "memory_other_bytes": "other processes",
-            "allocator/allocator_used_bytes": "live",
-            "allocator/allocator_reserved_bytes": "reserved",
-            "allocator/allocator_peak_bytes": "peak",
-            "allocator/allocator_limit_bytes": "allocator's limit",
-        },
-    ),
-    (
-        "Host memory",
-        {
-            "process_held_bytes": "this process",
-            "workers_memory_bytes": "workers",
-            "container_memory_bytes": "container",
-        },
-    ),
-    ("Throttled", {"throttle_thermal_pct": "thermal", "throttle_power_pct": "power", "throttle_other_pct": "other"}),
-    ("PCIe", {"pcie_rx_bytes_per_s": "to the GPU", "pcie_tx_bytes_per_s": "from the GPU"}),
-    ("NVLink", {"nvlink_rx_bytes_per_s": "in", "nvlink_tx_bytes_per_s": "out"}),
-    ("CPU", {"cpu_pct": "all cores", "cpu_max_pct": "busiest core"}),
-    ("Disk", {"disk_read_bytes_per_s": "read", "disk_write_bytes_per_s": "written"}),
-    ("Process disk", {"process_read_bytes_per_s": "read", "process_write_bytes_per_s": "written"}),
-    ("Network", {"network_rx_bytes_per_s": "in", "network_tx_bytes_per_s": "out"}),
-)
+_WORDS = json.loads(Path(__file__).with_name("lane_words.json").read_text(encoding="utf-8"))
+# Titles of the sampled columns, each with a note, in the order in which lanes are offered.
+TITLES: dict[str, tuple[str, str | None]] = {"utilization_pct": GPU_TIME["gpu_active"]}
+TITLES |= {column: (title, note) for column, (title, note) in _WORDS["titles"].items()}
+# Drawn into one lane where there are several: lane's title -> its columns and their labels.
+TOGETHER: dict[str, dict[str, str]] = _WORDS["together"]
 # Drawn into another lane or into none: limits are the top of their lane; masks and events are no
 # quantities.
 HIDDEN = {
@@ -177,7 +96,7 @@ def _together(lanes: list[LaneInfo]) -> list[LaneInfo]:
     """Merge lanes of one quantity into one lane with a series each, in place of the first."""
     by_id = {lane["id"]: lane for lane in lanes}
     merged: set[int] = set()
-    for title, columns in TOGETHER:
+    for title, columns in TOGETHER.items():
         groups = (lane["id"].rpartition(":")[0] for lane in lanes)
         for group in dict.fromkeys(name_part for each in groups for name_part in (each, each.split("/")[0])):
             lanes_by_column = {name: by_id[id_] for name in columns if (id_ := _id(group, name)) in by_id}
