@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import FrameType
@@ -116,6 +117,7 @@ class TrainerHooks:
     _monitor: GpuUtilMonitor | None = None
     _request_s = 0.0
     _reported: tuple[_Reported, ...] = ()
+    _look_at: Callable[[object], Callable | None] | None = None  # the next batch
 
     def __reduce__(self) -> tuple:
         """Return the callback without a training, for processes that a trainer starts."""
@@ -139,6 +141,7 @@ class TrainerHooks:
         recorder = monitor._recorder
         if recorder is None:
             return
+        self._look_at = monitor._adapter.first_batch.note if monitor._adapter is not None else None
         name, batches = "transformers" if self._library == "transformers" else "lightning", recorder.facts["fit"]
         facts: dict[str, Any] = {"trainer": name}
         with recorder.guarded("facts about the callbacks"):
@@ -194,8 +197,16 @@ class TrainerHooks:
         """Note that the trainer may now ask for its next batch."""
         self._request_s = time.perf_counter()
 
-    def _begin_step(self, waited_s: float | None) -> None:
-        """Begin a step that waited so many seconds for its batch; None = not known."""
+    def _begin_step(self, waited_s: float | None, batch: Callable[[], object]) -> None:
+        """Begin a step that waited so many seconds for its batch; None = not known.
+
+        Args:
+            batch: returns it; asked for the first steps.
+        """
+        look_at, self._look_at = self._look_at, None
+        if look_at is not None:
+            with suppress(Exception):  # a batch can be any object
+                self._look_at = look_at(batch())
         if self._monitor is not None:
             self._monitor.step(input_wait_s=waited_s).__enter__()
 
@@ -247,7 +258,7 @@ class _HuggingFace(TrainerHooks):
         self._call_epoch_method("batches_begin")
 
     def on_step_begin(self, *_: object, **__: object) -> None:
-        self._begin_step(time.perf_counter() - self._request_s)
+        self._begin_step(time.perf_counter() - self._request_s, _inputs_of_caller)
 
     def on_step_end(self, _args: object, _state: object, control: Any, **_: object) -> None:
         self._end_step()
@@ -273,6 +284,14 @@ class _HuggingFace(TrainerHooks):
         if self._phase:
             self._begin_phase(self._phase)
         self._note_request()
+
+
+def _inputs_of_caller() -> object:
+    """Return the batch of transformers' loop, which calls our hook; None where its name has changed."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and "inputs" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["inputs"] if frame is not None else None
 
 
 # Hooks of other callbacks that run between the work of two steps.
@@ -340,9 +359,9 @@ class _Lightning(TrainerHooks):
     def on_train_epoch_start(self, *_: object) -> None:
         self._call_epoch_method("batches_begin")
 
-    def on_train_batch_start(self, *_: object) -> None:
+    def on_train_batch_start(self, _trainer: object, _module: object, batch: object, *_: object) -> None:
         waited_s, self._waited_s = self._waited_s, None
-        self._begin_step(waited_s)
+        self._begin_step(waited_s, lambda: batch)
 
     def on_validation_start(self, *_: object) -> None:
         self._begin_phase("validation")

@@ -23,7 +23,7 @@ from gpu_util_callback.backends.base import CountedWork, Failed, NotCounted, Run
 from gpu_util_callback.backends.functions import KerasModel, TimedFunction
 from gpu_util_callback.backends.input_calls import InputCalls
 from gpu_util_callback.backends.inputs import inside, seen_through
-from gpu_util_callback.recording.manifest_facts import InputArray, Unavailable
+from gpu_util_callback.recording.manifest_facts import InputArray, InputPadding, Unavailable
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import HandedOver, leaves
 from gpu_util_callback.steps.timeline import Timeline
@@ -136,6 +136,7 @@ class Adapter:
             "input_calls": self._calls.facts(),
             "input_repeats": self._calls.repetition.repeats,
             **dict(zip(("input_first", "input_second"), self.first_batch.seen, strict=False)),
+            "input_padding": self.first_batch.padding(),
             "exchanges": self.runtime.exchanges(),
             **self._pipelines.facts(),
         }
@@ -164,12 +165,17 @@ def tracing() -> list[str]:
 
 _LOOKED_AT_BYTES = 1 << 20  # of each array's first rows: a millisecond
 _MOST_ARRAYS = 64  # more are columns of a table
+_MOST_POSITIONS = 1 << 15  # of the first rows of sequences: a millisecond
+_PADDED_BATCHES = 8
+_RARELY = 0.05  # of a sequence's positions: a text has few of what it is filled up with
+_FEWEST_POSITIONS = 16  # of a sequence: shorter rows are those of a table
+_FEWEST_VALUES = 3  # in a sequence, but for its padding: masks, one-hot and multi-hot rows have one
 
 
 class FirstArrays:
     """The first batch, or the arrays given to `fit`, held until they were looked at; of several processes, two batches.
 
-    Arrays that are not in the host's memory are left out.
+    Of a few more batches only how much of them is padding. Arrays that are not in the host's memory are left out.
 
     Args:
         processes: returns how many train together.
@@ -181,20 +187,55 @@ class FirstArrays:
     def __init__(self, processes: Callable[[], int]) -> None:
         self._processes = processes
         self._leaves_held: list[list[object]] = []
+        self._sequences_held: list[object] = []
+        self._padded: list[tuple[int, int, int, int]] = []  # what `_padding_of` returns
         self._noted = 0
         self.seen: list[list[InputArray]] = []
 
     def note(self, batch: object) -> Callable | None:
         """Hold a batch, unless enough were noted; return what to call with the next. On the training thread."""
         self._noted += 1
+        on_host = [leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]
+        self._sequences_held += [leaf for leaf in on_host if len(leaf.shape) == 2 and "int" in str(leaf.dtype)]
         if self._noted == 1 or (self._noted == 2 and self._processes() > 1):
-            self._leaves_held += [[leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]]
-        return self.note if self._noted < 2 else None
+            self._leaves_held += [on_host]
+        return self.note if self._noted < _PADDED_BATCHES else None
 
     def look(self) -> None:
         """Inspect the arrays that are held, and free them; on any other thread."""
         batches, self._leaves_held = self._leaves_held, []
         self.seen += [[_describe(array) for array in arrays] for arrays in batches]
+        sequences, self._sequences_held = self._sequences_held, []
+        self._padded += [padded for array in sequences if (padded := _padding_of(array)) is not None]
+
+    def padding(self) -> InputPadding | None:
+        """Return how much of the sequences of whole numbers in the first batches is padding; None without any."""
+        if not self._padded:
+            return None
+        rows, positions, filled, beyond = map(sum, zip(*self._padded, strict=True))
+        return {"rows": rows, "share": round(filled / positions, 4), "beyond": round(beyond / positions, 4)}
+
+
+def _padding_of(array: Any) -> tuple[int, int, int, int] | None:
+    """Measure how rows of whole numbers are filled up, at one end, with a value that is rare elsewhere in them.
+
+    Returns: rows, positions in them, of these filled up, and filled up beyond the longest row; None for what holds no
+        sequences: masks, one-hot rows, images, counts that are mostly zero, labels that leave out parts by -100.
+    """
+    values = np.asarray(array[: max(1, _MOST_POSITIONS // max(1, int(array.shape[1])))])
+    if values.itemsize == 1 or not len(values) or values.shape[1] < _FEWEST_POSITIONS or values.min() < 0:
+        return None
+    best: tuple[int, int, int, int] | None = None
+    for ordered in (values, values[:, ::-1]):  # filled up at the end, and at the beginning
+        kinds, counts = np.unique(ordered[:, -1], return_counts=True)
+        is_own = ordered != kinds[counts.argmax()]
+        lengths = np.where(is_own.any(1), values.shape[1] - is_own[:, ::-1].argmax(1), 0)
+        between, filled = int(lengths.sum() - is_own.sum()), int(values.size - lengths.sum())
+        if between > _RARELY * lengths.sum() or len(np.unique(ordered[is_own])) < _FEWEST_VALUES:
+            continue
+        if best is None or filled > best[2]:
+            best = len(values), values.size, filled, int(values.size - len(values) * lengths.max())
+    return best
 
 
 def _describe(array: Any) -> InputArray:

@@ -249,6 +249,14 @@ class InputArray(TypedDict, total=False):
     integers: bool
 
 
+class InputPadding(TypedDict):
+    """How far rows of whole numbers in the first batches are filled up to one length, with a value rare elsewhere."""
+
+    rows: Count  # that were looked at
+    share: Share  # of their positions
+    beyond: Share  # of all positions, those that no row of the same array reaches
+
+
 class InputMap(TypedDict, total=False):
     """A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table."""
 
@@ -321,6 +329,7 @@ class Fit(TypedDict, total=False):
     input_reorders: bool  # a PyDataset has work of its own at the end of each epoch, such as shuffling
     input_first: list[InputArray]  # of the first batch, or the arrays given to `fit`
     input_second: list[InputArray]
+    input_padding: InputPadding
     step_threads: Count  # that a step may use on the CPU
     validation_kind: str
     validation_workers: Count
