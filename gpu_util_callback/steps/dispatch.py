@@ -76,6 +76,7 @@ _LOGS = (
     ("tensorboardX/", "SummaryWriter"),
     ("site-packages/wandb/", "wandb"),
     ("site-packages/mlflow/", "mlflow"),
+    ("lightning/pytorch/trainer/connectors/logger_connector/", "self.log"),
     ("torch/_tensor_str.", "str(tensor)"),
     ("/arrayprint.", "str(array)"),  # NumPy's, which TensorFlow and JAX use
 )
@@ -119,6 +120,8 @@ _TRAINS = frozenset({"_call_impl", "backward", "step", "apply_gradients", "error
 BUFFERS = "exchange of buffers"  # between ranks, before a forward
 _FIRST = re.compile(r"(return |.* = )next\((iter\(|.*\.as_numpy_iterator\(\))")
 _ONE = re.compile(r"\.take\(1\)|islice\(.*, 1\)")
+WEIGHTS = "parametrized weights"  # computed each time that they are used; `_CACHED`: once within `cached()`
+_CACHED = "cached weights"
 PASS = "begin of a pass"  # over a DataLoader: its iterator, and the order of all samples
 # Files and functions that run a part of PyTorch's step -> the part. `wrapper` is around every optimizer's `step`.
 _PARTS = {
@@ -129,6 +132,8 @@ _PARTS = {
     ("torch/optim/optimizer.py", "zero_grad"): "zero_grad",
     ("torch/nn/modules/module.py", "zero_grad"): "zero_grad",
     ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer.apply",
+    ("torch/nn/utils/parametrize.py", "get_parametrized"): WEIGHTS,
+    ("torch/nn/utils/parametrize.py", "get_cached_parametrization"): _CACHED,
     ("torch/nn/parallel/distributed.py", "_sync_buffers"): BUFFERS,
     ("torch/utils/data/dataloader.py", "__iter__"): PASS,
     ("torch/utils/data/sampler.py", "__iter__"): PASS,  # which yields a batch's numbers in microseconds
@@ -145,6 +150,9 @@ _GRADIENTS = frozenset({"grad", "grads", "gradients"})
 _INTERPRETS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
 # Functions of TensorFlow and JAX that a compiled step calls, mostly on a thread of the runtime's, to call Python.
 _CALLS_BACK = ("FuncRegistry.__call__", "_wrapped_callback")
+# Files of trainers that call hooks of the program, such as `on_before_optimizer_step`, within a step.
+_CALLS_HOOKS = ("lightning/pytorch/trainer/call.py", "pytorch_lightning/trainer/call.py", "/trainer_callback.py")
+ELEMENTS = "float(x[i])"  # and the like
 # Functions of transformers that join what the model returned for a validation's batches so far to that of the next.
 _JOINS = frozenset({"EvalLoopContainer.add", "nested_concat"})
 _TAKES = frozenset({"tensor", "as_tensor", "from_numpy"})  # PyTorch's functions that take over Python's objects
@@ -205,6 +213,15 @@ def call_on(path: str, line: int, reads: bool = False) -> str:
     functions = [node.func for node in _nodes_at(path, line) if isinstance(node, ast.Call)]
     calls = [_whose(function, names, reads) for function in functions if not _is_neutral(function)]
     return calls[0] if calls and all(calls) else ""
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def reads_elements(path: str, line: int) -> bool:
+    """Return whether a line of a program makes a number of one element of an array, such as `float(x[i])`."""
+    calls = [node for node in _nodes_at(path, line) if isinstance(node, ast.Call)]
+    read = [arg for call in calls if ast.unparse(call.func) in ("float", "int", "bool") for arg in call.args]
+    read += [call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "item"]
+    return any(isinstance(of, ast.Subscript) and not isinstance(of.slice, ast.Constant) for of in read)
 
 
 def _nodes_at(path: str, line: int) -> list[ast.AST]:
@@ -285,6 +302,16 @@ def keeps_graph(code: CodeType, line: int) -> bool:
     calls = [call for call in nodes if call.lineno <= line - above <= (call.end_lineno or 0)]
     given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "retain_graph"]
     return any(isinstance(value, ast.Compare) or getattr(value, "value", None) is True for value in given)
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def changes_gradients(code: CodeType) -> bool:
+    """Return whether a function of the program may change gradients or weights, by its source; True where unread."""
+    nodes = [node for statement in tree_of(code)[0] for node in ast.walk(statement)]
+    calls = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    targets = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
+    sets = any(getattr(of, "attr", "") in ("grad", "data") for node in targets for of in ast.walk(node))
+    return not nodes or sets or any(call.endswith("_") or "clip" in call or "reduce" in call for call in calls)
 
 
 @functools.lru_cache(_MOST_KNOWN)
@@ -493,7 +520,9 @@ class DispatchWatch:
         if not self._reads:
             parts += [PASS for frame in own if begins_pass(*frame)]
         if parts:
-            part = "backward" if parts[0] == "forward" and "backward" in parts else parts[0]
+            part = "backward" if parts[0] in ("forward", WEIGHTS, _CACHED) and "backward" in parts else parts[0]
+            if part != "backward" and WEIGHTS in parts:
+                part = "forward" if _CACHED in parts else WEIGHTS
             self._parts[next((code for _, code, _ in called), None), part] += weight
             kept = next((frame for frame in own if part == "backward" and keeps_graph(*frame)), None)
             if kept is not None:
@@ -563,12 +592,16 @@ class DispatchWatch:
         if function not in self._of_functions and len(self._of_functions) >= _MOST_KNOWN:
             return
         samples = self._of_functions.setdefault(function, FunctionSamples())
+        hook = self._hook_in(stack[place:])
         samples.trains |= code is self._loop or any(
-            code.co_name in _TRAINS and package_of(code) in _FRAMEWORKS for _, code, _ in stack
+            code.co_name in _TRAINS and package_of(code) in _FRAMEWORKS for _, code, _ in stack if not hook
         )
         log = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
         # Whatever runs in it: JAX has a callback in each collection.
-        call = log or call_on(code.co_filename, line, self._reads) or called_in(stack[: place + 1], instruction)
+        call = hook or log or call_on(code.co_filename, line, self._reads)
+        if not call and self._hands_over and INDEXING in meanings[:place] and reads_elements(code.co_filename, line):
+            call = ELEMENTS
+        call = call or called_in(stack[: place + 1], instruction)
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
         goes = next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "")
         if goes == _LEARNED or exchanges_gradients(code, call):
@@ -577,6 +610,17 @@ class DispatchWatch:
             samples.not_training[place_of(code, line), call] += weight
         else:
             samples.unclear[line] += weight
+
+    def _hook_in(self, stack: Stack) -> str:
+        """Return the program's hook that a trainer calls within a step, beside what it trains; "" for others.
+
+        One that changes gradients, as to clip them, trains.
+        """
+        for (_, code, _), (_, caller, _) in itertools.pairwise(stack):
+            is_hook = code.co_name.startswith("on_") and path_of(caller).endswith(_CALLS_HOOKS)
+            if is_hook and self._meaning_of(code) == "user":
+                return "" if changes_gradients(code) else name_of(code)
+        return ""
 
     @staticmethod
     def _kind_of(meanings: list[str]) -> str:

@@ -12,7 +12,7 @@ from queue import Empty, Queue
 
 import numpy as np
 import pytest
-from generated_runs import GPU, Generated
+from generated_runs import GPU, Generated, findings_of
 
 from gpu_util_callback.backends.functions import TimedBatches
 from gpu_util_callback.backends.input_calls import read_statement
@@ -86,6 +86,129 @@ def program(tmp_path, monkeypatch):
 )
 def test_only_calls_that_are_surely_no_training_are_named(program, line, call):
     assert call_on(program.__file__, line) == call
+
+
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ("kept.append(float(losses[place]))", True),
+        ("total += int(counts[row, column])", True),
+        ("values = [losses[i].item() for i in range(3)]", True),
+        ("kept.append(float(losses[0]))", False),
+        ("kept.append(float(metrics['loss']))", False),
+        ("loss = float(losses.mean())", False),
+        ("batch = rows[order]", False),
+    ],
+)
+def test_lines_that_read_elements_one_by_one_are_told_by_their_source(tmp_path, line, reads):
+    """Seen: "compile the step", which was compiled, for `float(losses[i])` of each of 256 samples."""
+    path = tmp_path / "reads.py"
+    path.write_text(line)
+    assert dispatch.reads_elements(str(path), 1) is reads
+
+
+def seen(monkeypatch, framework, *frames, looks=1) -> dict:
+    """Return what is seen of a stack of (path, function, line), the innermost first."""
+    codes = [
+        (None, compile("pass", path, "exec").replace(co_name=name.split(".")[-1], co_qualname=name), line)
+        for path, name, line in frames
+    ]
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: list(codes)})
+    watch = DispatchWatch(framework, 0, lambda: True)
+    watch.look()
+    return watch.python_in_steps()
+
+
+def test_reads_of_elements_are_named_where_jax_indexes(monkeypatch, tmp_path):
+    path = tmp_path / "wines.py"
+    path.write_text("kept.append(float(losses[place]))")
+    own = (str(path), "train", 1)
+    found = seen(monkeypatch, "jax", ("site-packages/jax/_src/array.py", "ArrayImpl.__getitem__", 9), own)
+    assert (found["calls"], found["at"], found["aside"]) == (dispatch.ELEMENTS, "train (wines.py, line 1)", 1)
+    waits = seen(monkeypatch, "jax", ("site-packages/jax/_src/array.py", "ArrayImpl.__float__", 9), own)
+    assert waits["aside"] == 0, "it waits for the step there"
+    text = looped(0.7, dispatch.ELEMENTS).findings("host_stall")[0]["advice"]
+    assert "np.asarray" in text["code"] and not text["question"]
+
+
+HOOKS = """\
+class Net:
+    def on_before_optimizer_step(self, optimizer):
+        self.norms = grad_norm(self, norm_type=2)
+    def on_after_backward(self):
+        clip_grad_norm_(self.parameters(), 1.0)
+    def on_before_zero_grad(self, optimizer):
+        for p in self.parameters(): p.grad *= 0.5
+    def training_step(self, batch):
+        return self.loss(batch)
+"""
+_CALL = "site-packages/lightning/pytorch/trainer/call.py"
+
+
+@pytest.mark.parametrize(
+    ("caller", "line", "calls"),
+    [
+        (_CALL, 3, "Net.on_before_optimizer_step"),
+        ("site-packages/transformers/trainer_callback.py", 3, "Net.on_before_optimizer_step"),
+        ("site-packages/torch/optim/optimizer.py", 3, ""),
+        (_CALL, 5, ""),  # clips
+        (_CALL, 7, ""),  # changes gradients
+        (_CALL, 9, ""),  # trains
+    ],
+)
+def test_a_trainers_hook_within_a_step_does_not_train(monkeypatch, tmp_path, caller, line, calls):
+    """Seen: a step with the norms of all gradients took 4.5 times as long; said was "Nothing held up training"."""
+    path = tmp_path / "net.py"
+    path.write_text(HOOKS)
+    module = compile(HOOKS, str(path), "exec")
+    made = {
+        code.co_name: code
+        for of in module.co_consts
+        if hasattr(of, "co_consts")
+        for code in of.co_consts
+        if hasattr(code, "co_name")
+    }
+    hook = next(code for code in made.values() if line - 1 == code.co_firstlineno)
+    library = compile("pass", "site-packages/lightning/pytorch/utilities/grads.py", "exec").replace(co_name="grad_norm")
+    called = compile("pass", caller, "exec").replace(co_name="_call_lightning_module_hook")
+    step = compile("pass", "site-packages/torch/optim/optimizer.py", "exec").replace(co_name="step")
+    stack = [(None, library, 5), (None, hook, line), (None, called, 7), (None, step, 8)]
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: list(stack)})
+    watch = DispatchWatch("torch", 0, lambda: True)
+    watch.look()
+    found = watch.python_in_steps()
+    assert (found["calls"], found["aside"]) == (calls, bool(calls))
+
+
+_WEIGHTS, _MODULE = "site-packages/torch/nn/utils/parametrize.py", "site-packages/torch/nn/modules/module.py"
+_FORWARD, _PARAMETRIZED = (_MODULE, "_call_impl", 1), (_WEIGHTS, "get_parametrized", 2)
+_BACKWARD = ("site-packages/torch/autograd/__init__.py", "backward", 3)
+
+
+@pytest.mark.parametrize(
+    ("frames", "part"),
+    [
+        ([_FORWARD, _PARAMETRIZED, _FORWARD], dispatch.WEIGHTS),
+        ([_FORWARD, (_WEIGHTS, "get_cached_parametrization", 4), _PARAMETRIZED, _FORWARD], "forward"),
+        ([_FORWARD, _PARAMETRIZED, _FORWARD, _BACKWARD], "backward"),  # computed again
+        ([_FORWARD, _FORWARD], "forward"),
+    ],
+)
+def test_weights_that_are_computed_anew_are_a_part_of_the_step(monkeypatch, frames, part):
+    found = seen(monkeypatch, "torch", *frames, ("net.py", "forward", 9))
+    assert found["parts"] == {part: 1}
+
+
+@pytest.mark.parametrize(("weights", "forward", "named"), [(0.24, 0.03, True), (0.08, 0.2, False)])
+def test_steps_that_mostly_compute_parametrized_weights_are_asked_to_keep_them(weights, forward, named):
+    """Seen: "Nothing held up training" of 60 orthogonal matrices a step; 6.7 times as fast with them kept."""
+    run = looped(0.0, "")
+    run.facts["framework"]["device"] = "cpu"
+    run.facts["fit"]["python_in_steps"] |= {"parts": {dispatch.WEIGHTS: weights, "forward": forward, "backward": 0.69}}
+    findings = [one for one in findings_of(run.diagnose(), cause="slow_steps") if "parametrized" in one["title"]]
+    assert len(findings) == named
+    for finding in findings:
+        assert "parametrize.cached()" in finding["advice"]["code"] and finding["advice"]["question"]
 
 
 def test_a_file_that_autograph_has_made_is_not_named():

@@ -152,6 +152,16 @@ def test_the_remedy_is_that_of_what_delivers(source, line):
     assert line in span["advice"]["code"] and span["lost_s"] == pytest.approx(3.6, rel=0.02)
 
 
+@pytest.mark.parametrize("source", ["a DataLoader", "rows"])
+def test_a_trainers_step_that_fetches_is_not_told_of_a_monitor(source):
+    """As `gpu-util run` records it: `next(self.others)` in `training_step`, where no program makes a monitor."""
+    run = looped(source)
+    run.facts["fit"] |= {"trainer": "lightning"}
+    [span] = run.findings("host_stall")
+    assert "monitor" not in span["advice"]["text"] + span["advice"]["code"]
+    assert ("num_workers" in span["advice"]["code"]) is (source == "a DataLoader")
+
+
 @pytest.mark.parametrize("run", [looped("a DataLoader", 0.15), looped("a DataLoader", gpus=[GPU], gpu_share=0.97)])
 def test_short_waits_and_those_that_a_gpu_does_not_see_are_no_finding(run):
     assert not run.findings("host_stall")

@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis.evidence.run_evidence import Run
 from gpu_util_callback.diagnosis.rule import Advice
 from gpu_util_callback.diagnosis.thresholds import DOUBLE, FOUR_FIFTHS, Constant
 from gpu_util_callback.recording.manifest_facts import OwnCallback, PythonInSteps
-from gpu_util_callback.steps.dispatch import EXCHANGES, OWN_PYTHON
+from gpu_util_callback.steps.dispatch import ELEMENTS, EXCHANGES, OWN_PYTHON
 from gpu_util_callback.words import duration, ordinal, percent
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
@@ -510,7 +510,7 @@ _SPARED = {
     ),
     "log_metrics": (_LOG[0], f"Trainer(..., log_every_n_steps={EVERY_BATCH})", _LOG[2]),  # Lightning's loggers
     **dict.fromkeys(("str(tensor)", "str(array)"), _TEXT),
-    **dict.fromkeys(("tf.summary", "SummaryWriter", "wandb", "mlflow"), _LOG),
+    **dict.fromkeys(("tf.summary", "SummaryWriter", "wandb", "mlflow", "self.log"), _LOG),
 }
 
 
@@ -555,7 +555,12 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
         asks, code = f"Do they come there at the same time, and {often}?", f"if step % {SELDOM} == 0: ...  # {call}"
         saves, proof = at_line * (1 - 1 / SELDOM), "blind/fifth/gathered_scores"
         return Advice(f"{text} {asks}", code, saves, question=True, leaves_out=True, proof=proof)
-    slow = "" if within else " Python runs there, element by element: compute it of whole arrays."
+    if call == ELEMENTS:
+        text = f"{says} Each element of an array of JAX is an operation of its own: convert the whole array once."
+        code = "values = np.asarray(values)  # before the loop over its elements"
+        return Advice(text, code, proof="blind/tenth/loss_of_each")
+    is_hook = function.rpartition(".")[2].startswith("on_")  # a trainer's
+    slow = "" if within or is_hook else " Python runs there, element by element: compute it of whole arrays."
     if calls.get("learned"):  # training uses the result
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")
     if re.search(MAKES_ARRAY, call):  # an array made of Python's numbers

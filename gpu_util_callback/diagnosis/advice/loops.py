@@ -63,11 +63,13 @@ _AHEAD = {
 }
 
 
-def fetching_within(calls: PythonInSteps) -> Advice:
+def fetching_within(run: Run, calls: PythonInSteps) -> Advice:
     """Return advice on a line in the steps that fetches their batches, and waits for them."""
     source, code = calls["fetches_from"], _AHEAD.get(calls["fetches_from"], "")
     text = f"In {percent(100 * calls['fetches'])} of the steps' time it waits for {source}, at {calls['fetches_at']}."
     text += " Is a core free to make batches during the steps? Then let it." * bool(code)
+    if run.trainer:  # as `gpu-util run` records it: the program has no monitor
+        return Advice(text, code, question=bool(code))
     return Advice(text + _SEES, code or _LET_IT_FETCH, question=bool(code))
 
 

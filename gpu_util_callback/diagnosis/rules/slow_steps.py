@@ -28,7 +28,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     Limits,
     Threshold,
 )
-from gpu_util_callback.steps.dispatch import PASS
+from gpu_util_callback.steps.dispatch import PASS, WEIGHTS
 from gpu_util_callback.words import counted, duration, listed, percent, times
 
 LARGER = "Do larger batches train as well? If so, fewer steps have to be started."
@@ -320,7 +320,19 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         title = "Each step begins a pass over the data"
         yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
         return
-    backward, kept = parts.get("backward", 0.0), calls.get("kept", 0.0)
+    backward, kept, weights = parts.get("backward", 0.0), calls.get("kept", 0.0), parts.get(WEIGHTS, 0.0)
+    forward = weights + parts.get("forward", 0.0)
+    # The backward pass through them has no frames: its share is taken as that of the forward pass.
+    weights_pct = 100 * weights / max(forward, 1e-9) * (forward + backward)
+    if looks >= limits["min_looks"] and weights_pct >= limits["share_of_step_pct"]:
+        asks = (
+            "Weights with a parametrization, such as orthogonal or weight_norm, are computed each time that they are "
+            "used. Is such a layer used several times in a step? If so, keep them during the forward pass."
+        )
+        code = "with torch.nn.utils.parametrize.cached():\n    loss = ...  # the forward pass"
+        evidence = {"share_of_step_pct": round(weights_pct, 1), "looks": looks}
+        yield _fact("parametrized", "Most of each step computes parametrized weights", evidence, asks, code)
+        return
     is_kept = kept >= MOSTLY * backward and _at_least(100 * backward, looks) >= limits["kept_pct"]
     alone = int(run.manifest.get("world_size", 1)) < 2  # a backward waits for other ranks
     if looks >= limits["min_looks"] and is_kept and alone:

@@ -58,7 +58,10 @@ def _fetching(run: Run, limits: Limits, calls: PythonInSteps) -> list[Finding]:
     """Return the finding about a line of the steps that fetches their batches, and waits for them; [] without one."""
     if not calls.get("fetches"):
         return []
-    samples, advice = (calls["samples"], calls["fetches"], (calls["fetches_at"], 1.0)), loops.fetching_within(calls)
+    samples, advice = (
+        (calls["samples"], calls["fetches"], (calls["fetches_at"], 1.0)),
+        loops.fetching_within(run, calls),
+    )
     return _finding(run, limits, samples, {}, loops.WAITS_WITHIN, "fetching", advice)
 
 
