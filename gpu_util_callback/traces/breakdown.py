@@ -33,6 +33,8 @@ from gpu_util_callback.traces.steps import Steps
 DISPATCH_GAP_PS = 1_000 * PS_PER_US
 # A launched kernel starts within microseconds on an idle GPU; beyond this it waits on a dependency.
 QUEUE_DELAY_PS = 100 * PS_PER_US
+# A gap takes some 400 bytes while it is explained: those of 10⁷ events would take a gigabyte together.
+_GAPS_AT_ONCE = 1 << 17
 
 # In place of a time: the launching call is not known. Every real time is later.
 UNLINKED = np.int64(np.iinfo(np.int64).min)
@@ -93,26 +95,54 @@ def _idle(
 
     And the four idle categories of the rest; all of them are disjoint.
     """
-    events = device.events
-    calls = process.events
+    events, calls = device.events, process.events
+    sets = dict.fromkeys(("staging", *IDLE_CATEGORIES), EMPTY)
     busy, first = union_with_first(events.start_ps, events.end_ps)
-    gaps = busy.complement(low, high)
-    if not len(gaps) or not len(busy) or not process.has_host:
-        return EMPTY, dict.fromkeys(IDLE_CATEGORIES, EMPTY)
+    if len(busy) and process.has_host:
+        launched, returned = launches(process, device)
+        blocked = calls.times(blocking_rows(calls))
+        calling = calls.times(calls.of(HostKind.LAUNCH, HostKind.CALL)) - blocked
+        host = calling, blocked, _staging(process), _syncs(process, device, returned)
+        gaps = busy.complement(low, high)
+        for at in range(0, len(gaps), _GAPS_AT_ONCE):
+            some = Intervals(*(edge[at : at + _GAPS_AT_ONCE] for edge in (gaps.start, gaps.end)))
+            part = _explained(some, process, device, steps, (busy, first), (launched, returned), host)
+            sets = {category: times | part[category] for category, times in sets.items()}
+        # Without work that is linked to its launch, a late host cannot be shown.
+        after_gap = first[busy.start > low]
+        if len(after_gap) and not (launched[after_gap] > UNLINKED).any():
+            sets["idle_host"] = EMPTY
+    return sets.pop("staging"), sets
 
-    launch_start, launch_end = launches(process, device)
+
+def _explained(
+    gaps: Intervals,
+    process: Process,
+    device: Device,
+    steps: Steps,
+    work: tuple[Intervals, np.ndarray],
+    launch: tuple[np.ndarray, np.ndarray],
+    host: tuple[Intervals, Intervals, Intervals, Intervals],
+) -> dict[str, Intervals]:
+    """Return the categories of some idle gaps, as `_idle` does; a late host as if work were linked to its launch.
+
+    Args:
+        work: when the GPU was busy, and the row of the event that begins each of these times.
+        launch: start and end of the call that launched each event, else UNLINKED.
+        host: when it was in short calls of the driver, in those that hold it, made copies ready, waited for the GPU.
+    """
+    events, (busy, first), (calling, blocked, staged, sync) = device.events, work, host
     # The work that ends each gap, and its launch time (the gap's end where unknown).
     ends_at = np.searchsorted(busy.start, gaps.end)
     has_next = ends_at < len(busy)
     following = first[np.minimum(ends_at, len(busy) - 1)]
-    launched, returned = (np.where(has_next, at[following], UNLINKED) for at in (launch_start, launch_end))
-    has_launch = launched >= low
+    launched, returned = (np.where(has_next, at[following], UNLINKED) for at in launch)
+    has_launch = launched > UNLINKED
     late = np.where(has_launch, np.clip(launched, gaps.start, gaps.end), gaps.end)
 
     # From a launch to the start of its work; a long delay is a dependency, not a launch.
     queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
     launching = union(late, np.where(has_launch, np.maximum(queued_until, late), late))
-    blocked = calls.times(blocking_rows(calls))
     held, launching = launching & blocked, launching - blocked
 
     # Before it: nothing was queued. First the input, where the wait was over before the launch.
@@ -121,10 +151,10 @@ def _idle(
     remaining = _part(before) - idle_input
     # Then a copy that is made ready, whoever waits for it.
     copied = has_next & (events.kind[following] == DeviceKind.COPY_H2D)
-    staging = remaining & _staging(process) & _part(before, copied)
+    staging = remaining & staged & _part(before, copied)
     remaining = remaining - staging
     # Then synchronization: the host was waiting for the GPU when it ran dry.
-    sync = _syncs(process, device, launch_end)
+    sync = sync.clip(int(gaps.start[0]) - 1, int(gaps.end[-1]))
     # A final read-back of a result is the same, where no waiting call was recorded (TensorFlow
     # polls): the host had nothing queued behind it.
     read_back = events.end_ps[events.kind == DeviceKind.COPY_D2H]
@@ -136,16 +166,14 @@ def _idle(
     idle_sync = remaining & (sync | _part(before, drained & short))
     remaining = remaining - idle_sync
     # Then launching: calls for this device or any driver call, and short pauses between launches.
-    calling = calls.times(calls.of(HostKind.LAUNCH, HostKind.CALL)) - blocked
+    calling = calling.clip(int(gaps.start[0]), int(gaps.end[-1]))
     dispatch = remaining & (calling | _part(before, short & has_launch & ~straddles))
-    idle_launch = dispatch | launching
-    # Without work that is linked to its launch, a late host cannot be shown.
-    late_host = (remaining - dispatch) | held if has_launch.any() or not has_next.any() else held
-    return staging, {
+    return {
+        "staging": staging,
         "idle_input": idle_input,
-        "idle_launch": idle_launch,
+        "idle_launch": dispatch | launching,
         "idle_sync": idle_sync,
-        "idle_host": late_host,
+        "idle_host": (remaining - dispatch) | held,
     }
 
 

@@ -50,12 +50,14 @@ _BUSIEST_OPS = 100
 
 def host_ops(process: Process, names: Names) -> list[HostOp]:
     """Return the ops that took most time on the host, busiest first."""
-    ops = process.events.take(process.events.of(HostKind.OP))
-    unique, inverse, count = np.unique(ops.name, return_inverse=True, return_counts=True)
-    total, longest = sums(inverse, ops.duration_ps, len(unique))
+    rows = np.flatnonzero(process.events.of(HostKind.OP))
+    of_name, took = process.events.name[rows], process.events.end_ps[rows] - process.events.start_ps[rows]
+    count = np.bincount(of_name, minlength=len(names))
+    total, longest = sums(of_name, took, len(names))
+    busiest = np.argsort(-total, kind="stable")
     result = []
-    for i in np.argsort(-total, kind="stable")[:_BUSIEST_OPS].tolist():
-        name, kind = op_name(names[int(unique[i])])
+    for i in busiest[count[busiest] > 0][:_BUSIEST_OPS].tolist():
+        name, kind = op_name(names[i])
         result.append(HostOp(name, kind or None, int(count[i]), int(total[i]), int(longest[i])))
     return result
 

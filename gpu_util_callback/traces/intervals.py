@@ -32,6 +32,8 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         if not len(other):
             return self
+        if not len(self):
+            return other
         return union(np.concatenate((self.start, other.start)), np.concatenate((self.end, other.end)))
 
     def __and__(self, other: Intervals) -> Intervals:

@@ -9,21 +9,9 @@ from typing import Literal
 from gpu_util_callback.traces.model import DeviceKind, HostKind, MemoryKind
 
 # Lines that TensorFlow derives from others: the same events again.
-DERIVED_LINES = (
-    "Steps",
-    "XLA Modules",
-    "XLA Ops",
-    "Async XLA Ops",
-    "XLA TraceMe",
-    "Framework Ops",
-    "Framework Name Scope",
-    "TensorFlow Ops",
-    "TensorFlow Name Scope",
-    "Launch Stats",
-    "Source code",
-    "Source Code",
-    "CUPTI overhead",
-    "_counters_",
+DERIVED_LINE = re.compile(
+    r"Steps|(Async )?XLA Ops|XLA (Modules|TraceMe)|(Framework|TensorFlow) (Ops|Name Scope)|Launch Stats"
+    r"|Source [cC]ode|CUPTI overhead|_counters_"
 )
 _COLLECTIVE = re.compile(
     r"^(nccl|rccl|msccl|oneccl|hccl)|ncclKernel|ncclDev|ncclSymk|nvshmem|rcclGeneric"

@@ -251,27 +251,14 @@ def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndar
 _MAX_NS = limits.MAX_TIME_PS // PS_PER_NS
 
 _COPY_KINDS = {
-    1: DeviceKind.COPY_H2D,
-    2: DeviceKind.COPY_D2H,
-    3: DeviceKind.COPY_H2D,  # to an array, which lies on the device
-    4: DeviceKind.COPY_D2H,
-    5: DeviceKind.COPY_D2D,
-    6: DeviceKind.COPY_D2D,
-    7: DeviceKind.COPY_D2D,
-    8: DeviceKind.COPY_D2D,
-    10: DeviceKind.COPY_D2D,  # peer to peer
-    11: DeviceKind.COPY_H2D,  # unified memory
-    12: DeviceKind.COPY_D2H,
-    13: DeviceKind.COPY_D2D,
+    **dict.fromkeys((1, 3, 11), DeviceKind.COPY_H2D),  # plain, to an array on the device, of unified memory
+    **dict.fromkeys((2, 4, 12), DeviceKind.COPY_D2H),
+    **dict.fromkeys((5, 6, 7, 8, 10, 13), DeviceKind.COPY_D2D),  # 10: peer to peer
 }
 _MEMORY = {
-    0: MemoryKind.PAGEABLE,
-    1: MemoryKind.PINNED,
-    2: MemoryKind.DEVICE,
-    3: MemoryKind.DEVICE,
-    4: MemoryKind.MANAGED,
-    5: MemoryKind.DEVICE,
-    6: MemoryKind.MANAGED,
+    **{0: MemoryKind.PAGEABLE, 1: MemoryKind.PINNED},
+    **dict.fromkeys((2, 3, 5), MemoryKind.DEVICE),
+    **dict.fromkeys((4, 6), MemoryKind.MANAGED),
 }
 _GPU_COLUMNS = (
     *("id", "name", "smCount", "totalMemory", "memoryBandwidth"),

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from mmap import mmap
 from pathlib import Path
 from typing import BinaryIO
 
@@ -163,12 +164,19 @@ def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
     return read_xplane([(str(file), partial(_load, file)) for file in files])
 
 
-def _load(path: Path) -> bytes:
-    """Return a file's unpacked bytes. Raises: UnusableInput for more than a trace of its size has."""
+def _load(path: Path) -> bytes | mmap:
+    """Return a file's unpacked bytes, in memory that can be given back in parts where it is not compressed.
+
+    Raises: UnusableInput for more than a trace of its size has.
+    """
     with _Stream(path).open() as file:
         size = path.stat().st_size
         if size > limits.MAX_BYTES:
             raise UnusableInput(f"{path}: larger than {limits.MAX_BYTES >> 30} GB; profile fewer steps")
+        if not isinstance(file, gzip.GzipFile):
+            memory = mmap(-1, size)
+            file.readinto(memory)  # type: ignore[attr-defined]
+            return memory
         most = max(size, limits.unpacked_limit(size))
         data = file.read(most + 1)
     if len(data) > most:

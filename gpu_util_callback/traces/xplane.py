@@ -6,6 +6,7 @@ Both layouts are read: today's raw one, and that of TensorFlow 2.5 and before wi
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from gpu_util_callback.traces.model import (
     Shapes,
     Trace,
 )
-from gpu_util_callback.traces.naming import DERIVED_LINES
+from gpu_util_callback.traces.naming import DERIVED_LINE
 from gpu_util_callback.traces.xplane_events import Metadata, PlaneEvents, device_columns, host_columns
 
 # Events, and bytes of events, decoded at a time: bounds the temporary memory.
@@ -59,11 +60,12 @@ class _Plane:
     metadata: Metadata
 
 
-def read_xplane(files: list[tuple[str, Callable[[], bytes]]]) -> Trace:
+def read_xplane(files: list[tuple[str, Callable[[], Any]]]) -> Trace:
     """Read the files of one profiling session, one per host.
 
     Args:
-        files: (path, function that reads the content) each: one content is in memory at a time.
+        files: (path, function that reads the content, as bytes or an anonymous `mmap`) each: one content is in
+            memory at a time, and of a map no more than what is still to be read.
 
     Returns: a trace with one process per file; times are aligned where the files state when they
         began.
@@ -160,11 +162,13 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
             batch, dropped = _decode(data, batch_of_lines, metadata, zero_ns, names)
             implausible += dropped
             yield batch
+            for _, line, first, last in batch_of_lines:
+                _give_back(data, int(line.starts[first]), int(line.ends[last - 1]))
 
     for plane in planes:
         device = _DEVICE_PLANE.match(plane.name)
         if device and (index := ordinal(device[1])) is not None:
-            lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and ln.name not in DERIVED_LINES]
+            lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and not DERIVED_LINE.fullmatch(ln.name)]
             work = DeviceEvents.concat([device_columns(batch, shapes) for batch in decoded(lines, plane.metadata)])
             name, facts = _name_and_facts(plane)
             devices.append(Device(index, name, work.in_order(), facts))
@@ -183,6 +187,13 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     devices.sort(key=lambda d: d.index)
     facts = {"tpu": any(plane.name.startswith("/device:TPU:") for plane in planes)}
     return Process(host or "host", devices, threads, events, shapes.all(), epoch_ns=epoch_ns, facts=facts), problems
+
+
+def _give_back(data: bytes | mmap.mmap, low: int, high: int) -> None:
+    """Give the whole pages within a part of the file back to the system; what is in them is not read again."""
+    first, behind = -(-low // mmap.PAGESIZE), high // mmap.PAGESIZE
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and first < behind:
+        data.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (behind - first) * mmap.PAGESIZE)
 
 
 def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
@@ -284,32 +295,22 @@ def _decode(data: bytes, parts: list[_Part], plane: Metadata, zero_ns: int, name
     return batch, int((~sane).sum())
 
 
-_DEVICE_STATS = (
-    "core_count",
-    "memory_size",
-    "memory_bandwidth",
-    "clock_rate",
-    "compute_cap_major",
-    "compute_cap_minor",
-    "device_vendor",
-    "gpu_device_name",
-    "device_type_string",
-)
-
-
 def _name_and_facts(plane: _Plane) -> tuple[str, dict]:
     """Return a GPU's name, and its facts in our names and units; unknown ones are absent."""
-    stats = plane.metadata.facts(*_DEVICE_STATS)
+    sizes = plane.metadata.facts("core_count", "memory_size", "memory_bandwidth", "clock_rate")
+    capabilities = plane.metadata.facts("compute_cap_major", "compute_cap_minor")
+    texts = plane.metadata.facts("device_vendor", "gpu_device_name", "device_type_string")
     numbers = {
-        "sm_count": stats.get("core_count"),
-        "memory_bytes": stats.get("memory_size"),
-        "memory_bandwidth_bytes_per_s": stats.get("memory_bandwidth"),
-        "clock_khz": stats.get("clock_rate"),
+        "sm_count": sizes.get("core_count"),
+        "memory_bytes": sizes.get("memory_size"),
+        "memory_bandwidth_bytes_per_s": sizes.get("memory_bandwidth"),
+        "clock_khz": sizes.get("clock_rate"),
     }
-    facts: dict[str, Any] = gpu_facts(numbers, stats.get("compute_cap_major"), stats.get("compute_cap_minor"))
-    if stats.get("device_vendor"):
-        facts["vendor"] = str(stats["device_vendor"])
+    major, minor = map(capabilities.get, ("compute_cap_major", "compute_cap_minor"))
+    facts: dict[str, Any] = gpu_facts(numbers, major, minor)
+    if texts.get("device_vendor"):
+        facts["vendor"] = str(texts["device_vendor"])
     label = f"{facts.get('vendor', '')} GPU".strip()
     if capability := facts.get("compute_capability"):
         label += f" ({capability[0]}.{capability[1]})"
-    return str(stats.get("gpu_device_name") or stats.get("device_type_string") or label), facts
+    return str(texts.get("gpu_device_name") or texts.get("device_type_string") or label), facts

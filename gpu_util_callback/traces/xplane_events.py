@@ -37,8 +37,6 @@ _DEVICE_STATS = (
     "correlation_id",
     "kernel_details",
     "memcpy_details",
-    "memset_details",
-    "Memset_details",
     "tf_op",
     "annotation",
     "name",
