@@ -39,9 +39,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command of `gpu-util`.
 
-    Returns: 0 = done, 1 = a `--check` failed, 2 = unusable input (one line on stderr).
+    Returns:
+        0 = done, 1 = a `--check` failed, 2 = unusable input (one line on stderr), 130 = interrupted.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] == ["run"]:  # what the program writes is its own
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     out, err = CleanStream(sys.stdout), CleanStream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         rest: list[str] | None = None
-        if argv[:1] == ["try"]:
+        if argv[:1] == ["try"]:  # what follows the script is the program's own
             from gpu_util_callback.cli import run, try_
 
             options, rest = run.split(argv[1:], try_.VALUED)
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
-    """Return a command's module and arguments."""
+    """Return a command's module and its parsed arguments; exits on an error, `--help` and `--version`."""
     parser = _Parser(prog="gpu-util", description="Why is my GPU idle?")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -81,7 +82,11 @@ def _parsed(argv: list[str]) -> tuple[ModuleType, argparse.Namespace]:
 
 
 def _run(argv: list[str], program: list[str] | None = None) -> int:
-    """Run a command; return its exit code."""
+    """Run a command; return its exit code.
+
+    Args:
+        program: of `gpu-util try`: the script and its arguments; None = another command.
+    """
     module, args = _parsed(argv)
     if hasattr(sys.stdout, "reconfigure"):  # names in a recording may hold any character
         sys.stdout.reconfigure(errors="replace")

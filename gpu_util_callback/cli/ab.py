@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure both; return 0, 1 where the second is slower, 2 where one cannot be timed, 3 = not comparable."""
+    """Measure both commands in turns; return the exit code.
+
+    0 = the second is not slower, 1 = it is, 2 = one cannot be timed, 3 = their set-ups differ.
+    """
     try:
         commands = [_words(args.first), _words(args.second)]
     except ValueError as error:
@@ -67,16 +70,21 @@ def _words(text: str) -> list[str]:
 def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[Outcome, str]:
     """Return the outcome of a comparison as JUnit names it, and everything in one sentence.
 
-    The second is slower if it is proven to be slower at all, and a slowdown of the limit is not ruled out.
+    The second command is slower if a slowdown is proven, and one of `limit_pct` is not ruled out.
+
+    Args:
+        limit_pct: the slowdown that is allowed, %.
+        differing: what differs between the set-ups; [] = comparable.
     """
     if differing:
         return "error", f"not comparable: {'; '.join(differing)} (--allow-different)"
     ratio = trial.estimate
-    low, high = (100 * (1 / bound - 1) for bound in (ratio.high, ratio.low))
-    sentence = f"{trial.sentence()} Its steps take {between(f'{low:+.1f}', f'{high:+.1f}')} %"
-    if low > 0 and high >= limit_pct:
+    # Bounds of how much longer steps take, %.
+    low_pct, high_pct = (100 * (1 / bound - 1) for bound in (ratio.high, ratio.low))
+    sentence = f"{trial.sentence()} Its steps take {between(f'{low_pct:+.1f}', f'{high_pct:+.1f}')} %"
+    if low_pct > 0 and high_pct >= limit_pct:
         return "failure", f"{sentence}: slower, at most {limit_pct:g} % allowed."
-    if high < limit_pct:
+    if high_pct < limit_pct:
         return "passed", f"{sentence}: within {limit_pct:g} %."
     more = ratio.pairs_for(limit_pct / 100)
     return "skipped", f"{sentence}: {limit_pct:g} % is not resolved, {more} more pairs would."

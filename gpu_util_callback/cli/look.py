@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Request a window, wait, and print what it shows, or where a training without steps waits; 1 = no window came."""
+    """Request a profiler window, wait for it, and print what it shows, or where a training without steps waits.
+
+    Returns:
+        0, or 1 if no window came.
+    """
     if not 1 <= args.steps <= MOST_LOOK_STEPS:
         raise UnusableInput(f"--steps {args.steps}: give 1 to {MOST_LOOK_STEPS}")
     recording = _live(args)
@@ -66,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     first, stop = window["first_step"], window["stop_step"]
     print(f"profiled {steps(first, stop)}; cost {window['cost_s']:.2g} s")
-    if window.get("profile"):
+    if window.get("profile"):  # it has a trace
         run_folder = Path(recording.path).parents[2].as_posix()
         return _explain(storage, storage.join(run_folder, "plugins", "profile", window["profile"]))
     return 0
@@ -78,7 +82,7 @@ def _stands_still(recording: Recording) -> bool:
 
 
 def _say_where(storage: Storage, recording: Recording) -> int:
-    """Print where a training without steps waits, and the stacks of its threads."""
+    """Print where a training without steps waits, and the stacks of its threads; return 1."""
     newest = recording.facts["step_watch"]["standstills"][-1]
     print(strip_control(stood_still(newest)))
     stacks = storage.join(recording.path, newest.get("stacks") or "")
@@ -88,7 +92,7 @@ def _say_where(storage: Storage, recording: Recording) -> int:
 
 
 def _explain(storage: Storage, folder: str) -> int:
-    """Print what the trace in a folder shows; one in a store is copied to this machine meanwhile."""
+    """Print what the trace in a folder shows; one in a remote store is copied to this machine first."""
     parser = argparse.ArgumentParser()
     trace.add_arguments(parser)
     with tempfile.TemporaryDirectory() as folder_here:
@@ -101,7 +105,11 @@ def _explain(storage: Storage, folder: str) -> int:
 
 
 def _live(args: argparse.Namespace) -> Recording:
-    """Return the newest recording that is live; of several workers, the first or the given one."""
+    """Return the newest recording that is live; of several workers, the first or the given one.
+
+    Raises:
+        UnusableInput: none is live.
+    """
     recordings = open_recordings([args.logdir], [args.run] if args.run else None, args.timeout)
     live = [
         recording for recording in recordings if recording.status == "live" and args.rank in (None, recording.rank or 0)
@@ -123,7 +131,14 @@ def _silent(recording: Recording) -> str:
 
 
 def _answer(recording: Recording, look: str, timeout_s: float, poll_s: float) -> tuple[WindowFacts | None, str]:
-    """Wait for the window. Returns: its facts, or why there is none."""
+    """Wait for the window that was asked for.
+
+    Args:
+        look: the id of the request.
+
+    Returns:
+        The window's facts and "", or None and why there is none.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         time.sleep(poll_s)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_thresholds(parser: argparse.ArgumentParser) -> None:
-    """Add the two options."""
+    """Add the options `--threshold` and `--rules`."""
     parser.add_argument(
         "--threshold",
         action="append",
@@ -58,7 +58,7 @@ def thresholds_given(args: argparse.Namespace) -> dict[str, str]:
 
 
 def amount(text: str) -> float:
-    """Parse a number from 0 on for argparse."""
+    """Parse a finite number ≥ 0 for argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -103,7 +103,7 @@ def color() -> bool:
 
 
 def unicode() -> bool:
-    """Return whether the characters of bars and tables can be written."""
+    """Return True if standard output can show the characters of bars and tables."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     try:
         "█▒▓■●–×µ·…←".encode(encoding)
@@ -114,6 +114,9 @@ def unicode() -> bool:
 
 def write_text(path: str, pieces: Iterable[str]) -> int:
     """Write a file that the command line names; return its number of characters.
+
+    Args:
+        pieces: of its text.
 
     Raises:
         UnusableInput: it cannot be written.

@@ -28,6 +28,7 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
 
     Args:
         longer: a sentence on how to wait longer, where that is possible.
+        timeout_s: seconds to wait.
 
     Raises:
         UnusableInput: it is a web address, cannot be opened or did not answer in time; with the remedy.
@@ -53,7 +54,7 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
     except (FileNotFoundError, NotADirectoryError):
         pass
     except Exception as error:
-        if not answer.done():
+        if not answer.done():  # no answer in time
             raise UnusableInput(
                 f"no answer from {scheme}:// within {timeout_s:g} s ({logdir}): is this machine "
                 f"online, and logged in there?{_login_advice(scheme)}{longer}"

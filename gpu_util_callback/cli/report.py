@@ -87,7 +87,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
+    """Print the report; return the exit code: 1 if a limit of `--check` is broken, else 0."""
     if args.rules:
         return options.print_rules()
     if not all(args.logdir) or not args.logdir:
@@ -108,23 +108,27 @@ def run(args: argparse.Namespace) -> int:
     report["runs"].sort(key=lambda run: ids_in_order.index(run["id"]))
     if args.price_per_kwh is not None or args.price_per_gpu_hour is not None:
         _add_cost(report["runs"], args.price_per_kwh, args.price_per_gpu_hour)
-    broken = None if check is None else failures(report, check)
-    if broken is not None:
-        _write_outcome(args, report["runs"], broken)
+    broken_limits = None if check is None else failures(report, check)
+    if broken_limits is not None:
+        _write_outcome(args, report["runs"], broken_limits)
     if args.json:
-        _print_json(report, broken)
-    elif broken is not None:
-        for failure in _named(broken, args.logdir, report["runs"]):
+        _print_json(report, broken_limits)
+    elif broken_limits is not None:
+        for failure in _named(broken_limits, args.logdir, report["runs"]):
             print(strip_control(f"{failure['run']}: {failure['reason']}"))
-        if not broken:
+        if not broken_limits:
             print(_within(len(report["runs"])))
     else:
         print(render(report, *options.terminal(), options.detail(args)), end="")
-    return int(bool(broken))
+    return int(bool(broken_limits))
 
 
 def _print_json(report: LogdirReport, broken: list[Failure] | None) -> None:
-    """Print the report as JSON, with its comparison and the outcome of a check."""
+    """Print the report as JSON, with its comparison and the outcome of a check.
+
+    Args:
+        broken: broken limits; None = nothing was checked.
+    """
     if len(report["runs"]) > 1:
         report["comparison"] = comparison(report["runs"])
     if broken is not None:
@@ -134,7 +138,7 @@ def _print_json(report: LogdirReport, broken: list[Failure] | None) -> None:
 
 
 def _add_cost(runs: Iterable[RunReport], per_kwh: float | None, per_gpu_hour: float | None) -> None:
-    """Add what runs cost; warn about those whose energy is not known."""
+    """Add what runs cost at the given prices; warn about runs whose energy is not known."""
     why = "no price: its energy was not measured (no power samples of a GPU in use)"
     for run in runs:
         run["cost"] = cost_of_run(run, per_kwh, per_gpu_hour)
@@ -147,19 +151,27 @@ def _within(count: int) -> str:
 
 
 def _named(entries: Iterable[Mapping], logdirs: list[str], runs: Sequence[Mapping]) -> list[dict]:
-    """Return entries about runs, with the log directory's name where it is itself the run, and namesakes told apart."""
-    home, apart = _names(logdirs)[logdirs[0]], namesake_labels(runs)
+    """Return entries about runs under names that distinguish them.
+
+    A run that is the log directory itself gets its folder's name, runs of one name a label.
+    """
+    home, label_of = _names(logdirs)[logdirs[0]], namesake_labels(runs)
     names = {".": home, home: home, **{run["run"]: run["run"] for run in runs if run["run"] != "."}}
     named = []
     for entry in entries:
-        of = entry["run"]
-        name = f"{names[of]} {apart.get(entry['id'], '')}".strip() if of in names else of  # else it is about several
+        run_name = entry["run"]
+        # Else it is about several.
+        name = f"{names[run_name]} {label_of.get(entry['id'], '')}".strip() if run_name in names else run_name
         named.append({**entry, "run": name})
     return named
 
 
 def _write_outcome(args: argparse.Namespace, runs: Sequence[Mapping], broken: Sequence[Failure]) -> None:
-    """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
+    """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one.
+
+    Args:
+        broken: broken limits.
+    """
     cases = []
     for run in _named(runs, args.logdir, runs):
         reasons = [failure["reason"] for failure in broken if failure["id"] == run["id"]]
@@ -190,7 +202,7 @@ def _time(text: str) -> float:
 
 
 def _check(args: argparse.Namespace) -> Check | None:
-    """Return the limits to check, or None; a limit implies `--check`."""
+    """Return the limits to check; None = nothing is checked. Any limit implies `--check`."""
     forbid = [cause.strip() for text in args.forbid for cause in text.split(",")]
     cause_of = {name.casefold(): rule.cause for rule in RULES for name in (rule.title, rule.cause)}
     unknown = [cause for cause in forbid if cause.casefold() not in cause_of]
@@ -213,7 +225,11 @@ def nothing_in(*logdirs: str) -> UnusableInput:
 
 
 def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> Recordings:
-    """Open the recordings of log directories, or of some of their runs.
+    """Open the recordings of log directories, or only of some of their runs.
+
+    Args:
+        only: names of runs; None = all.
+        timeout_s: seconds to wait for a remote store.
 
     Raises:
         UnusableInput: nothing is there that could be read.
@@ -244,7 +260,7 @@ def open_recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: f
 
 
 def _names(logdirs: list[str]) -> dict[str, str]:
-    """Return a name per log directory: its folder's name, or the whole path if two share that."""
+    """Return a name for each log directory: its folder's name, or the whole path if two share that."""
     names = {}
     for logdir in logdirs:
         name = re.split(r"[/\\]", without_secrets(logdir).rstrip("/\\"))[-1]
@@ -254,7 +270,11 @@ def _names(logdirs: list[str]) -> dict[str, str]:
 
 
 def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:
-    """Name the runs of several log directories so that no two share a name."""
+    """Rename the runs of several log directories so that no two share a name.
+
+    Args:
+        of_logdir: name of each log directory, and its recordings.
+    """
     holders = Counter(run for _, recordings in of_logdir for run in {recording.run for recording in recordings})
     for name, recordings in of_logdir:
         for recording in recordings:

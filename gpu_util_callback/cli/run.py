@@ -31,11 +31,15 @@ NO_TRAINING = (
 
 
 def split(argv: Sequence[str], valued: Container[str] = VALUED) -> tuple[list[str], list[str]]:
-    """Return the options of a command, some with a value, and the program with its own arguments."""
-    at = 0
-    while at < len(argv) and argv[at].startswith("-") and argv[at] != "-m":
-        at += 2 if argv[at] in valued else 1
-    return list(argv[:at]), list(argv[at:])
+    """Return the options of a command, and the program with its own arguments.
+
+    Args:
+        valued: options that are followed by a value.
+    """
+    program_place = 0
+    while program_place < len(argv) and argv[program_place].startswith("-") and argv[program_place] != "-m":
+        program_place += 2 if argv[program_place] in valued else 1
+    return list(argv[:program_place]), list(argv[program_place:])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, program: Sequence[str]) -> int:
-    """Run the program in this process; return 2 where there is nothing to run.
+    """Run the program in this process, and record its trainings; return 2 where there is nothing to run.
 
     The program's own exit is an exception, as always; it reaches the interpreter.
     """
@@ -70,7 +74,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
     sys.meta_path.insert(0, trainings)
     try:
         _run(list(program))
-    except BaseException as error:
+    except BaseException as error:  # the traceback begins with the program's frames
         inner = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook = functools.partial(_show, sys.excepthook, inner)
         raise
@@ -80,7 +84,11 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
 
 
 def _trace_argument(text: str | None) -> object:
-    """Return `--trace` as the callback's argument: "auto", "off", or `first:stop` as a range of steps."""
+    """Return `--trace` as the callback's argument: "auto", "off", or `first:stop` as a list of one range of steps.
+
+    Raises:
+        ValueError: it is none of these.
+    """
     if text in (None, "auto", "off"):
         return text or "auto"
     first, stop = (int(step) for step in str(text).split(":"))
@@ -90,7 +98,7 @@ def _trace_argument(text: str | None) -> object:
 
 
 def unusable(program: Sequence[str], usage: str = USAGE) -> str | None:
-    """Return why this cannot be run, None where it can be tried."""
+    """Return why a program cannot be run, as a sentence; None where it can be tried."""
     if not program or (program[0] == "-m" and len(program) < 2):
         return f"nothing to run; usage: {usage}"
     path = Path(program[0])
@@ -107,21 +115,25 @@ def unusable(program: Sequence[str], usage: str = USAGE) -> str | None:
 
 
 def _run(program: list[str]) -> None:
-    """Run a script, a folder or archive with a `__main__`, or `-m` and a module, as Python does."""
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    """Run a program as Python does, in place of our own `__main__`.
+
+    Args:
+        program: a script, or a folder or archive with a `__main__`; or "-m" and a module; then its arguments.
+    """
+    main = sys.modules["__main__"] = types.ModuleType("__main__")  # so that the program does not see ours
     main.__dict__["__builtins__"] = sys.modules["builtins"]
-    if program[0] == "-m":
+    if program[0] == "-m":  # a module
         sys.argv = ["-m", *program[2:]]
-        _first_path(str(Path.cwd()))
+        _set_first_import_folder(str(Path.cwd()))
         runpy._run_module_as_main(program[1])  # type: ignore[attr-defined]
         return
     sys.argv = program
     path = os.path.abspath(program[0])  # noqa: PTH100 - `..` behind a link is kept, as Python does
-    if pkgutil.get_importer(path) is not None:
-        _first_path(path)
+    if pkgutil.get_importer(path) is not None:  # a folder or an archive
+        _set_first_import_folder(path)
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
-    _first_path(str(Path(path).resolve().parent))
+    _set_first_import_folder(str(Path(path).resolve().parent))  # a script
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
     with io.open_code(path) as file:
@@ -129,7 +141,7 @@ def _run(program: list[str]) -> None:
     exec(code, main.__dict__)
 
 
-def _first_path(folder: str) -> None:
+def _set_first_import_folder(folder: str) -> None:
     """Put the program's folder where this command's own one is."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
@@ -138,7 +150,12 @@ def _first_path(folder: str) -> None:
 def _show(
     hook: Callable[..., object], inner: types.TracebackType | None, kind: type, error: BaseException, _: object
 ) -> None:
-    """Show an error as the program alone would have: without our frames around and within it."""
+    """Print an error as the program alone would have: without our frames around and within it.
+
+    Args:
+        hook: Python's own `sys.excepthook`, which prints.
+        inner: the traceback from the program's first frame on.
+    """
     chain: list[BaseException | None] = [error.with_traceback(inner)]
     shown: set[int] = set()
     while chain:
@@ -152,17 +169,17 @@ def _show(
 
 
 def _without_own_frames(first: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a traceback without the frames of this package."""
+    """Return a traceback without the frames of this package; None if nothing is left."""
     frames = []
     while first is not None:
         if not first.tb_frame.f_globals.get("__name__", "").startswith("gpu_util_callback."):
             frames.append(first)
         first = first.tb_next
-    inner = None
+    rest = None
     for frame in reversed(frames):
-        frame.tb_next = inner
-        inner = frame
-    return inner
+        frame.tb_next = rest
+        rest = frame
+    return rest
 
 
 # ---- its trainings ------------------------------------------------------------------------------
@@ -179,7 +196,7 @@ class Trainings:
         self.begun = False
         self._settings = settings
         self._of_thread = threading.local()  # a callback for each thread's fits
-        self._hooks: dict[str, Callable[[types.ModuleType], None]] = {
+        self._hooks: dict[str, Callable[[types.ModuleType], None]] = {  # module -> what to do once it is imported
             "keras.src.callbacks.callback_list": self._watch_keras,
             "tf_keras.src.callbacks": self._watch_keras,
             "transformers.trainer_callback": lambda module: self._before(
@@ -194,7 +211,10 @@ class Trainings:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find a trainer's module as the other finders do, to be watched once it is imported."""
+        """Find a trainer's module as the other finders do, to be watched once it is imported.
+
+        None for other modules.
+        """
         hook = self._hooks.get(name)
         if hook is None:
             return None
@@ -206,7 +226,7 @@ class Trainings:
         return spec_followed_by(watch, self, name, path, target)
 
     def _guarded(self, action: Callable[..., object], *args: object) -> None:
-        """Do something; an error of ours is printed, and the program goes on."""
+        """Call a function of ours; its error is printed, and the program goes on."""
         try:
             action(*args)
         except Exception as error:  # a library whose internals moved, or one that is missing
@@ -216,7 +236,7 @@ class Trainings:
             note(f"`gpu-util run` does not record this training: {error_text(error)}")
 
     def _before(self, owner: type, method: str, action: Callable[[object], object]) -> None:
-        """Call `action` with the instance before a method of its class."""
+        """Replace a method of a class so that `action` is called with the instance first."""
         original = getattr(owner, method)
 
         @functools.wraps(original)

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the page, or write it; return 0."""
+    """Print the page for agents, or write it into their folder of skills; return 0."""
     text = (files("gpu_util_callback") / "SKILL.md").read_text(encoding="utf-8")
     if args.install:
         place = Path(args.install).expanduser() / "gpu-util" / "SKILL.md"

@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the total; returns the exit code."""
+    """Print where the GPU-hours of all runs went; return 0.
+
+    Raises:
+        UnusableInput: no log directory, or no recording in any.
+    """
     if args.rules:
         return options.print_rules()
     if not all(args.logdir) or not args.logdir:

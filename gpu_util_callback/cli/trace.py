@@ -42,7 +42,11 @@ def _bar(read_bytes: int, total: int) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain the trace; return the exit code."""
+    """Explain a profiler trace; return 0.
+
+    Raises:
+        UnusableInput: it cannot be read, or its recording not be written.
+    """
     if args.rules:
         return options.print_rules(of_traces=True)
     if not args.trace:

@@ -54,7 +54,10 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, program: Sequence[str]) -> int:
-    """Measure the change; return 0, 1 where nothing can be tried, 2 where the program cannot be timed."""
+    """Measure what a change does to a program; return the exit code.
+
+    0 = measured, 1 = nothing can be tried, 2 = the program cannot be timed.
+    """
     problem = run_command.unusable(program, USAGE)
     if problem:
         raise UnusableInput(problem)
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace, program: Sequence[str]) -> int:
 
 
 def _pairs(text: str) -> tuple[int, int]:
-    """Parse the fewest and the most pairs for argparse: `4-10`, `6` or `4…10`."""
+    """Parse the fewest and the most pairs for argparse: `4-10`, `6` or `4…10`; from 2 to 200."""
     numbers = text.replace("…", "-").replace("..", "-").split("-")
     try:
         fewest, most = int(numbers[0]), int(numbers[-1])
@@ -95,7 +98,12 @@ def _pairs(text: str) -> tuple[int, int]:
 
 
 def announce(args: argparse.Namespace, commands: Sequence[str], words: str = "", epochs: int = 0) -> None:
-    """Print the commands, how often and how long they run, and ask."""
+    """Print which commands will run, how often and how long, and ask whether to begin.
+
+    Args:
+        words: what is changed every other time; "" = two commands.
+        epochs: number to time; 0 = steps are timed.
+    """
     runs = between(*(str(2 * pair_count) for pair_count in args.pairs))
     unit = f"{counted(args.steps, 'step')} after {WARM_STEPS} to warm up"
     if epochs:
@@ -108,7 +116,11 @@ def announce(args: argparse.Namespace, commands: Sequence[str], words: str = "",
 
 
 def ask(args: argparse.Namespace, plan: str) -> None:
-    """Print what will be run, and wait for an Enter. Raises: UnusableInput where nobody can answer."""
+    """Print what will be run, and wait for an Enter, unless `--yes` was given.
+
+    Raises:
+        UnusableInput: nobody can answer.
+    """
     print(f"gpu-util: {plan}", file=sys.stderr)
     if args.yes:
         return
@@ -127,7 +139,10 @@ def progress(text: str) -> None:
 
 
 def _change(args: argparse.Namespace, program: Sequence[str]) -> _Chosen:
-    """Return the change, and the recording and finding that it is for, where there is one."""
+    """Return the change to try, and (recording, finding) that it is for; None each where there is none.
+
+    A program that was never recorded is recorded first.
+    """
     if args.patch:
         if not Path(args.patch).is_file():
             raise UnusableInput(f"--patch {args.patch}: no such file")
@@ -149,7 +164,11 @@ def _change(args: argparse.Namespace, program: Sequence[str]) -> _Chosen:
 
 
 def recorded(log_dir: str, program: Sequence[str] | None) -> tuple[str, dict[str, Any]] | None:
-    """Return the newest recording of a program and its report; None where there is none."""
+    """Return the path of the newest recording of a program, and its report; None where there is none.
+
+    Args:
+        program: script or "-m", module, then arguments; None = of any program.
+    """
     from gpu_util_callback.diagnosis import logdir_report
     from gpu_util_callback.recording import read_recordings
 
@@ -167,7 +186,11 @@ def recorded(log_dir: str, program: Sequence[str] | None) -> tuple[str, dict[str
 
 
 def _chosen(args: argparse.Namespace, path: str, report: dict[str, Any]) -> _Chosen:
-    """Return the change for the finding asked for, or for the first one that can be tried."""
+    """Return the change for the finding asked for, or for the first one that can be tried; None without any.
+
+    Raises:
+        UnusableInput: the report has fewer findings.
+    """
     from gpu_util_callback.diagnosis.rule import all_findings
     from gpu_util_callback.report.screen import grouped
 

@@ -37,14 +37,14 @@ class Case:
 
 
 def junit(cases: Sequence[Case]) -> str:
-    """Return cases as a test suite."""
+    """Return the cases as a JUnit test suite in XML, for CI."""
     suite = ElementTree.Element("testsuite", name="gpu-util", tests=str(len(cases)))
     for name, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(sum(case.outcome == outcome for case in cases)))
     for case in cases:
         attributes = {"classname": _xml(case.run), "name": case.name, "time": f"{case.seconds:.3f}"}
         test = ElementTree.SubElement(suite, "testcase", attributes)
-        if case.outcome != "passed":
+        if case.outcome != "passed":  # what did not pass has an element with its reasons
             message = _xml("; ".join(case.reasons))
             ElementTree.SubElement(test, case.outcome, message=message).text = message
     ElementTree.indent(suite)
@@ -64,7 +64,7 @@ def add_to_summary(command: str, sentence: str, cases: Sequence[Case]) -> None:
         sentence: the outcome in one sentence.
     """
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not summary:
+    if not summary:  # not in a GitHub step
         return
     lines = [f"### gpu-util: {_md(sentence)}", ""]
     lines += [f"- {_MARKS[case.outcome]} {_md(f'{case.run}: {reason}')}" for case in cases for reason in case.reasons]

@@ -11,11 +11,13 @@ _WHOLE = 0.95  # of the time: below it, what was measured is not all
 
 
 def cost_of_run(run: Mapping, per_kwh: float | None, per_gpu_hour: float | None) -> Cost:
-    """Return the cost of a run at the user's prices, in the user's own currency; None without price or measure.
+    """Return the cost of a run at the user's prices, in the user's own currency.
+
+    None where a price was not given, or the energy or the hours are not known.
 
     Args:
-        per_kwh: of electricity.
-        per_gpu_hour: of a GPU, busy or not.
+        per_kwh: price of electricity, for each kilowatt-hour.
+        per_gpu_hour: price of a GPU, busy or not, for each hour.
     """
 
     def times(price: float | None, amount: float | None) -> float | None:
@@ -33,23 +35,26 @@ def energy_sentence(run: Mapping) -> str:
 
 
 def _energy(run: Mapping) -> str:
-    """Return the energy of the GPUs in a sentence; "" if it was not measured."""
-    use = run.get("energy")
-    if not use:
+    """Return the energy of the GPUs in a sentence, with its largest parts outside of steps.
+
+    "" if it was not measured.
+    """
+    energy_facts = run.get("energy")
+    if not energy_facts:
         return ""
-    total = use["total_j"]
-    estimated = " (estimated from power samples)" if use["estimated"] else ""
-    text = f"Energy: {energy(total)}{estimated}"
-    by_time = use["by_time_j"].items()
-    spent = sorted(((joules, name) for name, joules in by_time if name in _WHILE), reverse=True)
-    spent = [(joules, name) for joules, name in spent if joules > _WORTH_SAYING * total]
-    if spent:
-        text += ", including " + " and ".join(f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2])
+    total_j = energy_facts["total_j"]
+    estimated = " (estimated from power samples)" if energy_facts["estimated"] else ""
+    text = f"Energy: {energy(total_j)}{estimated}"
+    by_time = energy_facts["by_time_j"].items()
+    parts_j = sorted(((joules, name) for name, joules in by_time if name in _WHILE), reverse=True)
+    parts_j = [(joules, name) for joules, name in parts_j if joules > _WORTH_SAYING * total_j]
+    if parts_j:
+        text += ", including " + " and ".join(f"{energy(joules)} {_WHILE[name]}" for joules, name in parts_j[:2])
     if run.get("energy_j_per_sample"):
         text += f"; {run['energy_j_per_sample']:.3g} J a sample"
-    wall = run.get("wall_s") or 0
-    if wall and use["measured_s"] < _WHOLE * wall:
-        text += f"; measured for {100 * use['measured_s'] / wall:.0f} % of the time"
+    wall_s = run.get("wall_s") or 0
+    if wall_s and energy_facts["measured_s"] < _WHOLE * wall_s:  # power was sampled for a part of the run
+        text += f"; measured for {100 * energy_facts['measured_s'] / wall_s:.0f} % of the time"
     return f"{text}."
 
 
@@ -73,7 +78,7 @@ def _cost(run: Mapping) -> str:
 
 
 def accelerator_sentence(run: Mapping) -> str:
-    """Return the accelerator utilization next to the benchmark's limits; "" without GPU or value.
+    """Return the accelerator utilization (AU) next to the benchmark's limits; "" without a GPU or a value.
 
     The limits are those of MLPerf Storage's training workloads.
     """

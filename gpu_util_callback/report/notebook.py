@@ -66,7 +66,12 @@ class Summary(dict[str, str | float | None]):
 
 
 def _flat_results(run: RunReport | None, recorded: Recorded | None) -> dict[str, str | float | None]:
-    """Return a run's results in one level, for a table of runs; None = not known."""
+    """Return a run's results in one level, for a table of runs; None = not known. `Summary` has the keys.
+
+    Args:
+        run: None = nothing was recorded.
+        recorded: its manifest; None = it has none.
+    """
     results: Mapping = run or {"verdict": NOTHING}
     step_ms, spent = results.get("step_ms") or {}, results.get("time_s") or {}
     wall = results.get("wall_s")
@@ -111,11 +116,7 @@ def _fix_first_fields(findings: Iterable[Mapping]) -> dict[str, str | float | No
 
 
 def report_cell(run: RunReport, path: str | None) -> str:
-    """Return what the terminal shows of a run, and how to see its timeline, as HTML.
-
-    Args:
-        path: of its recording; None = it has none.
-    """
+    """Return as HTML what the terminal shows of a run, and how to see its timeline."""
     text = render({"runs": [run]}, _WIDTH)
     if path is not None:
         from_here = path.removeprefix(f"{Path.cwd()}{os.sep}")
@@ -143,20 +144,22 @@ def try_fix(
 
     Args:
         program: as `gpu-util try` takes it, behind its options; None = it is no script.
-        fit: arguments of `fit` beside its input `x`.
+        x: the input of `fit`.
+        fit: its other arguments.
         plan: `steps` and `seconds` to time in each turn.
+        pairs: the fewest and the most pairs of turns.
     """
     from gpu_util_callback.trying.copies import Copies, obstacle, same_random_numbers
 
     findings = [group.first for group in grouped(all_findings(summary._run or {"findings": (), "spans": ()}))]
-    for place, finding in enumerate(findings):
+    for place, finding in enumerate(findings):  # the first change that is not barred
         change = change_for(finding["advice"])
-        barred = change if isinstance(change, str) else obstacle(change, callable(x))
-        if isinstance(change, Change) and not barred:
+        obstacle_text = change if isinstance(change, str) else obstacle(change, callable(x))
+        if isinstance(change, Change) and not obstacle_text:
             break
         other = _elsewhere(place, program) if isinstance(change, Change) else ""
-        _say(f"{finding['title']}: cannot be tried here: {barred}{other}")
-    else:
+        _say(f"{finding['title']}: cannot be tried here: {obstacle_text}{other}")
+    else:  # no finding has one
         _say(f"nothing to try: {summary['verdict']}")
         return
     turns = between(*(str(2 * count) for count in pairs))
@@ -171,7 +174,7 @@ def try_fix(
         _say(f"{change.words} cannot be tried here: {why}{_elsewhere(place, program)}")
         return
     _say(trial.sentence())
-    if trial.estimate.resolved and trial.estimate.ratio > 1:
+    if trial.estimate.resolved and trial.estimate.ratio > 1:  # it is faster: print the lines
         print("\n".join(f"  + {line}" for line in change.line.splitlines()))
     with contextlib.suppress(OSError, TypeError):  # storage that is no folder here, or none
         store(summary._path, finding["id"], trial.to_json())  # type: ignore[arg-type]
@@ -225,7 +228,8 @@ def timeline_frame(recording: Recording, height: int = 800) -> Frame:
     Args:
         height: in pixels.
 
-    Raises: ValueError for a height that is none.
+    Raises:
+        ValueError: the height is not a whole number of at least 1.
     """
     from tensorboard_plugin.downloads import html_report
 

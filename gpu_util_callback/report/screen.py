@@ -118,22 +118,23 @@ def cut(text: str, width: int) -> str:
 def table(
     columns: Mapping[str, Sequence[str]], width: int, texts: Mapping[str, int], may_go: Iterable[str] = ()
 ) -> list[str]:
-    """Return a table's lines, its heads first, without empty columns: texts to the left, numbers to the right.
+    """Return a table's lines, its heads first, without empty columns; texts stand to the left, numbers to the right.
 
     Args:
-        columns: cells by head.
+        columns: cells by head; "" = not known.
+        width: most characters of a line.
         texts: the columns to cut where they do not fit, and the least characters of each.
-        may_go: columns to leave out, the first one first, as long as the rest does not fit all the same.
+        may_go: columns to leave out, the first one first, as long as the rest does not fit.
     """
-    full = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if any(cells)}
-    sizes = {name: min(size, texts.get(name, size)) for name, size in full.items()}
+    full_sizes = {name: max(len(name), *map(len, cells)) for name, cells in columns.items() if any(cells)}
+    sizes = {name: min(size, texts.get(name, size)) for name, size in full_sizes.items()}
     for name in may_go:
         if sum(sizes.values()) + 2 * len(sizes) > width + 2:
             sizes.pop(name, None)
-    spare = width + 2 - sum(sizes.values()) - 2 * len(sizes)
+    spare = width + 2 - sum(sizes.values()) - 2 * len(sizes)  # characters left, for the texts
     for name in texts:
         if name in sizes:
-            least, sizes[name] = sizes[name], min(full[name], max(1, sizes[name] + spare))
+            least, sizes[name] = sizes[name], min(full_sizes[name], max(1, sizes[name] + spare))
             spare -= sizes[name] - least
     cells = [
         [f"{cut(cell or '–', size):{'<' if name in texts else '>'}{size}}" for cell in (name, *columns[name])]
@@ -160,7 +161,12 @@ class Pen:
         return self.paint(text, "2")
 
     def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
-        """Return a text as lines of this width; a number and its unit stay together."""
+        """Return a text as lines of this width; a number and its unit stay together.
+
+        Args:
+            indent: in front of each line.
+            first: in front of the first line; None = `indent`.
+        """
         if not self.unicode:  # replace before measuring: some replacements are longer
             text = text.translate(_PLAIN)
         text = _BEFORE_UNIT.sub(_HELD, text)
@@ -174,7 +180,11 @@ class Pen:
         )
 
     def cut(self, text: str, room: int | None = None) -> str:
-        """Return the text, cut to one line of `room` columns."""
+        """Return the text, cut to one line of `room` columns.
+
+        Args:
+            room: None = the width.
+        """
         if not self.unicode:
             text = text.translate(_PLAIN)
         room = self.width if room is None else max(1, room)
@@ -182,7 +192,7 @@ class Pen:
         return text if len(text) <= room else text[: max(1, room - len(dots))].rstrip() + dots
 
     def finish(self, lines: Sequence[str]) -> str:
-        """Return lines as one text that steers no terminal but by colours."""
+        """Return lines as one text in which nothing but colours steers the terminal."""
         text = "\n".join(_STEERS_UNLIKE_COLOURS.sub(lambda match: match[1] or "?", line).rstrip() for line in lines)
         text = text.replace(_HELD, " ") + "\n"
         if not self.unicode:
@@ -202,7 +212,7 @@ class Group(NamedTuple):
 
 
 def grouped(findings: Iterable[Mapping]) -> list[Group]:
-    """Return findings by what to do about them, in the order of the verdict."""
+    """Return findings in groups with one remedy each, in the order of the verdict."""
     kinds: dict[str, list[Mapping]] = {}
     for finding in findings:
         kinds.setdefault(same_fix(finding), []).append(finding)
@@ -228,17 +238,19 @@ def finding_lines(
     if not groups:
         return []
     shown = groups if detail.all or detail.evidence else groups[:_LISTED]
-    held = [_within(groups, place) for place in range(len(shown))]
-    costs = [f"in {holder}" if holder else _cost(group) for holder, group in zip(held, shown, strict=True)]
+    # The number of the finding across workers that has the same time; None = none.
+    holder_of = [_within(groups, place) for place in range(len(shown))]
+    costs = [f"in {holder}" if holder else _cost(group) for holder, group in zip(holder_of, shown, strict=True)]
     cost_size = max(4, *map(len, costs))
     title_size = min(max(7, *(len(group.first["title"]) for group in shown)), max(16, pen.width // 2 - 14))
     lines = ["", pen.bold(TITLE), pen.dim(f"   {'lost':>{cost_size}}  finding")]
-    used = len(shown)
+    lines_used = len(shown)
     for place, (group, cost) in enumerate(zip(shown, costs, strict=True), 1):
-        explained = _explained(group, pen, detail, None if held[place - 1] else run, len(shown) <= _FEW)
-        if not (place == 1 or len(shown) <= _FEW or detail.evidence or used + len(explained) <= _ROOM):
-            explained, used = [], _ROOM  # and none of those after it
-        used += len(explained)
+        explained = _explained(group, pen, detail, None if holder_of[place - 1] else run, len(shown) <= _FEW)
+        # No room for evidence and fix, here or further down.
+        if not (place == 1 or len(shown) <= _FEW or detail.evidence or lines_used + len(explained) <= _ROOM):
+            explained, lines_used = [], _ROOM  # and none of those after it
+        lines_used += len(explained)
         title = f"{place}. {cost:>{cost_size}}  {pen.cut(group.first['title'], title_size):<{title_size}}"
         about = " · ".join(filter(None, [_whose(group, who), where(group, run), *([] if explained else [_fix(group)])]))
         line = pen.cut(f"{title}  {' '.join(about.split())}".rstrip())
@@ -253,7 +265,7 @@ def finding_lines(
 
 
 def _notes(finding: Mapping, room: int) -> str:
-    """Return that a finding is an estimate, and the name of its cause beside a title of its own, as far as they fit."""
+    """Return two notes behind a finding's title, as far as they fit: that it is an estimate, and its cause's name."""
     notes = "  estimate" if finding["confidence"] == "estimated" else ""
     cause = cause_beside(finding)
     if cause and len(notes) + 2 + len(cause) <= room:
@@ -269,7 +281,11 @@ def _fix(group: Group) -> str:
 
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
-    """Return the number of the finding across workers that holds a worker's own finding's time."""
+    """Return the number (from 1) of the finding across workers that holds the time of a worker's own; None = none.
+
+    Args:
+        place: of the worker's finding, in `groups`.
+    """
     own = part_of(groups[place].first)
     for number, group in enumerate(groups[:place], 1):
         part = group.first.get("id", "").rpartition(".")[2]
@@ -293,7 +309,7 @@ def _whose(group: Group, who: str) -> str:
 
 
 def where(group: Group, run: Mapping | None) -> str:
-    """Return the steps of a group: `steps 20–59`, `3 spans, steps 20–99`; "" where it has none."""
+    """Return the steps of a group in words: `steps 20–59`, `3 spans, steps 20–99`; "" where it has none."""
     placed = [member for member in group.members if "start_step" in member]
     if not placed:
         return ""
@@ -304,9 +320,14 @@ def where(group: Group, run: Mapping | None) -> str:
 
 
 def _explained(group: Group, pen: Pen, detail: Detail, run: Mapping | None, long: bool) -> list[str]:
-    """Return a finding's evidence, what to do, and what that saves."""
+    """Return the lines of a finding's evidence, what to do, and what that saves.
+
+    Args:
+        run: it is about; None = a trace, or the finding is counted elsewhere.
+        long: there is room for a line more of each part.
+    """
     finding = group.first
-    if detail.evidence:
+    if detail.evidence:  # all of the evidence, as a table
         facts = _table(group.members, run, pen)
     else:
         facts = pen.wrap(_evidence(finding, (_EVIDENCE + long) * (pen.width - 4)), "   ")
@@ -314,14 +335,14 @@ def _explained(group: Group, pen: Pen, detail: Detail, run: Mapping | None, long
     advice = finding["advice"]
     saving = _saving(group, run)
     asks = bool(advice.get("question"))
-    room = (_TEXT + (long or asks) + 2 * (long and asks)) * (pen.width - 4) - len(saving) - 1
-    text = advice["text"] if detail.evidence else _ending(advice["text"], room)
+    text_room = (_TEXT + (long or asks) + 2 * (long and asks)) * (pen.width - 4) - len(saving) - 1
+    text = advice["text"] if detail.evidence else _ending(advice["text"], text_room)
     lines += pen.wrap(f"{text} {saving}".strip(), "   ")
     code = code_lines(advice["code"], pen, advice.get("before") or "")
-    most = _CODE + long
-    if len(code) > most and not detail.evidence:
-        dots = f"     … {len(code) - most + 1} more lines (--evidence)"
-        code = [*code[: most - 1], pen.dim(dots)]
+    most_lines = _CODE + long
+    if len(code) > most_lines and not detail.evidence:  # the rest of the code is cut
+        dots = f"     … {len(code) - most_lines + 1} more lines (--evidence)"
+        code = [*code[: most_lines - 1], pen.dim(dots)]
     return lines + code
 
 
@@ -333,7 +354,10 @@ def _facts(finding: Mapping) -> list[tuple[str, str]]:
 
 
 def _rows(finding: Mapping, run: Mapping | None) -> dict[str, str]:
-    """Return where a finding lies, how much of that time it cost, all of its evidence, and what was promised."""
+    """Return what is known of a finding as label -> value.
+
+    That is where it lies, how much of that time it cost, all of its evidence, and what was promised.
+    """
     rows = {}
     if "start_step" in finding:
         rows["where"] = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
@@ -348,41 +372,49 @@ def _rows(finding: Mapping, run: Mapping | None) -> dict[str, str]:
 
 
 def _table(findings: Sequence[Mapping], run: Mapping | None, pen: Pen) -> list[str]:
-    """Return the evidence of one cause as a table, with a column a span; what is the same in all stands once."""
+    """Return the evidence of one cause as a table, with a column for each span; what is the same in all stands once."""
     columns = [_rows(finding, run) for finding in findings]
     labels = [*dict.fromkeys(label for column in columns for label in column)]
     size = min(max(map(len, labels), default=0), pen.width - _LABEL)
-    same = {label for label in labels if len({column.get(label) for column in columns}) == 1}
+    same_in_all = {label for label in labels if len({column.get(label) for column in columns}) == 1}
     cell_size = max(
-        (len(column.get(label, "")) for column in columns for label in labels if label not in same), default=1
+        (len(column.get(label, "")) for column in columns for label in labels if label not in same_in_all), default=1
     )
     cell_size = min(cell_size, _COLUMN)
-    at_once = max(1, (pen.width - size - 5) // (cell_size + 2))
+    columns_a_block = max(1, (pen.width - size - 5) // (cell_size + 2))
     lines = []
-    for begin in range(0, len(columns), at_once):
+    for begin in range(0, len(columns), columns_a_block):  # blocks of as many columns as fit side by side
         for label in labels:
-            cells = [column.get(label, "–") for column in columns[begin : begin + at_once]]
-            if label in same and begin:
+            cells = [column.get(label, "–") for column in columns[begin : begin + columns_a_block]]
+            if label in same_in_all and begin:
                 continue
-            text = cells[0] if label in same else "  ".join(f"{cut(cell, cell_size):<{cell_size}}" for cell in cells)
+            text = (
+                cells[0]
+                if label in same_in_all
+                else "  ".join(f"{cut(cell, cell_size):<{cell_size}}" for cell in cells)
+            )
             lines += pen.wrap(text, " " * (size + 5), f"   {cut(label, size):<{size}}  ")
     return lines
 
 
 def _evidence(finding: Mapping, room: int) -> str:
-    """Return the evidence as prose cut to `room`, starting with the values that crossed a limit."""
+    """Return the evidence as prose, at most `room` characters, starting with the values that crossed a limit."""
     facts = [f"{label}: {value}" for label, value in _facts(finding)]
     culprit_text = culprit(finding)
     if culprit_text and not any(culprit_text in fact for fact in facts):
         facts.insert(1, culprit_text)
-    while len(facts) > 1 and len("; ".join(facts)) > room:
+    while len(facts) > 1 and len("; ".join(facts)) > room:  # the last facts are left out
         facts.pop()
     prose = "; ".join(facts)
     return f"{capitalized(prose)}." if prose else ""
 
 
 def _ending(text: str, room: int) -> str:
-    """Return the last sentences that fit: what to do stands at the end, and no answer without its question."""
+    """Return the last sentences of an advice that fit into `room` characters, at least one.
+
+    What to do stands at the end. An answer ("If so, …") is never shown without its question: then it begins with
+    "Perhaps".
+    """
     sentences = re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
     answers = [at for at, sentence in enumerate(sentences) if sentence.startswith("If so, ")]
     first = answers[-1] if answers else len(sentences) - 1  # a place in the code may stand behind what to do
@@ -392,8 +424,11 @@ def _ending(text: str, room: int) -> str:
 
 
 def _saving(group: Group, run: Mapping | None) -> str:
-    """Return the gain of following the advice, tried or promised; "" if unknown (same wording as the tab)."""
-    if "tried" in group.first:
+    """Return the gain of following the advice, measured or promised, as a sentence; "" if unknown.
+
+    The tab says the same.
+    """
+    if "tried" in group.first:  # measured by `gpu-util try`
         return group.first["tried"]["text"]
     question = group.first["advice"].get("question")
     # During training the elapsed time is newer than the diagnosis.
@@ -401,7 +436,7 @@ def _saving(group: Group, run: Mapping | None) -> str:
         return ""
     saves = saves_range(group.members)
     script, subject = Script.from_process(run.get("process")), "run"
-    if group.first.get("of_s"):
+    if group.first.get("of_s"):  # about all fits of the script
         subject, gain = "script", gain_text(group.first["of_s"], saves)
     elif script is None:
         gain = gain_text(run["wall_s"], saves)
@@ -421,7 +456,11 @@ def code_lines(code: str, pen: Pen, before: str = "") -> list[str]:
 
 
 def _code(code: str, pen: Pen, sign: str) -> list[str]:
-    """Return lines to paste, with long comments above them and the rest wrapped."""
+    """Return lines to paste, wrapped; a comment that does not fit stands above its line.
+
+    Args:
+        sign: "+ " or "- " in front of each, or "".
+    """
     shown: list[str] = []
     for line in code.splitlines():
         if len(line) > pen.width - 5 - len(sign):
@@ -433,11 +472,12 @@ def _code(code: str, pen: Pen, sign: str) -> list[str]:
 
 
 def account_lines(title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: bool = False) -> list[str]:
-    """Return an account of time: a stacked bar over the whole width, and its legend.
+    """Return an account of time: its title, a stacked bar over the whole width, and its legend; [] without a part.
 
     Args:
         seconds: by category; others than the vocabulary's are ignored.
-        total: what they add up to.
+        total: seconds that the bar's width stands for.
+        gpu: the categories are those of a GPU's time, not of the training thread's.
     """
     names: Mapping[str, Category] = GPU_TIME if gpu else HOST_TIME
     looks = GPU_LOOK if gpu else HOST_LOOK
@@ -452,21 +492,22 @@ def stacked_bar(
 
     Args:
         parts: name, amount, colour, and the letter without colours, each.
+        total: what the whole width stands for.
         written: returns an amount as it is to be read.
     """
-    width, blocks = pen.width, pen.unicode and pen.color
-    bar, so_far, drawn, entries = "", 0.0, 0, []
+    width, is_colourful = pen.width, pen.unicode and pen.color
+    bar, so_far, drawn_columns, entries = "", 0.0, 0, []
     for name, amount, code, letter in parts:
         so_far += max(0.0, amount)
-        upto = min(width, round(width * so_far / total))
-        bar += pen.paint(("█" if blocks else letter) * (upto - drawn), code)
-        drawn = max(drawn, upto)
+        end_column = min(width, round(width * so_far / total))
+        bar += pen.paint(("█" if is_colourful else letter) * (end_column - drawn_columns), code)
+        drawn_columns = max(drawn_columns, end_column)
         text = f"{name} {written(max(0.0, amount))} ({percent(100 * amount / total)})"
-        entries.append((pen.paint("■" if blocks else letter, code), text))
+        entries.append((pen.paint("■" if is_colourful else letter, code), text))
     rows, row, used = [], "", 0
     for mark, text in entries:
         size = 2 + len(text)
-        if used and used + 3 + size > width:
+        if used and used + 3 + size > width:  # a new line of the legend
             rows.append(row)
             row, used = "", 0
         row += ("   " if used else "") + f"{mark} {text}"
@@ -475,22 +516,22 @@ def stacked_bar(
 
 
 def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[str]:
-    """Return a list as one dim line; a list that does not fit ends with the hint."""
+    """Return a list as one dim line; of a list that does not fit, the first items and the hint."""
     if not items:
         return []
-    shown, more = list(items), ""
-    while len(shown) > 1 and len(f"{title}: {'; '.join(shown)}{more}.") > pen.width:
-        shown.pop()
-        more = f"; {len(items) - len(shown)} more{hint}"
-    line = f"{title}: {'; '.join(shown)}{more}."
+    first_items, rest_text = list(items), ""
+    while len(first_items) > 1 and len(f"{title}: {'; '.join(first_items)}{rest_text}.") > pen.width:
+        first_items.pop()
+        rest_text = f"; {len(items) - len(first_items)} more{hint}"
+    line = f"{title}: {'; '.join(first_items)}{rest_text}."
     if len(line) > pen.width:
-        end = more or hint
-        line = pen.cut(f"{title}: {shown[0]}", pen.width - len(end) - 1) + end + "."
+        end = rest_text or hint
+        line = pen.cut(f"{title}: {first_items[0]}", pen.width - len(end) - 1) + end + "."
     return [pen.dim(line)]
 
 
 def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: str = "Not measured") -> list[str]:
-    """Return what was not measured: in a line, or each with its reason and cure."""
+    """Return what was not measured: folded into a line, or each with its reason and cure."""
     if not detail.evidence:
         items = [f"{entry['source']} ({entry['reason']})" for entry in missing]
         return folded(title, items, pen, " (--evidence)")
@@ -504,7 +545,7 @@ def missing_lines(missing: Sequence[Mapping], pen: Pen, detail: Detail, title: s
 
 
 def not_checked_lines(silent: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
-    """Return the causes that could not be checked: how many, or each with its reason."""
+    """Return the causes that could not be checked: how many, or each with its reason; [] without any."""
     if not silent:
         return []
     if not detail.evidence:
@@ -543,16 +584,16 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
     group = next((group for group in ordered if _is_worth_a_line(group)), next(iter(ordered), None))
     look = _where_to_look(run)
     small = run["verdict"].startswith(SMALL) or is_unknown(run["verdict"])
-    if group is None and not look:
+    if group is None and not look:  # healthy: the pace
         step = run["step_ms"]["p50"]
         pace = f"median {step_time(step)} a step" if step is not None else "no step recorded"
         fits = run.get("fits") or 1
         second = f"{counted(run['steps'], 'step')}{f' in {fits:,} fits' if fits > 1 else ''}, {pace}."
-    elif group is not None and is_unnamed(group.first):
+    elif group is not None and is_unnamed(group.first):  # time without a name
         second = f"To see what it is: {what_to_do(group.first['advice'])}"
-    elif group is not None and not small:
+    elif group is not None and not small:  # a remedy
         second = f"{_lead_in(group, groups, run['verdict'], ids)}{what_to_do(group.first['advice'])}"
-    elif group is None or look:
+    elif group is None or look:  # only a profile shows more
         second = f"To see what the GPU waits for: {look}"
     else:
         lost = duration(group.total("lost_s") or 0)
@@ -567,7 +608,7 @@ def two_lines(run: Mapping, program: str | None = None) -> str:
 
 
 def _is_worth_a_line(group: Group) -> bool:
-    """Return whether a finding is a cause for alarm, or says something to do or to find out."""
+    """Return True if a finding blocks all others, or has something to do or to find out."""
     finding, advice = group.first, group.first["advice"]
     return bool(blocks(finding) or advice["code"] or advice.get("question") or group.total("saves_s"))
 

@@ -36,7 +36,7 @@ Shift = Callable[[int], int]
 
 
 def trace_text(recordings: Sequence[Recording]) -> Iterator[str]:
-    """Yield recordings as one trace, in pieces: events are not kept in memory."""
+    """Yield recordings as one trace in Chrome's JSON, in pieces: events are not kept in memory."""
     origin_ns, shifts = _one_clock(recordings)
     head = {
         "displayTimeUnit": "ms",
@@ -56,7 +56,7 @@ def _since(origin_ns: int, shift: Shift) -> Shift:
 
 
 def _one_clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
-    """Return the earliest start, and by recording how its times become those of one clock."""
+    """Return the earliest start (ns), and for each recording's id a function from its times to those of one clock."""
     sessions: dict[str, list[Recording]] = {}
     for recording in recordings:
         sessions.setdefault(recording.session, []).append(recording)
@@ -262,7 +262,11 @@ def _value_rows(group: str, columns: Mapping[str, np.ndarray]) -> Iterator[tuple
 def _table(
     pa: ModuleType, schema: pyarrow.Schema, recording: Recording, columns: Mapping[str, np.ndarray]
 ) -> pyarrow.Table:
-    """Return columns of a recording as an Arrow table; absent values are null."""
+    """Return columns of a recording as an Arrow table; absent values are null.
+
+    Args:
+        pa: the module pyarrow.
+    """
     owner = {"run": recording.run, "recording": recording.id, "rank": recording.rank}
     count, arrays = len(next(iter(columns.values()))), []
     for field in schema:
@@ -293,6 +297,7 @@ def write_runs(rows: Sequence[Mapping[str, Any]], folder: str) -> int:
     Raises: UnusableInput where pyarrow is missing or the folder cannot be written.
     """
     pa, pq = _pyarrow()
+    # Types of the columns; others are text.
     kinds = dict.fromkeys(("rank", "world_size", "parameters", "batch_size", "steps", "gpus"), pa.int64())
     kinds |= dict.fromkeys(("wall_s", "gpu_hours", "active_pct", *_ACCOUNT_COLUMNS), pa.float64())
     kinds |= dict.fromkeys(("start", "end"), pa.timestamp("us", "UTC"))
@@ -317,7 +322,7 @@ _ACCOUNT_COLUMNS = tuple(f"{name}_s" for name in ACCOUNTS)
 
 
 def _run_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of one recording."""
+    """Return the columns of one recording, as `write_runs` describes them."""
     begun = datetime.fromtimestamp(row["start_ns"] / 1e9, UTC)
     wall_s, scheduler = row["wall_s"] or 0.0, row["scheduler"] or {}
     models = Counter(row["gpus"].values())

@@ -101,7 +101,7 @@ def render(
     """
     pen = Pen(width, color, unicode)
     units = _units(without_escapes(report))
-    if len(units) == 1:
+    if len(units) == 1:  # a single run, or one job
         return pen.finish(_in_full(units[0], pen, detail, {}))
     runs = [unit.run for unit in units]
     labels = namesake_labels(runs)
@@ -111,15 +111,15 @@ def render(
     lines += comparison_table(compared, pen.width, labels, None if detail.all else _SHOWN_ROWS)
     rule = ["", pen.dim(("─" if unicode else "-") * pen.width)]
     in_full = detail.all or detail.evidence
-    if detail.all or (in_full and len(units) <= _SHOWN_RUNS):
+    if detail.all or (in_full and len(units) <= _SHOWN_RUNS):  # a table, then every run in full
         return pen.finish(lines + [line for unit in units for line in [*rule, *_in_full(unit, pen, detail, labels)]])
-    if len(units) <= _SHOWN_RUNS:
-        nowhere = [gap for gap in runs[0]["unavailable"] if all(gap in run["unavailable"] for run in runs[1:])]
+    if len(units) <= _SHOWN_RUNS:  # a table, then each run in brief
+        missing_in_all = [gap for gap in runs[0]["unavailable"] if all(gap in run["unavailable"] for run in runs[1:])]
         for unit in units:
             lines += [*rule, *_brief(unit, pen, labels)]
-            lines += missing_lines([gap for gap in unit.run["unavailable"] if gap not in nowhere], pen, detail)
-        if nowhere:
-            lines += ["", *missing_lines(nowhere, pen, detail, "Not measured in any of these runs")]
+            lines += missing_lines([gap for gap in unit.run["unavailable"] if gap not in missing_in_all], pen, detail)
+        if missing_in_all:
+            lines += ["", *missing_lines(missing_in_all, pen, detail, "Not measured in any of these runs")]
         return pen.finish([*lines, "", "--all shows every run in full."])
     if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
         lines += [*rule, *_in_full(units[-1], pen, detail, labels)]
@@ -136,7 +136,7 @@ def render(
 
 
 def _units(report: Mapping) -> list[_Unit]:
-    """Return single runs and whole jobs, in the order of their first runs."""
+    """Return single runs and whole jobs, in the order of their first runs; a job stands for all its workers."""
     units: list[_Unit] = []
     jobs = {session["session"]: session for session in report.get("sessions", ()) if session.get("verdict")}
     listed = set()
@@ -156,7 +156,11 @@ def _units(report: Mapping) -> list[_Unit]:
 
 
 def _in_full(unit: _Unit, pen: Pen, detail: Detail, labels: Mapping[str, str]) -> list[str]:
-    """Return everything about a run or a job: verdict, findings, time, GPUs, what is missing."""
+    """Return all lines on a run or a job: verdict, findings, time, GPUs, what is missing.
+
+    Args:
+        labels: id -> what distinguishes a run from others of its name.
+    """
     run = unit.run
     lines = _heading(unit, pen, labels)
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
@@ -185,7 +189,7 @@ def _brief(unit: _Unit, pen: Pen, labels: Mapping[str, str]) -> list[str]:
 
 
 def _heading(unit: _Unit, pen: Pen, labels: Mapping[str, str]) -> list[str]:
-    """Return the verdict, the run's facts, and what came of the run before's promise."""
+    """Return the lines of a verdict, the run's facts, its workers, and what came of the previous run's promise."""
     run = unit.run
     lines = [pen.bold(line) for line in pen.wrap(unit.verdict)]
     facts = _subtitle(run, labels.get(run["id"], ""), len(unit.runs))
@@ -194,7 +198,7 @@ def _heading(unit: _Unit, pen: Pen, labels: Mapping[str, str]) -> list[str]:
 
 
 def _workers(unit: _Unit, pen: Pen) -> list[str]:
-    """Return a line for each group of alike workers, the worst first."""
+    """Return a line for each group of alike workers, the worst first; [] for a single process."""
     if unit.session is None:
         return []
     groups = unit.session["verdict"]["groups"]
@@ -209,7 +213,7 @@ def _workers(unit: _Unit, pen: Pen) -> list[str]:
 
 
 def _clocks(unit: _Unit, pen: Pen, detail: Detail) -> list[str]:
-    """Return how far the workers' clocks were apart: in one line, or each with its accuracy."""
+    """Return how far the workers' clocks were apart: in one line, or each with its accuracy; [] if not known."""
     clocks = (unit.session or {}).get("clocks")
     if not clocks:
         return []
@@ -229,7 +233,7 @@ def _clocks(unit: _Unit, pen: Pen, detail: Detail) -> list[str]:
 def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
     """Describe each cause: its condition, its sources, and its thresholds with their reasons.
 
-    Constants follow that decide as well and cannot be set: a rule's own, then those of all rules.
+    Constants follow, which decide as well and cannot be set: a rule's own, then those of all rules.
     """
     pen = Pen(width, color=False, unicode=unicode)
     lines: list[str] = []
@@ -255,10 +259,10 @@ def _constant_lines(defined: Mapping[str, Constant | Count], pen: Pen) -> list[s
 
 
 def _since_before(run: Mapping, pen: Pen, labels: Mapping[str, str], name: str = "") -> list[str]:
-    """Return what came of the saving that the run before promised; [] without one.
+    """Return lines on what came of the saving that the previous run promised; [] without a promise.
 
     Args:
-        labels: id -> what tells a run from its namesakes.
+        labels: id -> what distinguishes a run from others of its name.
         name: of this run, if it is not shown itself.
     """
     since = run.get("since")
@@ -275,7 +279,12 @@ def _since_before(run: Mapping, pen: Pen, labels: Mapping[str, str], name: str =
 
 
 def _subtitle(run: Mapping, label: str, workers_: int = 1) -> str:
-    """Return a run's facts in a line: its name, fit, rank, steps, pace, framework and status."""
+    """Return a run's facts in a line: its name, fit, rank, steps, pace, framework and status.
+
+    Args:
+        label: what distinguishes it from others of its name, "" = its name does.
+        workers_: number of workers in its job.
+    """
     parts = [run["run"] if run["run"] != "." else "this log directory"]
     if label[:1].isdigit():  # its fit and rank follow below
         parts.append(f"began {label}")
@@ -312,7 +321,7 @@ def _fits(run: Mapping) -> str:
 
 
 def _script(run: Mapping, pen: Pen) -> list[str]:
-    """Return where the time between the fits of a process went."""
+    """Return lines on where the time between the fits of a process went; [] where little did."""
     process = run.get("process")
     if not process:
         return []
@@ -341,19 +350,25 @@ def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
 
 def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     """Return a line for alike GPUs each, and the account of time of the first in use (`--all`: of each)."""
-    named = named_gpus(run)  # by findings
+    named_by_findings = named_gpus(run)  # by findings
     groups: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        is_named = gpu["index"] in named
-        alike = (group for group in groups if (group[0]["index"] in named) == is_named and _are_alike(group[0], gpu))
-        group = None if detail.all else next(alike, None)
+        is_named = gpu["index"] in named_by_findings
+        alike = (
+            group
+            for group in groups
+            if (group[0]["index"] in named_by_findings) == is_named and _are_alike(group[0], gpu)
+        )
+        group = None if detail.all else next(alike, None)  # in full, each GPU has a line
         if group is None:
             groups.append([gpu])
         else:
             group.append(gpu)
     used = [group for group in groups if group[0]["used_by_framework"]]
     if len(used) > 1 and not detail.all:  # first those that findings name, then the least busy
-        used.sort(key=lambda group: (group[0]["index"] not in named, _mean(group, "utilization_pct") or 0.0))
+        used.sort(
+            key=lambda group: (group[0]["index"] not in named_by_findings, _mean(group, "utilization_pct") or 0.0)
+        )
     shown = [*used, *(group for group in groups if not group[0]["used_by_framework"])]
     lines = []
     for group in shown if detail.all else shown[:_MAX_GROUPS]:
@@ -376,7 +391,7 @@ def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
 
 
 def _are_alike(gpu: Mapping, other_gpu: Mapping) -> bool:
-    """Return True if two GPUs differ in nothing worth a line of their own."""
+    """Return True if two GPUs differ in nothing worth a line of their own: name, use, utilization, memory."""
     if any(gpu.get(name) != other_gpu.get(name) for name in ("name", "used_by_framework")):
         return False
     use = [gpu["utilization_pct"]["mean"] for gpu in (gpu, other_gpu)]
@@ -397,37 +412,39 @@ def _mean(kind: Sequence[Mapping], name: str) -> float | None:
     return sum(means) / len(means) if means else None
 
 
-def _gpu_line(kind: Sequence[Mapping]) -> str:
-    """Return one line about alike GPUs."""
-    gpu = kind[0]
-    alike = f" ({len(kind):,} alike)" if kind[1:] else ""
-    text = f"{gpu_names([member['index'] for member in kind])} {gpu.get('name') or 'GPU'}{alike}:"
+def _gpu_line(alike_gpus: Sequence[Mapping]) -> str:
+    """Return one line about alike GPUs: their name, utilization, MFU, power and memory."""
+    gpu = alike_gpus[0]
+    alike = f" ({len(alike_gpus):,} alike)" if alike_gpus[1:] else ""
+    text = f"{gpu_names([member['index'] for member in alike_gpus])} {gpu.get('name') or 'GPU'}{alike}:"
     if not gpu["used_by_framework"]:
         text += " not used by the framework;"
-    use = _mean(kind, "utilization_pct")
-    if use is None:
+    active_pct = _mean(alike_gpus, "utilization_pct")
+    if active_pct is None:
         text += " utilization not measured"
     else:
-        text += f" GPU active {percent(use)} (avg)"
+        text += f" GPU active {percent(active_pct)} (avg)"
         text += f"; {gpu['utilization_note']}" if gpu["utilization_note"] else ""
-    mfu = [member["mfu_pct"] for member in kind if member["mfu_pct"] is not None]
+    mfu = [member["mfu_pct"] for member in alike_gpus if member["mfu_pct"] is not None]
     if mfu:
         text += f" · MFU {percent(sum(mfu) / len(mfu))} of {gpu['peak']['text']}"
     if gpu["power_mw"]["mean"]:
-        text += f" · {sum(member['power_mw']['mean'] or 0 for member in kind) / len(kind) / 1e3:,.0f} W"
+        text += f" · {sum(member['power_mw']['mean'] or 0 for member in alike_gpus) / len(alike_gpus) / 1e3:,.0f} W"
         text += " of the whole board" if gpu.get("mig") else ""
-    peaks = [member["memory_used_bytes"]["max"] for member in kind]
-    total = gpu.get("memory_total_bytes")
-    process = [member["memory_process_bytes"]["max"] for member in kind]
-    if gpu.get("unified_memory") and None not in process:
-        text += f" · this process up to {max(process) / 2**30:.1f} GiB of the machine's memory"
+    peaks = [member["memory_used_bytes"]["max"] for member in alike_gpus]
+    total_bytes = gpu.get("memory_total_bytes")
+    process_bytes = [member["memory_process_bytes"]["max"] for member in alike_gpus]
+    if gpu.get("unified_memory") and None not in process_bytes:
+        text += f" · this process up to {max(process_bytes) / 2**30:.1f} GiB of the machine's memory"
     elif None not in peaks:
-        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (f" of {total / 2**30:.0f} GiB" if total else " GiB")
+        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (
+            f" of {total_bytes / 2**30:.0f} GiB" if total_bytes else " GiB"
+        )
     return text
 
 
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
-    """Return what recording cost: shares of the run, or seconds."""
+    """Return a line on what recording cost: shares of the run, or seconds; [] if it is not known."""
     cost, wall_s = run.get("overhead") or {}, run["wall_s"]
     windows_s = cost.get("windows_s") or 0.0
     parts = []
@@ -438,8 +455,8 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
     own_us = cost.get("callback_us_per_step")
     if own_us is not None and windows_s:
         # To begin and end windows takes the training thread, too: no cost of each step.
-        own = of_run(own_us * run["steps"] / 1e6)
-        parts.append(f"training thread {own}, beginning and ending profiler windows included")
+        thread_share = of_run(own_us * run["steps"] / 1e6)
+        parts.append(f"training thread {thread_share}, beginning and ending profiler windows included")
     elif own_us is not None:
         parts.append(f"{precise(own_us / 1e6)} a step on the training thread")
     if cost.get("sampler_cpu_pct") is not None:
@@ -466,14 +483,18 @@ def namesake_labels(runs: Sequence[Mapping]) -> dict[str, str]:
         runs_by_name[run["run"]].append(run)
     label_of_run: dict[str, str] = {}
     for namesakes in runs_by_name.values():
-        ways = zip(*map(_possible_labels, namesakes), strict=True) if len(namesakes) > 1 else ()
-        labels = next((way for way in ways if len({*way}) == len(namesakes) and None not in way), ())
+        label_candidates = zip(*map(_possible_labels, namesakes), strict=True) if len(namesakes) > 1 else ()
+        # The first kind of label that distinguishes all of them.
+        labels = next((way for way in label_candidates if len({*way}) == len(namesakes) and None not in way), ())
         label_of_run.update(zip((run["id"] for run in namesakes), labels, strict=False))
     return label_of_run
 
 
 def _possible_labels(run: Mapping) -> tuple[str | None, ...]:
-    """Return what may tell a run from its namesakes, best first: rank, fit, start; None = it has none."""
+    """Return labels that may distinguish a run from others of its name, best first: rank, fit, start.
+
+    None = it has none.
+    """
     fit, rank = run.get("fit_index"), run.get("rank")
     began = datetime.fromtimestamp((run["start_ns"] or 0) / 1e9)
     return (
@@ -487,11 +508,7 @@ def _possible_labels(run: Mapping) -> tuple[str | None, ...]:
 def headline(comparison: Mapping, labels: Mapping[str, str] | None = None) -> str:
     """Return the comparison in a sentence: the fastest run, and which causes went away.
 
-    "" where speeds cannot be compared: workers of one training, or batch sizes that only some runs
-    know.
-
-    Args:
-        labels: labels from `namesake_labels`.
+    "" where speeds cannot be compared: workers of one training, or batch sizes that only some runs know.
     """
     rows = comparison["runs"]
     comparable = [row for row in rows if row["speed"] and row["steps"] >= FEW_STEPS]
@@ -535,12 +552,7 @@ def _titles(causes: Sequence[str]) -> str:
 def comparison_table(
     comparison: Mapping, width: int, labels: Mapping[str, str] | None = None, most: int | None = None
 ) -> list[str]:
-    """Return the comparison as lines of at most `width` columns, without those that do not fit.
-
-    Args:
-        labels: labels from `namesake_labels`.
-        most: rows to show: the first run, and those that lost most; None = all, in their order.
-    """
+    """Return the comparison as lines of at most `width` columns; columns that do not fit are left out."""
     names_of = _names(comparison, labels)
     picked = _costliest(comparison["runs"], most)
     rows = [{"run": names_of[row["id"]], **_cells(row, row["id"] == comparison["baseline"])} for row in picked]
@@ -558,7 +570,7 @@ def comparison_table(
 
 
 def _column_notes(names: Container[str], rows: Sequence[Mapping]) -> Iterator[str]:
-    """Yield a line about each column that needs one."""
+    """Yield a note on each column that needs one: what it is a mean or a share of."""
     if "speed" in names:
         basis = _speed_unit([row for row in rows if row["speed"]])
         per = f"per {basis}" if basis else "per sample, or per step where a batch size is unknown"
@@ -588,7 +600,11 @@ def _costliest(rows: Sequence[Mapping], most: int | None) -> Sequence[Mapping]:
 
 
 def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
-    """Return a run's cells of the comparison by column, "" = not known."""
+    """Return a run's cells of the comparison by column; "" = not known.
+
+    Args:
+        baseline: it is the run that the others are compared with.
+    """
 
     def number(value: float | None, shape: str) -> str:
         return "" if value is None else format(value, shape)

@@ -31,6 +31,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
 
     Args:
         top: how many runs to list.
+        report: a `total`; width: columns to use.
     """
     pen, report = Pen(width, color, unicode), without_escapes(report)
     unit = report["unit"]
@@ -48,26 +49,26 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
 
 
 def headline(report: Mapping) -> str:
-    """Return where the time went in one sentence."""
+    """Return where the time of all runs went, in one sentence."""
     unit = report["unit"]
     hours = report[unit]
-    whole = hours["total"]
-    text = f"{counted(report['trainings'], 'training')}, {amount(whole)} of "
+    all_hours = hours["total"]
+    text = f"{counted(report['trainings'], 'training')}, {amount(all_hours)} of "
     text += "GPU time" if unit == "gpu_hours" else "training (no run held a GPU)"
-    if whole and hours["lost"]:
+    if all_hours and hours["lost"]:
         saves = sum(cause[f"saves_{unit}"] for cause in report["causes"])
-        text += f": {percent(100 * hours['lost'] / whole)} lost"
+        text += f": {percent(100 * hours['lost'] / all_hours)} lost"
         largest = report["causes"][0]
         text += ", most of it to " if len(report["causes"]) > 1 else " to "
         text += largest["title"]
         text += f"; fixing all of it saves up to {amount(saves)}" if saves else "; no fix for it is known"
-    elif whole and not hours["not_judged"]:
+    elif all_hours and not hours["not_judged"]:
         text += ": no cause of a loss was found"
     return f"{text}."
 
 
 def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
-    """Return a table of causes by what they lost, and those of unknown cost."""
+    """Return a table of causes by what they lost, and a line on those of unknown cost."""
     whole = report[unit]["total"]
     costly = [cause for cause in report["causes"] if whole and cause[unit]]
     columns = {
@@ -88,7 +89,12 @@ def _causes(report: Mapping, pen: Pen, unit: str) -> list[str]:
 
 
 def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
-    """Return the fixes that save most: runs that one fix helps are one entry."""
+    """Return the fixes that save most, as numbered entries: runs that one fix helps are one entry.
+
+    Args:
+        unit: "gpu_hours" or "hours".
+        top: number of entries.
+    """
     saves = f"saves_{unit}"
     by_fix: dict[tuple[str, str], list[Mapping]] = {}
     for run in report["runs"]:
@@ -97,22 +103,22 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
     if not by_fix or not top:
         return []
     lines = ["", pen.bold("Fix first")]
-    several = len({run["logdir"] for run in report["runs"]}) > 1
-    namesakes = Counter(name_of(run, several) for run in report["runs"])
+    several_logdirs = len({run["logdir"] for run in report["runs"]}) > 1
+    namesakes = Counter(name_of(run, several_logdirs) for run in report["runs"])
     entries = sorted(by_fix.items(), key=lambda entry: -sum(run[saves] for run in entry[1]))
     for place, ((_, fix), runs) in enumerate(entries[:top], 1):
         names = [
             name if namesakes[name] == 1 else f"{name} {datetime.fromtimestamp(run['start_ns'] / 1e9):%m-%d %H:%M:%S}"
             for run in runs
-            for name in [name_of(run, several)]
+            for name in [name_of(run, several_logdirs)]
         ]
         name = names[0] if len(runs) == 1 else counted(len(runs), "run")
         lines += pen.wrap(f"{place}. {name}: {_savings(runs, unit)}", "     ", "  ")
-        details = [f"{runs[0]['top']['title']}. {fix}"]
+        detail_lines = [f"{runs[0]['top']['title']}. {fix}"]
         if len(runs) > 1:
             more = [f"{len(runs) - _NAMED:,} more"] if len(runs) > _NAMED else []
-            details.append(", ".join(names[:_NAMED] + more))
-        lines += [pen.dim(line) for detail in details for line in pen.wrap(detail, "     ", "     ")]
+            detail_lines.append(", ".join(names[:_NAMED] + more))
+        lines += [pen.dim(line) for detail in detail_lines for line in pen.wrap(detail, "     ", "     ")]
     more_runs = sum(len(runs) for _, runs in entries[top:])
     if more_runs:
         lines.append(f"  … and {more_runs:,} more (--top N, --html and --json have them)")
@@ -120,7 +126,7 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
 
 
 def _savings(runs: Sequence[Mapping], unit: str) -> str:
-    """Return what one fix of these runs saves, with the restarts or the end of a single one."""
+    """Return what one fix of these runs saves, and how often they were restarted, or how a single one ended."""
     saved, whole = sum(run[f"saves_{unit}"] for run in runs), sum(run[unit]["total"] for run in runs)
     text = f"saves up to {amount(saved)} of {amount(whole)}"
     restarts, status = sum(len(run["restarts"]) for run in runs), runs[0]["status"]

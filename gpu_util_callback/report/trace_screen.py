@@ -37,6 +37,7 @@ def render(
         color: ANSI colours.
         unicode: False = ASCII characters only.
         detail: what to show beyond the summary.
+        analysis: of a trace.
     """
     pen = Pen(width, color, unicode)
     lines = [pen.bold(line) for line in pen.wrap(analysis.verdict)]
@@ -92,47 +93,51 @@ _BASIS = {
 }
 
 
-def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> list[str]:
-    """Return all that a trace shows of one process."""
+def _process(process: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> list[str]:
+    """Return the lines on one process of a trace: its steps, GPUs, kernels, or the host's operations.
+
+    Args:
+        several: the trace has more processes, so that it is named.
+    """
     out = [""]
     if several:
-        pid = f" pid {p.process.pid}" if p.process.pid is not None else ""
-        out.append(pen.bold(f"{strip_control(p.process.host)}{pid}"))
-    out += pen.wrap(_steps(p))
-    if not p.devices:
-        ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
+        pid = f" pid {process.process.pid}" if process.process.pid is not None else ""
+        out.append(pen.bold(f"{strip_control(process.process.host)}{pid}"))
+    out += pen.wrap(_steps(process))
+    if not process.devices:
+        ops = process.ops.measure(process.steps.start_ps, process.steps.end_ps)
         busy = f", ops running {_time(float(ops.mean()))} a step" if len(ops) else ""
-        subject = "a TPU's trace" if p.process.facts.get("tpu") else "no GPU in this trace"
+        subject = "a TPU's trace" if process.process.facts.get("tpu") else "no GPU in this trace"
         out.append(f"{subject}: the host's side only{busy}")
-    shown = p.devices if detail.all else sorted(p.devices, key=_kernel_share)[:_GPUS]
-    for d in shown:
-        out += _device(d, p, pen)
-    if len(shown) < len(p.devices):
-        out.append(f"… and {len(p.devices) - len(shown):,} more GPUs, busier than these (--all)")
-    out += _kernel_table(p, pen, detail)
-    if not p.devices:
-        out += _op_table(p, pen, detail)
+    shown = process.devices if detail.all else sorted(process.devices, key=_kernel_share)[:_GPUS]
+    for device in shown:
+        out += _device(device, process, pen)
+    if len(shown) < len(process.devices):
+        out.append(f"… and {len(process.devices) - len(shown):,} more GPUs, busier than these (--all)")
+    out += _kernel_table(process, pen, detail)
+    if not process.devices:
+        out += _op_table(process, pen, detail)
     return out
 
 
-def _steps(p: ProcessAnalysis) -> str:
-    """Return how many steps there are, how they were found, and how long they took: all times are means."""
-    if not len(p.steps):
+def _steps(process: ProcessAnalysis) -> str:
+    """Return how many steps there are, how they were found, and how long they took on average, as a line."""
+    if not len(process.steps):
         return "nothing was recorded: no GPU events, no host events"
-    took = p.steps.end_ps - p.steps.start_ps
-    first, last = int(p.steps.label[0]), int(p.steps.label[-1])
-    if len(p.steps) > 1:
-        line = f"{len(p.steps):,} steps (steps {first:,}–{last:,}; {_BASIS[p.steps.basis]}), "
-        mean, median = float(took.mean()), float(np.median(took))
+    durations_ps = process.steps.end_ps - process.steps.start_ps
+    first, last = int(process.steps.label[0]), int(process.steps.label[-1])
+    if len(process.steps) > 1:  # several steps
+        line = f"{len(process.steps):,} steps (steps {first:,}–{last:,}; {_BASIS[process.steps.basis]}), "
+        mean, median = float(durations_ps.mean()), float(np.median(durations_ps))
         line += f"{_time(mean)} each on average"
         line += f" (median {_time(median)})" if abs(median - mean) > _APART * mean else ""
-    elif p.steps.basis == "trace":
-        extent = "from the first to the last GPU work" if p.idle_judged else "the whole trace"
-        line = f"no steps found: {extent}, {_time(float(took[0]))}"
+    elif process.steps.basis == "trace":  # no steps: the trace as one
+        extent = "from the first to the last GPU work" if process.idle_judged else "the whole trace"
+        line = f"no steps found: {extent}, {_time(float(durations_ps[0]))}"
     else:
-        line = f"1 step (step {first:,}; {_BASIS[p.steps.basis]}), {_time(float(took[0]))}"
-    fetched = float(p.host_input_ps().mean())
-    return line + (f", input fetched {_time(fetched)}{' a step' if len(p.steps) > 1 else ''}" if fetched else "")
+        line = f"1 step (step {first:,}; {_BASIS[process.steps.basis]}), {_time(float(durations_ps[0]))}"
+    fetched = float(process.host_input_ps().mean())
+    return line + (f", input fetched {_time(fetched)}{' a step' if len(process.steps) > 1 else ''}" if fetched else "")
 
 
 def _kernel_share(d: DeviceAnalysis) -> float:
@@ -141,7 +146,7 @@ def _kernel_share(d: DeviceAnalysis) -> float:
 
 
 def _device(d: DeviceAnalysis, p: ProcessAnalysis, pen: Pen) -> list[str]:
-    """Return a GPU's time in all, and in its steps by category."""
+    """Return the lines on a GPU: its time in all, and in its steps by category."""
     start, end = d.span
     in_all = f"in all: kernels {_time(d.kernel_busy.total)}, any work {_time(d.any_busy.total)}"
     out = ["", *pen.wrap(f"{_title(d)}   {in_all} of {_time(end - start)}")]
@@ -161,7 +166,7 @@ def _title(d: DeviceAnalysis) -> str:
 
 
 def _kernel_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
-    """Return the costliest kernels of all GPUs as a table."""
+    """Return the costliest kernels of all GPUs as a table; [] without kernels."""
     rows = [(k, d) for d in p.devices for k in d.kernels]
     if not rows:
         return []
@@ -194,7 +199,7 @@ def _indented(columns: dict[str, list[str]], pen: Pen) -> list[str]:
 
 
 def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
-    """Return the busiest ops of the host, and the stages of its input, as tables."""
+    """Return the busiest operations of the host, and the stages of its input, as tables; [] without operations."""
     if not p.host_ops:
         return []
     most = _ROWS_SHOWN if detail.all else _KERNELS
