@@ -49,9 +49,12 @@ def csv_lines(
     run: str | None = None,
     header: bool = True,
 ) -> Iterator[str]:
-    """Yield a table as CSV, header first; `first` and `last` (included) select by step number.
+    """Yield a table of a recording as CSV, a piece for each segment.
 
-    With `run` the first column holds it, so that tables of several runs can follow each other.
+    Args:
+        first, last: step numbers, both included, that select rows; None = no bound.
+        run: is repeated in a first column, so that tables of several runs can follow each other; None = no such column.
+        header: begin with the names of the columns.
     """
     # A name may be any text, and must not be taken for a formula.
     run_cell = [] if run is None else ["'" + run if run[:1] in "=+-@" else run]
@@ -71,7 +74,11 @@ class _Unkept:
 
 
 def _cells(kind: str, values: np.ndarray) -> list[object]:
-    """Return the cells of a column: "" where there is no value."""
+    """Return the cells of a column for CSV: "" where there is no value.
+
+    Args:
+        kind: "int", "float" or "text".
+    """
     if kind == "int":
         return ["" if value == ABSENT_INT else value for value in values.tolist()]
     if kind == "float":
@@ -123,12 +130,13 @@ def html_report(
     """Return a self-contained page in pieces: reports, spans, and lanes at a resolution that fits a file.
 
     Args:
-        recordings: at least one; the first is not shown first, the newest is.
+        recordings: at least one; the page opens the newest.
         logdir: where they are from, as shown on the page.
         report: of these recordings, where it was made before; its problems are shown, too.
         shown: ids of those that are open at first: one, and what it is compared with.
 
-    Raises: UnusableInput when there is no recording, or the tab was not built.
+    Raises:
+        UnusableInput: there is no recording, or the tab was not built.
     """
     recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
     if not recordings:
@@ -138,7 +146,7 @@ def html_report(
     reports = {run["id"]: run for run in report["runs"]}
     problems = [*reported(recordings.problems), *report.get("problems", ())]
     judged = [recording for recording in recordings if recording.id in reports]
-    room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
+    room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))  # bytes for each recording's lanes
     replies, included = Stored(), set()  # not all in memory
     for recording in judged:
         try:
@@ -162,9 +170,12 @@ def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -
     """Return a self-contained page in pieces: the tab's table of all runs and their sums, without the runs themselves.
 
     Args:
-        rows: of the survey; `report`: their `total`; `logdirs`: where they are from, as shown.
+        rows: of the survey.
+        report: their `total`.
+        logdirs: where they are from, as shown.
 
-    Raises: UnusableInput when the tab was not built.
+    Raises:
+        UnusableInput: the tab was not built.
     """
     several = len({row["logdir"] for row in rows}) > 1
     shown = [listed_row(row, several) for row in rows if not row["imported"]]
@@ -173,7 +184,11 @@ def total_page(rows: Sequence[Row], report: TotalSums, logdirs: Sequence[str]) -
 
 
 def _page(data: Mapping[str, object], replies: Iterable[str]) -> Iterator[str]:
-    """Return a page in pieces: the tab's script and style with data; `replies`: JSON by recording, `"id":{…}` each."""
+    """Return a page in pieces: the tab's script and style, with data.
+
+    Args:
+        replies: JSON of each recording, `"id":{…}`.
+    """
     script, style = (static_file(name) for name in ("index.js", "style.css"))
     if script is None or style is None:
         raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
@@ -189,7 +204,7 @@ def _text(data: object) -> str:
 
 
 def _sums(recordings: Sequence[Recording], reports: Mapping[str, RunReport]) -> TotalReply | None:
-    """Return the sums above the table of several runs, of their reports; None where there is nothing to sum up."""
+    """Return the sums of several runs, as shown above their table; None for fewer than two."""
     rows = []
     for recording in recordings:
         report = reports[recording.id]
@@ -202,21 +217,26 @@ def _sums(recordings: Sequence[Recording], reports: Mapping[str, RunReport]) -> 
 
 
 def _recording(recording: Recording, report: RunReport, room: int) -> dict[str, object]:
-    """Return a recording's replies; `room`: bytes its lanes may take."""
+    """Return a recording's replies for a page: its report, tiles of both axes, and profiler windows.
+
+    Args:
+        room: bytes that its lanes may take.
+    """
     server = TileServer(patient=True)  # what it has read goes with it
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
-    series = sum(len(lane["series"]) for lane in lanes) or 1
-    buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, room // (2 * 12 * series)))
-    parts = [[lane["id"] for lane in lanes[at : at + MAX_LANES]] for at in range(0, len(lanes), MAX_LANES)]
+    series_count = sum(len(lane["series"]) for lane in lanes) or 1
+    # Three float32 for each bucket, series and axis.
+    buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, room // (2 * 12 * series_count)))
+    lane_parts = [[lane["id"] for lane in lanes[at : at + MAX_LANES]] for at in range(0, len(lanes), MAX_LANES)]
     tiles: dict[str, dict[str, Any]] = {}
     lengths = {"step": extent["last_step"] + 1, "time": extent["end_ns"] - extent["start_ns"]}
     for axis, length in lengths.items():
-        level = (max(0, length - 1) // buckets).bit_length()
+        level = (max(0, length - 1) // buckets).bit_length()  # buckets of 2**level steps or ns
         count = max(1, -(-length >> level))
         blocks = (
             server.tile(recording, axis, level, first, min(MAX_COUNT, count - first), part)
-            for part in parts
+            for part in lane_parts
             for first in range(0, count, MAX_COUNT)
         )
         tiles[axis] = {"level": level, "blocks": [base64.b64encode(block).decode() for block in blocks]}

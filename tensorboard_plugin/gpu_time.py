@@ -68,16 +68,21 @@ NOTHING = Curve(np.zeros(1), np.zeros(1))
 
 
 def spread(start: np.ndarray, end: np.ndarray, ns: np.ndarray) -> Curve:
-    """Return the running total of stretches [start, end) over each of which `ns` is spread evenly; they may overlap."""
+    """Return the running total of n stretches over each of which `ns` is spread evenly; they may overlap.
+
+    Args:
+        start, end: [n], of the stretches, ns since the run's start.
+        ns: [n], amount of each.
+    """
     has_length = (end > start) & (ns > 0)
     start, end, ns = (np.asarray(values[has_length], np.float64) for values in (start, end, ns))
     if not len(start):
         return NOTHING
-    rate = ns / (end - start)
+    rate = ns / (end - start)  # begins at each start, ends at each end
     at = np.concatenate([start, end])
     order = np.argsort(at, kind="stable")
-    at, slope = at[order], np.cumsum(np.concatenate([rate, -rate])[order])
-    return Curve(at, np.append(0.0, np.cumsum(slope[:-1] * np.diff(at))))
+    at, rate_between = at[order], np.cumsum(np.concatenate([rate, -rate])[order])
+    return Curve(at, np.append(0.0, np.cumsum(rate_between[:-1] * np.diff(at))))
 
 
 @dataclass(frozen=True)
@@ -90,37 +95,38 @@ class Thread:
 
 
 def thread_of(steps: Totals, phases: Mapping[str, np.ndarray], origin_ns: int) -> Thread:
-    """Return the thread's time.
+    """Return the training thread's time by activity.
 
     Args:
         steps: with the columns `STEP_COLUMNS`; the parts of a step follow each other in that order.
-        phases: rows of that table.
+        phases: columns of the `phases` table.
+        origin_ns: start of the run, ns since the epoch.
     """
-    duration, *total = steps.total.astype(np.float64)
+    duration, *parts_ns = steps.total.astype(np.float64)
     start = steps.since_ns.astype(np.float64)
     end = start + duration
     # A cell of one step has its parts in their order, one of several has them all along.
     single = np.max(steps.counts, axis=0, initial=0) <= 1
-    until = np.minimum(start + np.cumsum(total, axis=0), end)
+    part_ends = np.minimum(start + np.cumsum(parts_ns, axis=0), end)
     of = {}
     for row, column in enumerate(STEP_COLUMNS[1:]):
-        before = until[row - 1] if row else start
-        of[column] = spread(np.where(single, before, start), np.where(single, until[row], end), total[row])
+        before = part_ends[row - 1] if row else start
+        of[column] = spread(np.where(single, before, start), np.where(single, part_ends[row], end), parts_ns[row])
     kind, account = (np.asarray(phases[name], object) for name in ("kind", "account"))
     begin, stop = (phases[name] - origin_ns for name in ("start_ns", "end_ns"))
 
     def of_phases(rows: np.ndarray) -> Curve:
         return spread(begin[rows], stop[rows], phases["self_ns"][rows])
 
-    saving = kind == "checkpoint"
+    is_saving = kind == "checkpoint"
     parts = {
-        "input": joined(of["input_wait_ns"], of_phases((account == "input_wait") & ~saving)),
-        "callbacks": joined(of["callbacks_ns"], of_phases((account == "callbacks") & ~saving)),
-        "compile": joined(of["compile_ns"], of_phases((account == "compile") & ~saving)),
-        "validation": of_phases((account == "validation") & ~saving),
-        "checkpoint": of_phases(saving & (account != "")),
+        "input": joined(of["input_wait_ns"], of_phases((account == "input_wait") & ~is_saving)),
+        "callbacks": joined(of["callbacks_ns"], of_phases((account == "callbacks") & ~is_saving)),
+        "compile": joined(of["compile_ns"], of_phases((account == "compile") & ~is_saving)),
+        "validation": of_phases((account == "validation") & ~is_saving),
+        "checkpoint": of_phases(is_saving & (account != "")),
     }
-    in_steps = joined(of["body_ns"], of["gpu_wait_ns"], of_phases((account == "step") & ~saving))
+    in_steps = joined(of["body_ns"], of["gpu_wait_ns"], of_phases((account == "step") & ~is_saving))
     paused = np.isin(kind, PAUSES)
     return Thread(parts, in_steps, spread(begin[paused], stop[paused], (stop - begin)[paused]))
 
@@ -132,36 +138,37 @@ def joined(*curves: Curve) -> Curve:
 
 
 def busy_curves(samples: Totals, end_ns: float = 0.0) -> tuple[Curve, Curve]:
-    """Return a GPU's busy time, and the time in which it is known, of its utilization: the one column of `samples`.
+    """Return a GPU's busy time, and the time in which it is known, as curves.
 
-    Each reading is the driver's mean over the time since the one before it. When the first one began is not known:
-    it counts for half of what is usual, as it does in the diagnosis. Up to the ends of the run, if they are near, the
-    mean of all readings stands for what nobody read.
+    Each reading is the driver's mean over the time since the one before it. When the first one began is not known: it
+    counts for half of what is usual, as it does in the diagnosis. Up to the ends of the run, if they are near, the mean
+    of all readings stands for what nobody read.
 
     Args:
+        samples: of its utilization, the one column, %.
         end_ns: of the run, ns since its start.
     """
     count = samples.counts[0].astype(np.float64)
     has_values = count > 0
-    count, first = count[has_values], samples.since_ns[has_values].astype(np.float64)
+    count, first_ns = count[has_values], samples.since_ns[has_values].astype(np.float64)
     share = samples.total[0][has_values] / count / 100
-    if not len(first):
+    if not len(first_ns):
         return NOTHING, NOTHING
-    apart = np.diff(first, append=np.nan) / count
-    usual = float(np.nanmedian(apart)) if len(first) > 1 else HOLD_NS / 2
-    apart = np.where(np.isfinite(apart) & (apart < max(HOLD_NS, 4 * usual)), apart, usual)
-    begin = first - apart
-    begin[0] = max(0.0, first[0] - usual / 2)
-    end = np.minimum(np.append(begin[1:], np.inf), first + apart * (count - 1))
+    period_ns = np.diff(first_ns, append=np.nan) / count
+    usual_ns = float(np.nanmedian(period_ns)) if len(first_ns) > 1 else HOLD_NS / 2
+    period_ns = np.where(np.isfinite(period_ns) & (period_ns < max(HOLD_NS, 4 * usual_ns)), period_ns, usual_ns)
+    begin = first_ns - period_ns
+    begin[0] = max(0.0, first_ns[0] - usual_ns / 2)
+    end = np.minimum(np.append(begin[1:], np.inf), first_ns + period_ns * (count - 1))
     # A cell follows the one before it without a gap, unless readings were missed.
-    follows = np.append(begin[1:] - end[:-1] < max(HOLD_NS, 2 * usual), False)
+    follows = np.append(begin[1:] - end[:-1] < max(HOLD_NS, 2 * usual_ns), False)
     end = np.where(follows, np.append(begin[1:], np.inf), end)
     end = np.maximum(end, begin)
     lengths, share = end - begin, np.clip(share, 0, 1)
     mean = float(share @ lengths / max(1.0, lengths.sum()))
-    if begin[0] <= EDGE_NS:
+    if begin[0] <= EDGE_NS:  # near the run's beginning
         begin, end, share = np.append(0.0, begin), np.append(begin[0], end), np.append(mean, share)
-    if 0 < end_ns - end[-1] <= EDGE_NS:
+    if 0 < end_ns - end[-1] <= EDGE_NS:  # near its end
         begin, end, share = np.append(begin, end[-1]), np.append(end, end_ns), np.append(share, mean)
     return spread(begin, end, share * (end - begin)), spread(begin, end, end - begin)
 
@@ -192,9 +199,10 @@ class Split:
         return self.ns.nbytes + self.edges.nbytes + self.known_ns.nbytes
 
     def shares(self, edges: np.ndarray, least_ns: float = 0.0) -> np.ndarray:
-        """Return float32[len(PARTS), n], percent of what is known of buckets; NaN where that is nothing.
+        """Return the parts' percent of what is known of n buckets, float32 (len(PARTS), n); NaN where nothing is known.
 
         Args:
+            edges: float64 (n + 1,), of the buckets, ns since the start.
             least_ns: of buckets that are shorter, the mean over so long around them.
         """
         middle, half = (edges[:-1] + edges[1:]) / 2, np.maximum(np.diff(edges), least_ns) / 2
@@ -210,42 +218,43 @@ class Split:
 def split(
     thread: Thread, gpus: Sequence[tuple[Curve, Curve]], launch_share: float, edges: np.ndarray, end_ns: float
 ) -> Split:
-    """Return the parts of each cell.
+    """Return the time of n cells by part.
 
     Args:
         gpus: busy and known time of each; their mean is shown. Without any it is the thread's time that is split.
-        launch_share: of the time in steps, in which a GPU waited for launches and syncs in profiler windows.
-        edges: float64[n + 1] of the cells, within the run.
+        launch_share: share (0-1) of the time in steps in which a GPU waited for launches and syncs in profiler windows.
+        edges: float64 (n + 1,), of the cells, within the run, ns since its start.
         end_ns: of the run, ns since its start.
     """
-    middle, width = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
-    half = np.maximum(width, WINDOW_NS) / 2
+    middle, width_ns = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+    half = np.maximum(width_ns, WINDOW_NS) / 2
     if not gpus:
-        half = width / 2  # one exact clock
+        half = width_ns / 2  # one exact clock
     low, high = np.clip(middle - half, 0, end_ns), np.clip(middle + half, 0, end_ns)
-    around = np.maximum(high - low, 1.0)
+    around_ns = np.maximum(high - low, 1.0)
 
     def share(curve: Curve) -> np.ndarray:
-        return (curve.until(high) - curve.until(low)) / around
+        return (curve.until(high) - curve.until(low)) / around_ns
 
     shares = np.stack([share(thread.parts[name]) for name in EXACT])
     in_steps = np.clip(share(thread.steps), 0, 1)
-    running = width - np.minimum(width, thread.paused.until(edges[1:]) - thread.paused.until(edges[:-1]))
-    known, busy = running, in_steps
+    running_ns = width_ns - np.minimum(width_ns, thread.paused.until(edges[1:]) - thread.paused.until(edges[:-1]))
+    known, busy = running_ns, in_steps
     if gpus:
         measured = np.stack([share(known_ns) for _, known_ns in gpus])
         is_measured = measured > 0.5
         each = np.stack([share(busy_ns) for busy_ns, _ in gpus]) / np.maximum(measured, 1e-9)
         measured_count = is_measured.sum(axis=0)
         busy = np.clip(np.where(is_measured, each, 0).sum(axis=0) / np.maximum(measured_count, 1), 0, 1)
-        known = np.where(measured_count > 0, running, 0)
-    hole = 1 - busy
+        known = np.where(measured_count > 0, running_ns, 0)
+    idle_share = 1 - busy
     taken_share = shares.sum(axis=0)
-    shares = shares * np.minimum(1, hole / np.maximum(taken_share, 1e-12))
-    left = np.maximum(hole - shares.sum(axis=0), 0)
-    launch = np.minimum(left, in_steps * launch_share) if gpus else np.zeros(len(width))
-    parts = dict.fromkeys(PARTS, np.zeros(len(width))) | dict(zip(EXACT, shares, strict=True))
-    parts |= {"busy": busy, "launch": launch, "rest": left - launch}
+    # Causes that together take more than the GPU idled are scaled alike.
+    shares = shares * np.minimum(1, idle_share / np.maximum(taken_share, 1e-12))
+    left_share = np.maximum(idle_share - shares.sum(axis=0), 0)
+    launch = np.minimum(left_share, in_steps * launch_share) if gpus else np.zeros(len(width_ns))
+    parts = dict.fromkeys(PARTS, np.zeros(len(width_ns))) | dict(zip(EXACT, shares, strict=True))
+    parts |= {"busy": busy, "launch": launch, "rest": left_share - launch}
     return Split(edges, np.stack([parts[name] * known for name in PARTS]), known)
 
 
@@ -260,18 +269,26 @@ TRACED = {
 
 
 def traced_split(rows: Mapping[str, np.ndarray], gpu: int, origin_ns: int, end_ns: float) -> Split:
-    """Return the exact parts of a GPU's traced steps, a cell each, and of the time between them nothing."""
-    own = rows["gpu"] == gpu
-    start, length = rows["start_ns"][own] - origin_ns, rows["duration_ns"][own]
+    """Return the exact parts of a GPU's traced steps, a cell each; of the time between them nothing is known.
+
+    Args:
+        rows: columns of the `traced_steps` table.
+        origin_ns: start of the run, ns since the epoch.
+        end_ns: of the run, ns since its start.
+    """
+    of_gpu = rows["gpu"] == gpu
+    start, length = rows["start_ns"][of_gpu] - origin_ns, rows["duration_ns"][of_gpu]
     order = np.argsort(start, kind="stable")
     start, length = start[order].astype(np.float64), length[order].astype(np.float64)
+    # Steps that overlap: from the end of the one before.
     begin = np.maximum(start, np.append(0.0, np.maximum.accumulate(start + length)[:-1]))
+    # Begin and end of each step: odd cells are steps.
     edges = np.stack([begin, np.maximum(begin, start + length)], axis=1).ravel()
     edges = np.concatenate([[0.0], edges, [max(end_ns, float(edges[-1]) if len(edges) else 0.0)]])
     ns, known_ns = np.zeros((len(PARTS), len(edges) - 1)), np.zeros(len(edges) - 1)
     inside = slice(1, -1, 2)
     for row, name in enumerate(PARTS):
-        columns = [np.maximum(rows[f"{category}_ns"][own][order], 0) for category in TRACED.get(name, ())]
+        columns = [np.maximum(rows[f"{category}_ns"][of_gpu][order], 0) for category in TRACED.get(name, ())]
         ns[row, inside] = np.sum(columns, axis=0) if columns else 0
     known_ns[inside] = ns[:, inside].sum(axis=0)
     return Split(edges, ns, known_ns)
@@ -322,12 +339,13 @@ def groups_of(recording: Recording, whose: str) -> list[str]:
 def splits_of(
     recording: Recording, steps: Totals, samples: Mapping[str, Sequence[Totals]], edges: np.ndarray
 ) -> dict[str, Split]:
-    """Return the time of lanes.
+    """Return the time of lanes, by part.
 
     Args:
         steps: as of `thread_of`.
-        samples: whose time each lane is -> those of `groups_of`, each with the one column of utilization.
-        edges: of the cells, float64[n + 1] within the run.
+        samples: whose time a lane is ("gpu0", "mean", "thread") -> totals of each of its groups, with the one column of
+            utilization.
+        edges: of the cells, float64 (n + 1,) within the run.
     """
     origin_ns = recording.top.origin_ns
     end_ns = float(max(recording.end_ns - origin_ns, 1))
@@ -371,11 +389,7 @@ def titles(whose: str) -> dict[str, str]:
 
 
 def part_of(finding: Claim, savers: frozenset[str]) -> str:
-    """Return the part of the GPU's time that a finding takes, "" where it takes none of its own.
-
-    Args:
-        savers: names of the recording's phases that save a checkpoint.
-    """
+    """Return the part of the GPU's time that a finding takes; "" where it takes none of its own."""
     name = finding["id"].partition(":")[2].partition("@")[0].partition(".")[0]
     if finding["cause"] == "host_stall" and name == "validation":
         return name

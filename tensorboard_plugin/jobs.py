@@ -36,7 +36,7 @@ class SessionClocks:
         self._clocks_by_workers: Recent[tuple[int, Clocks]] = Recent(MAX_SESSIONS)
 
     def __call__(self, workers: Sequence[Recording]) -> Clocks:
-        """Return the clocks of the recordings of one session."""
+        """Return the clocks of the recordings of one session, kept until they have a quarter more steps."""
         key = tuple(worker.id for worker in workers)
         steps = sum(worker.step_count for worker in workers)
         before, clocks = self._clocks_by_workers.get(key) or (-1, None)
@@ -65,12 +65,12 @@ def job_reply(
     reports: list[RunReport] = []
     verdict = None
     clocks = Clocks(None, (), ())
-    if 2 <= len(workers) <= MAX_WORKERS:
+    if 2 <= len(workers) <= MAX_WORKERS:  # compared by their reports
         reports = _reports(workers, report_of)
         findings = session_findings(reports)
         verdict = session_verdict(reports, findings)
         clocks = clocks_of(workers)
-    elif len(workers) > MAX_WORKERS:
+    elif len(workers) > MAX_WORKERS:  # too many: by what each stored
         verdict = session_verdict([run for worker in workers if (run := _as_stored(worker))], [])
     return {
         "workers": [
@@ -96,19 +96,27 @@ def job_reply(
 def _waits(
     finding: Claim, workers: Sequence[Recording], shown: Recording, reports: Sequence[RunReport]
 ) -> Waits | None:
-    """Return how much of the steps each worker waits for the one that holds the others back.
+    """Return the share of the steps in which each worker waits for the one that holds the others back.
 
-    Where the cause was measured in each step (its input, its callbacks), the others wait as much longer
-    as it takes there; where profiler windows showed it, they give one share for all steps. None where
-    only the GPUs' counters show who is late.
+    Where the cause was measured in each step (its input, its callbacks), the others wait as much longer as it takes
+    there; where profiler windows showed it, they give one share for all steps.
+
+    Args:
+        finding: its id ends with the part of the step that is slow, its `ranks` are that worker.
+        shown: the recording on whose clock the steps' times are given, ns from its start.
+        reports: of the workers.
+
+    Returns:
+        The edges of cells of steps with their times, and a row of shares (0-1) for each worker; None where only the
+        GPUs' counters show who is late.
     """
     part, (rank,) = finding["id"].rpartition(".")[2], finding["ranks"]
     tops = [TopTiles(worker.top, live=False) for worker in workers]
-    end = max(tiles.top.step_range[1] + 1 for tiles in tops)
+    end_step = max(tiles.top.step_range[1] + 1 for tiles in tops)
     if part in ("input_wait", "callbacks"):
-        edges, rows = _measured_waits(f"{part}_ns", rank, workers, tops, end)
+        edges, rows = _measured_waits(f"{part}_ns", rank, workers, tops, end_step)
     elif "traced_steps" in finding["evidence"]:
-        edges = np.unique(np.linspace(0, end, CELLS + 1, dtype=np.int64))
+        edges = np.unique(np.linspace(0, end_step, CELLS + 1, dtype=np.int64))
         rows = _traced_waits(finding["evidence"], rank, reports, len(edges) - 1)
     else:
         return None
@@ -126,33 +134,45 @@ def _waits(
 def _measured_waits(
     column: str, rank: int, workers: Sequence[Recording], tops: Sequence[TopTiles], end: int
 ) -> tuple[np.ndarray, list[WaitRow]]:
-    """Return the edges of cells of steps, and each worker's shares of them."""
+    """Return the edges of cells of steps, and each worker's row of shares (0-1) of them.
+
+    The late worker's are its own time in `column`, the others' what it takes longer than theirs.
+
+    Args:
+        column: of the steps, ns of the slow part.
+        rank: of the late worker.
+        end: the first step that no worker has reached.
+    """
     cells = min(CELLS, ALL_CELLS // len(workers))
+    # Steps in a cell, as a power of two.
     level = max((end // cells).bit_length(), *(tiles.level_of("steps", "step") for tiles in tops))
     view = View("step", level, 0, -(-end >> level))
     means = [tiles.range("steps", ("duration_ns", column), view)[2] for tiles in tops]
-    late = next(own for (_, own), worker in zip(means, workers, strict=True) if worker.facts.get("rank") == rank)
+    late_ns = next(own for (_, own), worker in zip(means, workers, strict=True) if worker.facts.get("rank") == rank)
     rows: list[WaitRow] = []
     for (duration, own), worker in zip(means, workers, strict=True):
         of = worker.facts.get("rank")
-        shares = np.clip((late if of == rank else late - own) / duration, 0, 1)
+        shares = np.clip((late_ns if of == rank else late_ns - own) / duration, 0, 1)
         rows.append({"rank": of, "shares": [None if np.isnan(share) else round(float(share), 3) for share in shares]})
     return np.minimum(view.edges, end), rows
 
 
 def _traced_waits(evidence: Mapping[str, Any], rank: int, reports: Sequence[RunReport], cells: int) -> list[WaitRow]:
-    """Return each worker's share of its traced steps: in collectives beyond the late one, or what makes that late."""
+    """Return each worker's row of shares (0-1) of its traced steps, the same in all cells.
+
+    A worker waits in collectives longer than the late one; the late one's row is the work that makes it late.
+    """
     late_ms = evidence["collective_ms_per_step"]
     longer_ms = evidence["ms_per_step"] - evidence["others_ms_per_step"]
     rows: list[WaitRow] = []
-    for of, gpu in traced_workers(reports).items():
-        waited_ms = longer_ms if of == rank else max(0.0, gpu["collective_ms"] - late_ms)
-        rows.append({"rank": of, "shares": [round(waited_ms / gpu["step_ms"], 3)] * cells})
+    for worker_rank, gpu in traced_workers(reports).items():
+        waited_ms = longer_ms if worker_rank == rank else max(0.0, gpu["collective_ms"] - late_ms)
+        rows.append({"rank": worker_rank, "shares": [round(waited_ms / gpu["step_ms"], 3)] * cells})
     return rows
 
 
 def _as_stored(recording: Recording) -> Mapping[str, object] | None:
-    """Return what a verdict on the job needs of a worker, as its recorder stored it."""
+    """Return what a verdict on the job needs of a worker, as its recorder stored it; None without a diagnosis."""
     stored = recording.stored
     if not stored or "verdict" not in stored:
         return None
@@ -161,7 +181,7 @@ def _as_stored(recording: Recording) -> Mapping[str, object] | None:
 
 
 def _reports(recordings: Iterable[Recording], report_of: Callable[[Recording], RunReport]) -> list[RunReport]:
-    """Return their reports, leaving out recordings that have none."""
+    """Return the recordings' reports; recordings without one are left out."""
     reports = []
     for recording in recordings:
         try:

@@ -64,7 +64,7 @@ UNITS = (
 
 
 def lanes_of(recording: Recording) -> list[LaneInfo]:
-    """Return the recording's lanes in drawing order; of a long run without reading its segments."""
+    """Return the recording's lanes in drawing order; a long run's segments need not be read."""
     summary = recording.summary
     of_steps = summary.get("steps", {})
     took = [(name, title) for name, column, title in STACK if name == "step" or of_steps.get(column, {}).get("max")]
@@ -93,15 +93,16 @@ def _training_lane(id_: str, title: str, note: str, series: Iterable[tuple[str, 
 
 
 def _together(lanes: list[LaneInfo]) -> list[LaneInfo]:
-    """Merge lanes of one quantity into one lane with a series each, in place of the first."""
+    """Merge lanes of one quantity into one lane with a series each, at the place of the first."""
     by_id = {lane["id"]: lane for lane in lanes}
     merged: set[int] = set()
     for title, columns in TOGETHER.items():
         groups = (lane["id"].rpartition(":")[0] for lane in lanes)
+        # With its parts: "gpu0" for "gpu0/allocator".
         for group in dict.fromkeys(name_part for each in groups for name_part in (each, each.split("/")[0])):
             lanes_by_column = {name: by_id[id_] for name in columns if (id_ := _id(group, name)) in by_id}
             names, parts = list(lanes_by_column), list(lanes_by_column.values())
-            if len(parts) < 2:
+            if len(parts) < 2:  # alone: it stays
                 continue
             first = parts[0]
             for name, part in lanes_by_column.items():
@@ -122,7 +123,7 @@ def _id(group: str, name: str) -> str:
 
 
 def _add_limits(lanes: list[LaneInfo], recording: Recording) -> None:
-    """Add to the lanes of memory what their values may not exceed."""
+    """Add the limit of the values to lanes of memory, bytes."""
     machine = recording.facts.get("machine") or {}
     container, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
     for lane in lanes:
@@ -131,6 +132,7 @@ def _add_limits(lanes: list[LaneInfo], recording: Recording) -> None:
             if value:
                 lane["limit"] = {
                     "value": value,
+                    # Its scale ends there.
                     "title": "limit of the container" if value == container else "the machine's memory",
                 }
                 if value == container:
@@ -152,9 +154,9 @@ def _group_order(group: str) -> tuple:
 
 def _sampled(recording: Recording, group: str, column: str, summary: dict) -> LaneInfo:
     """Return the lane of a sampled column: its title, unit, scale and note."""
-    ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
-    bare = column.removesuffix(ending).replace("_", " ")
-    title, note = TITLES.get(column, (capitalized(bare), None))
+    unit_ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
+    plain_name = column.removesuffix(unit_ending).replace("_", " ")
+    title, note = TITLES.get(column, (capitalized(plain_name), None))
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")
@@ -190,7 +192,12 @@ def _measured_over(column: str, gpu: Gpu) -> Iterator[str]:
 
 
 def _top(column: str, unit: str, summary: Mapping[str, Mapping[str, float]], total: float | None) -> float | None:
-    """Return the end of a lane's scale; None = that of its values."""
+    """Return the end of a lane's scale; None = that of its values.
+
+    Args:
+        summary: of the group's columns.
+        total: bytes of the memory that the column is about; None = another column.
+    """
     top = total or (100.0 if unit == "%" else None)
     limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column, "")
     if limit in summary and summary[limit].get("count"):
@@ -234,7 +241,7 @@ def stage_lane(recording: Recording) -> LaneInfo | None:
 
 
 def _readings(recording: Recording) -> _Readings | None:
-    """Return what the recording's top has of the readings; None where it has none."""
+    """Return the readings of the input pipeline in the recording's top; None where it has none."""
     fold = recording.top.group(PIPELINE)
     if fold is None or not fold.used:
         return None
@@ -246,17 +253,22 @@ def _readings(recording: Recording) -> _Readings | None:
 
     columns = [column for column in fold.columns("total") if column.startswith(STAGE)]
     work, (batches,) = means(columns), means(["batches"])
-    busiest = np.argsort(-np.nansum(work, axis=1), kind="stable")[:SHOWN]
+    busiest = np.argsort(-np.nansum(work, axis=1), kind="stable")[:SHOWN]  # places of the stages with most work
     ms = np.full((len(busiest), len(batches)), np.nan)
     np.divide(work[busiest] / 1e6, batches, out=ms, where=batches > 0)
-    since = np.maximum.accumulate(fold.of("first", "time")[has_readings]).astype(float)
+    reading_ns = np.maximum.accumulate(fold.of("first", "time")[has_readings]).astype(float)
     steps = np.maximum.accumulate(fold.matrix("high", ["step"])[0, has_readings]).astype(float)
     stages = [(str(at), columns[at].removeprefix(STAGE)) for at in busiest.tolist()]
-    return _Readings(stages, ms, {"step": np.append(0.0, steps), "time": np.append(0.0, since)})
+    return _Readings(stages, ms, {"step": np.append(0.0, steps), "time": np.append(0.0, reading_ns)})
 
 
 def stage_ranges(recording: Recording, axis: str, buckets: np.ndarray) -> list[tuple[str, Range]]:
-    """Return each series' name and (min, max, mean: float32[count]) of buckets, given their edges."""
+    """Return each stage's series: its name, and (min, max, mean) of the buckets, float32[count] each.
+
+    Args:
+        axis: "step" or "time".
+        buckets: int64[count + 1], their edges.
+    """
     readings = _readings(recording)
     if readings is None:
         return []
@@ -275,12 +287,18 @@ def stage_ranges(recording: Recording, axis: str, buckets: np.ndarray) -> list[t
         if len(filled):
             low[:, filled] = np.fmin.reduceat(padded, pairs, axis=1)[:, ::2]
             high[:, filled] = np.fmax.reduceat(padded, pairs, axis=1)[:, ::2]
-        mean[:] = _means(edges, ms, buckets)
+        mean[:] = _means(edges, ms, buckets)  # weighted by the part of a bucket that each reading covers
     return [(name, (low[row], high[row], mean[row])) for row, (name, _) in enumerate(readings.stages)]
 
 
 def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray:
-    """Return float64[stages, buckets]: means of stretches, weighted by share of a bucket."""
+    """Return the mean of each stage in each bucket, weighted by time or steps; float64[stages, buckets], NaN = nothing.
+
+    Args:
+        edges: float64[readings + 1], of the stretches before the readings.
+        ms: float64[stages, readings].
+        buckets: [buckets + 1], their edges.
+    """
     means = np.full((len(ms), len(buckets) - 1), np.nan)
     lengths = np.diff(edges)
     for row, values in enumerate(ms):

@@ -130,7 +130,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         }
 
     def _with_deadline(self, route: str, handler: Handler) -> Handler:
-        """Wrap a handler to give up where a disk or a store does not answer."""
+        """Wrap a handler so that it gives up where a disk or a store does not answer in time."""
         limit_s = EXPORT_S if route.startswith("/export") else ANSWER_S
 
         def answer(request: wrappers.Request) -> wrappers.Response:
@@ -150,6 +150,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     # --- routes -----------------------------------------------------------------------------------
 
     def _serve_static(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve a file of the built frontend; one with a version in its address may be cached for a day."""
         name = request.path.rpartition("/static/")[2]
         content = static_file(name)
         if content is None:
@@ -161,6 +162,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return response if expires else _unkept(response)
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve the list of recordings, a row each, and what could not be read."""
         self._refresh_names(request)
         entries = self._index.entries()
         complete = self._index.complete
@@ -186,7 +188,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # Not for long: who has it may wait for a disk, which others leave out by then.
         alone = self._totalling.acquire(timeout=2 * DIAGNOSE_S)
         try:
-            if self._total is None or self._total[0] != made_of:
+            if self._total is None or self._total[0] != made_of:  # a recording has changed
                 survey, undiagnosed = self._survey(entries)
                 reply = total_reply(total(survey))
                 reply["left"] = undiagnosed
@@ -206,6 +208,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return _json(request, job_reply(recording, self._index.recordings(), self._report, self._clocks))
 
     def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve the buckets of a view as gzipped bytes; see `TileServer.tile`."""
         recording = self._recording(request)
         lanes = [lane for lane in request.args.get("lanes", "").split(",") if lane]
         try:
@@ -222,6 +225,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return _unkept(http_util.Respond(request, content, "application/octet-stream", content_encoding="gzip"))
 
     def _serve_window(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve what a profiler window traced."""
         recording = self._recording(request)
         window = _integer(request, "window")
         reply = window_reply(recording, window) if window >= 0 else None
@@ -230,6 +234,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return _json(request, reply)
 
     def _serve_csv(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve a table of the requested recordings as CSV; of several, each row begins with its recording."""
         recordings = self._recordings(request)
         table = request.args.get("table", "steps")
         if table not in TABLES:
@@ -243,6 +248,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return _download(sent, "text/csv", f"{table}.csv")
 
     def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve the requested recordings as one page to keep."""
         recordings = self._recordings(request)
         page = html_report(recordings, self._logdir or self._spec, shown=[recording.id for recording in recordings])
         # A file to keep, never a page of this server: its scripts are its own.
@@ -251,10 +257,10 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _survey(self, recordings: list[OpenedRecording]) -> tuple[Survey, int]:
         """Return the rows of recordings, and how many of them are left to be diagnosed.
 
-        Of killed runs nobody has diagnosed, some are diagnosed with each request.
+        Killed runs have no diagnosis of their own: some of them are diagnosed with each request.
         """
         survey, undiagnosed = Survey(), 0
-        until = time.monotonic() + DIAGNOSE_S
+        deadline_s = time.monotonic() + DIAGNOSE_S
         rows: dict[str, tuple[str, bool, Row]] = {}
         for entry in recordings:
             recording = entry.recording
@@ -264,9 +270,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                 if revision != entry.revision and not self._index.is_silent(entry):
                     revision, row = entry.revision, row_of_open(recording)
                     # In this order: the length of a run is read from a file of its own.
-                    going_on = not row["steps"] or entry.status == "live"
-                    is_final = row["judged"] or going_on
-                if not is_final and row and time.monotonic() < until:
+                    undiagnosed_yet = not row["steps"] or entry.status == "live"
+                    is_final = row["judged"] or undiagnosed_yet
+                if not is_final and row and time.monotonic() < deadline_s:
                     is_final = True  # once, also where that fails
                     row = row_of_open(recording, diagnose(recording))
             except Exception as error:  # it must not hide the others
@@ -297,7 +303,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return [self._recording(request, id) for id in ids]
 
     def _recording(self, request: wrappers.Request, id: str | None = None) -> Recording:
-        """Return the requested recording. Raises: _Refused (400, 404)."""
+        """Return the requested recording.
+
+        Args:
+            id: None = the request's.
+
+        Raises:
+            _Refused: 400 without an id, 404 for an unknown one.
+        """
         id = request.args.get("id", "") if id is None else id
         if not id:
             raise _Refused(400, "which recording? give its id, as in ./runs")
@@ -329,7 +342,7 @@ def _frontend_digest() -> str:
 
 
 def _app(handler: Handler) -> object:
-    """Return a WSGI application of a handler; what it raises becomes an answer in JSON with its status."""
+    """Return a WSGI application of a handler; what the handler raises becomes an answer in JSON with its status."""
 
     @wrappers.Request.application
     def serve(request: wrappers.Request) -> wrappers.Response:
@@ -401,7 +414,11 @@ def _bound(request: wrappers.Request, name: str, of: int) -> int | None:
 
 
 def _integer(request: wrappers.Request, name: str, of: int = 0) -> int:
-    """Return the `of`th value of an integer parameter. Raises: _Refused (400)."""
+    """Return the `of`th value of an integer parameter of the request, counted from 0.
+
+    Raises:
+        _Refused: 400, it is missing or no integer.
+    """
     text = [*request.args.getlist(name), ""][of]
     try:
         if len(text) > 20:
@@ -436,12 +453,14 @@ class Deadline:
         self._overdue: Counter[str] = Counter()
 
     def ask(self, key: str, work: Callable[[], T], limit_s: float) -> T:
-        """Return or raise what `work` does.
+        """Return or raise what `work` does, on a thread of its own.
 
         Args:
-            what: names what it waits for.
-            limit_s: how long.
-        Raises: NoAnswer.
+            key: names what it waits for: of one key, few overdue requests may wait at a time.
+            limit_s: seconds to wait.
+
+        Raises:
+            NoAnswer: it takes longer, or too many requests of this key do.
         """
         if self._overdue[key] >= MOST_OVERDUE:
             raise NoAnswer(_MESSAGE)
@@ -462,7 +481,8 @@ class Deadline:
     def stream(self, key: str, lines: Iterator[str]) -> Iterator[str]:
         """Yield the lines of a download; where one takes too long, a last line that says so.
 
-        Raises: NoAnswer after that, so that the partial download does not look complete.
+        Raises:
+            NoAnswer: after that, so that the partial download does not look complete.
         """
         while True:
             try:

@@ -70,13 +70,17 @@ FIXES = 3
 
 
 def recording_reply(recording: Recording, revision: str, report: RunReport) -> RecordingReply:
-    """Return one recording: report, extent, lanes, windows, and the phases between its steps."""
+    """Return one recording for the tab: report, extent, lanes, windows, and the phases between its steps.
+
+    Args:
+        revision: changes whenever the recording does.
+    """
     first, last = recording.top.step_range
-    summed = report["headline"]["ids"] if report["headline"] else []
+    lead_ids = report["headline"]["ids"] if report["headline"] else []
     savers, sums_of_time = savers_of(recording), budgets(recording)
     numbered = enumerate((group.first for group in grouped(all_findings(report))), 1)
     commands = {same_fix(item): _tried(report, f"--fix {n}", change_for(item["advice"])) for n, item in numbered}
-    rows = rows_of(all_findings(report), summed, commands)
+    rows = rows_of(all_findings(report), lead_ids, commands)
     spans, findings = ([worded(item, savers) for item in kind] for kind in (report["spans"], report["findings"]))
     parts = {item["part"] for item in (*spans, *findings)}
     return {
@@ -88,7 +92,7 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
             "spans": spans,
             "findings": findings,
             "rows": rows,
-            "lead": _lead(report, rows, summed),
+            "lead": _lead(report, rows, lead_ids),
             "calm": None if rows else calm(report["verdict"]),
             "not_counted": not_counted(report, sums_of_time[0], parts) if sums_of_time else {},
             "levers": {} if rows else levers(report),
@@ -104,7 +108,11 @@ def recording_reply(recording: Recording, revision: str, report: RunReport) -> R
 
 
 def worded(finding: Claim, savers: frozenset[str] = frozenset()) -> WordedFinding:
-    """Return a finding with its words; `savers`: as of `part_of`."""
+    """Return a finding with its words for the tab.
+
+    Args:
+        savers: names of the phases that save a checkpoint, as of `part_of`.
+    """
     return {
         **finding,
         "rows": evidence_rows(finding),
@@ -131,22 +139,27 @@ _LEVERS = (
 
 
 def not_counted(report: RunReport, budget: TimeBudget, parts: Collection[str]) -> dict[str, str]:
-    """Return large parts of a lane's time -> how much each took, and why no finding counts it; without `parts`."""
+    """Return large parts of a lane's time -> how much each took, and why no finding counts it.
+
+    Args:
+        budget: the lane's seconds by part.
+        parts: that findings count; they are left out.
+    """
     shares = {part["name"]: 100 * part["seconds"] / max(1e-9, budget["known_s"]) for part in budget["parts"]}
     reply = {}
     for name, (category, cause, limit) in _COUNTED.items():
         thread_pct = 100 * report["time_s"].get(category, 0.0) / max(1e-9, report["wall_s"] or 0.0)
-        idle_pct, least = shares.get(name, 0.0), report["thresholds"][cause][limit] or 0.0
+        idle_pct, least_pct = shares.get(name, 0.0), report["thresholds"][cause][limit] or 0.0
         pct = max(thread_pct, idle_pct)
-        why = f"not all of what “{RULE_OF[cause].title}” asks for was seen"
-        if idle_pct < pct / 2:
-            why = f"the GPU was busy in {percent(100 - 100 * idle_pct / pct)} of it"
+        reason = f"not all of what “{RULE_OF[cause].title}” asks for was seen"
+        if idle_pct < pct / 2:  # the GPU worked while the thread spent that time
+            reason = f"the GPU was busy in {percent(100 - 100 * idle_pct / pct)} of it"
         elif name == "compile":
-            why = "every training begins by compiling"
-        elif pct < least:
-            why = f"it begins to count at {percent(least)}"
+            reason = "every training begins by compiling"
+        elif pct < least_pct:
+            reason = f"it begins to count at {percent(least_pct)}"
         if name not in parts and pct >= 100 * A_TWENTIETH:
-            reply[name] = f"{capitalized(PARTS[name])} {percent(pct)}, not counted: {why}."
+            reply[name] = f"{capitalized(PARTS[name])} {percent(pct)}, not counted: {reason}."
     return reply
 
 
@@ -154,7 +167,8 @@ def _tried(report: RunReport, option: str, change: Change | str | None = None) -
     """Return the command that measures a change; "" where it cannot, or the program was no script.
 
     Args:
-        change: or why there is none.
+        option: of `gpu-util try`.
+        change: to measure, or a sentence on why there is none; None = the option names it.
     """
     script = report["script"] or ""
     program = quote(script) if script.endswith(".py") else f"-m {quote(script)}"
@@ -171,15 +185,18 @@ def levers(report: RunReport) -> dict[str, str]:
 def rows_of(
     findings: Sequence[Mapping], lead_ids: Collection[str] = (), commands: Mapping[str, str] | None = None
 ) -> list[FindingRow]:
-    """Return findings as the tab lists them: a row a cause, the verdict's first; then by what a fix surely saves.
+    """Return findings as the tab lists them, a row for each cause.
+
+    The verdict's first, then by what a fix surely saves.
 
     Args:
         lead_ids: of those that the verdict sums up, which are one row, whatever they are called.
-        commands: that measure remedies, by what the findings that they mend have in common.
+        commands: that measure remedies, by the fix (`same_fix`).
     """
     kinds: dict[object, list[Mapping]] = {}
     for finding in findings:
         who = str(finding.get("gpus")), str(finding.get("ranks"))
+        # Same cause, title (but for numbers), GPUs and workers.
         kind = (finding["cause"], re.sub(r"[0-9][0-9.,]*", "#", finding["title"]), *who)
         kinds.setdefault("lead" if finding["id"] in lead_ids else kind, []).append(finding)
     rows = sorted(((_costliest(members), members) for members in kinds.values()), key=lambda row: order_of_all(*row))
@@ -188,10 +205,14 @@ def rows_of(
 
 
 def _row(first: Mapping, members: list[Mapping], commands: Mapping[str, str]) -> FindingRow:
-    """Return the row of one cause's findings (`members`), with a remedy for each fix."""
-    mended: dict[str, list[Mapping]] = {}
+    """Return the row of one cause's findings, with a remedy for each fix.
+
+    Args:
+        first: the finding that stands for them.
+    """
+    findings_by_fix: dict[str, list[Mapping]] = {}
     for finding in members:
-        mended.setdefault(same_fix(finding), []).append(finding)
+        findings_by_fix.setdefault(same_fix(finding), []).append(finding)
     return {
         "ids": [finding["id"] for finding in sorted(members, key=lambda one: one.get("start_step", 0))],
         "first": first["id"],
@@ -202,7 +223,7 @@ def _row(first: Mapping, members: list[Mapping], commands: Mapping[str, str]) ->
                 "saves_range_s": sums(group)["saves_range_s"],
                 "command": commands.get(fix, ""),
             }
-            for fix, group in mended.items()
+            for fix, group in findings_by_fix.items()
         },
     }
 
@@ -234,7 +255,11 @@ def _cause(cause: str, title: str, look: tuple[str, str], between_steps: bool = 
 
 
 def runs_head(directory: LogDirectory, names: list[str], problems: list[ReportedProblem]) -> RunsHead:
-    """Return the head of `./runs`; `names`: the runs that TensorBoard knows."""
+    """Return the head of `./runs`: the log directory, the words of the tab, and what could not be read.
+
+    Args:
+        names: of the runs that TensorBoard knows.
+    """
     return {
         "version": 1,
         "server_version": __version__,
@@ -247,12 +272,7 @@ def runs_head(directory: LogDirectory, names: list[str], problems: list[Reported
 
 
 def listed(recording: Recording, status: Status | None = None, report: RunReport | None = None) -> RecordingSummary:
-    """Return one line of `./runs`.
-
-    Args:
-        status: the recording's, where it is known.
-        report: of the recording, where there is one; None = what the recording itself stores.
-    """
+    """Return a recording's line of `./runs`; None in it = not known."""
     status = recording.status if status is None else status
     stored = recording.stored if report is None else report
     facts = ("fit_index", "fits", "host", "rank", "job_source", "trial", "trial_config")
@@ -291,7 +311,10 @@ def listed_row(row: Row, several: bool) -> RecordingSummary:
 
 
 def _stored_findings(stored: DiagnosisFacts | RunReport | None) -> StoredFindings:
-    """Return causes and titles of a diagnosis in its order, and the seconds lost in all."""
+    """Return causes and titles of a diagnosis in the verdict's order, and the seconds lost in all.
+
+    None = no diagnosis.
+    """
     findings: list[Claim] = [] if stored is None else [*stored.get("spans", ()), *stored.get("findings", ())]
     findings.sort(key=order)
     of_this_fit = [finding for finding in findings if not finding.get("of_s")]
@@ -331,19 +354,22 @@ def total_reply(report: TotalSums) -> TotalReply:
 
 
 def _training(run: TrainingReport, unit: Unit) -> TrainingRow:
-    """Return a training's row of the table: in hours of its GPUs, or its own if it held none."""
+    """Return a training's row of the table, in hours of its GPUs, or its own hours if it held none.
+
+    None = not known.
+    """
     if not run["gpus"]:
         unit = "hours"  # its own: it held none, and lost none of a GPU's
-    spent = run[unit]
-    is_judged = spent["not_judged"] < spent["total"] or not spent["total"]
+    hours_of = run[unit]
+    is_judged = hours_of["not_judged"] < hours_of["total"] or not hours_of["total"]
     is_known = is_judged and bool(run["lost"] or not run["unknown_cost"])
     row: dict[str, Any] = {
         "id": run["id"],
         "recordings": run["recordings"] if len(run["recordings"]) > 1 else [],
         "restarts": len(run["restarts"]),
         **{name: cast(dict, run)[name] for name in ("ranks", "script", "user", "status", "start_ns", "wall_s", "gpus")},
-        "hours": spent["total"],
-        "lost": spent["lost"] if is_known else None,
+        "hours": hours_of["total"],
+        "lost": hours_of["lost"] if is_known else None,
         "saves": cast(dict, run)[f"saves_{unit}"] if is_known else None,
         "causes": [*(loss["cause"] for loss in run["lost"]), *run["unknown_cost"]],
         "top": run["top"] and run["top"]["cause"],
@@ -396,10 +422,10 @@ def windows_of(recording: Recording) -> list[WindowInfo]:
 
 
 def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) -> WindowReply | None:
-    """Return what window number `window` traced; None for an unknown window.
+    """Return what profiler window number `window` traced; None for an unknown window.
 
     Args:
-        kernels: that are listed at most.
+        kernels: number of kernels that are listed at most, the longest first.
     """
     about = _window_infos(recording).get(window)
     if about is None:
@@ -422,11 +448,11 @@ def window_reply(recording: Recording, window: int, kernels: int = MAX_KERNELS) 
 
 
 def _kernels_by_step(rows: dict[str, np.ndarray]) -> StepKernels:
-    """Return rows with each name once: kernels run in every step, and templates' names are long."""
+    """Return the kernels of each traced step, with each name once: names are long, and repeat in every step."""
     rows = {name: values[:MAX_STEP_KERNELS] for name, values in rows.items()}
-    names, at = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
+    names, name_number = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
     numbers = [rows[name].tolist() for name in ("count", "total_ns", "max_ns")]
-    table = zip(rows["step"].tolist(), rows["gpu"].tolist(), at.tolist(), *numbers, strict=True)
+    table = zip(rows["step"].tolist(), rows["gpu"].tolist(), name_number.tolist(), *numbers, strict=True)
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
@@ -445,7 +471,7 @@ def _window_infos(recording: Recording) -> dict[int, WindowInfo]:
 
 
 def _rows_of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
-    """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
+    """Return a window's rows of a table, gathered segment by segment: others' rows are not kept in memory."""
     parts = [complete(table, {})]
     for rows in recording.rows_of(table):
         in_window = rows["window"] == window
@@ -455,7 +481,7 @@ def _rows_of_window(recording: Recording, table: str, window: int) -> dict[str, 
 
 
 def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[Any]:
-    """Return a row of JSON values for each place in `order`; what is absent is None."""
+    """Return rows of a table as objects for JSON, for each place in `order`; what is absent is None."""
     columns = {}
     for name, kind in TABLES[table].items():
         values = rows[name][order].tolist()

@@ -40,8 +40,13 @@ MOST_SILENT = 8
 def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str]:
     """Return run name -> its directory.
 
-    Under `--logdir_spec` only the multiplexer knows; otherwise a run's name is its path below the
-    log directory, which itself is searched even when it is no run (no event file was written).
+    Under `--logdir_spec` only the multiplexer knows; otherwise a run's name is its path below the log directory, which
+    itself is searched even when it is no run (no event file was written).
+
+    Args:
+        logdir: "" under `--logdir_spec`.
+        names: of the runs that TensorBoard knows.
+        multiplexer: TensorBoard's; None = it has none.
     """
     if logdir:
         join = "/".join if is_remote(logdir) else (lambda parts: os.path.join(*parts))  # noqa: PTH118
@@ -58,11 +63,7 @@ def _listed(spec: str) -> list[str]:
 
 
 def log_directory(logdir: str, spec: str, path: str) -> str:
-    """Return the log directory that contains a run's directory `path`: the only one, or of a list.
-
-    Args:
-        spec: `--logdir_spec`.
-    """
+    """Return the log directory that contains a run's directory `path`; `path` itself if none of a list does."""
     if logdir:
         return logdir
     logdirs = [os.path.realpath(os.path.expanduser(directory)) for directory in _listed(spec)]  # noqa: PTH111
@@ -200,6 +201,7 @@ class RunIndex:
         self._runs: dict[str, _Run] = {}
         self._count = 0  # of directories at the last look
         self._no_runs = False  # whether TensorBoard knows of none below its log directory
+        # Runs without event files, which TensorBoard does not know.
         self._copied: dict[str, str] = {}  # what was found there then, as `directories` returns it
         self._by_id: dict[str, OpenedRecording] = {}
         self._ordered: list[OpenedRecording] = []
@@ -232,9 +234,12 @@ class RunIndex:
         )
 
     def find(self, id: str) -> Recording | None:
-        """Return the recording with this id, refreshed; ids are only ever looked up."""
+        """Return the recording with this id, refreshed; None if there is none.
+
+        Ids are only ever looked up, never opened.
+        """
         entry = self._by_id.get(id)
-        if entry is None:
+        if entry is None:  # not known yet: search for it
             self._look(id)
             entry = self._by_id.get(id)
             return entry.recording if entry else None
@@ -250,7 +255,10 @@ class RunIndex:
         return entry.recording
 
     def _look(self, id: str | None = None) -> None:
-        """Search the log directories, unless that was just done; wait, or until `id` is found."""
+        """Search the log directories, unless that was just done; wait until all are searched, or `id` is found.
+
+        The wait is at most `PATIENCE_S`.
+        """
         with self._lock:
             if self.complete:
                 if self._clock() - self._looked_at <= FRESH_S:
@@ -261,9 +269,9 @@ class RunIndex:
             wait([pending[0].outcome], 0.05 if id else PATIENCE_S / 4)
 
     def _gather(self) -> list[_Look]:
-        """Publish what was found; return the looks to wait for.
+        """Publish what was found; return the searches to wait for.
 
-        A silent store is left alone: its runs are shown once it answers.
+        A silent store is not waited for: its runs are shown once it answers.
         """
         with self._lock:
             pending = [look for look in self._current if not look.outcome.done() and not look.is_silent]
@@ -276,7 +284,10 @@ class RunIndex:
             return pending
 
     def _begin(self) -> None:
-        """Start a thread for each store that looks at its runs; running looks continue."""
+        """Start a thread for each store that searches its runs; searches that are under way continue.
+
+        Where all searches of a local directory are silent, another one takes the runs that are not below their mounts.
+        """
         directories = self._directories()
         self._no_runs = set(directories) == {"."}
         if self._no_runs:
@@ -326,7 +337,10 @@ class RunIndex:
         self.problems = list(problems)
 
     def _look_at_run(self, name: str, path: str, note_answer: Callable[[], None]) -> list[Problem]:
-        """Refresh one run; where TensorBoard knows of none, those that were copied without event files."""
+        """Refresh one run; return its problems.
+
+        Where TensorBoard knows of no run, those that were copied there without event files are refreshed, too.
+        """
         problems = self._refreshed(name, path, note_answer)
         if name == "." and self._no_runs and not is_remote(path):
             with contextlib.suppress(UnusableInput):
@@ -357,11 +371,12 @@ class RunIndex:
         for folder in folders:
             note_answer()
             entry = run.entries.get(folder)
+            # It is not written any more: looked at again later.
             if entry is not None and entry.status != "live" and now - entry.looked_at < SETTLED_S:
                 continue
             place = run.storage.join(run.folder, folder)
             try:
-                if entry is None or entry.is_due(now):
+                if entry is None or entry.is_due(now):  # new, or not all of its files answered
                     recording = Recording(run.storage, place, name)
                     if run.remote and recording.unanswered and not recording.facts:
                         # Asking it for anything more would wait, too.
@@ -385,7 +400,7 @@ class RunIndex:
         """Return the folders of a run's recordings, listed again where they may have changed."""
         now = self._clock()
         try:
-            if run.remote:
+            if run.remote:  # a store is asked rarely, or while a recording is live
                 if now - run.listed_at > REMOTE_S or any(entry.status == "live" for entry in run.entries.values()):
                     run.folders, run.listed_at = run.storage.folders(run.folder), now
                 return run.folders

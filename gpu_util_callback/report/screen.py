@@ -376,9 +376,9 @@ def _table(findings: Sequence[Mapping], run: Mapping | None, pen: Pen) -> list[s
     columns = [_rows(finding, run) for finding in findings]
     labels = [*dict.fromkeys(label for column in columns for label in column)]
     size = min(max(map(len, labels), default=0), pen.width - _LABEL)
-    same_in_all = {label for label in labels if len({column.get(label) for column in columns}) == 1}
+    same = {label for label in labels if len({column.get(label) for column in columns}) == 1}
     cell_size = max(
-        (len(column.get(label, "")) for column in columns for label in labels if label not in same_in_all), default=1
+        (len(column.get(label, "")) for column in columns for label in labels if label not in same), default=1
     )
     cell_size = min(cell_size, _COLUMN)
     columns_a_block = max(1, (pen.width - size - 5) // (cell_size + 2))
@@ -386,13 +386,9 @@ def _table(findings: Sequence[Mapping], run: Mapping | None, pen: Pen) -> list[s
     for begin in range(0, len(columns), columns_a_block):  # blocks of as many columns as fit side by side
         for label in labels:
             cells = [column.get(label, "–") for column in columns[begin : begin + columns_a_block]]
-            if label in same_in_all and begin:
+            if label in same and begin:
                 continue
-            text = (
-                cells[0]
-                if label in same_in_all
-                else "  ".join(f"{cut(cell, cell_size):<{cell_size}}" for cell in cells)
-            )
+            text = cells[0] if label in same else "  ".join(f"{cut(cell, cell_size):<{cell_size}}" for cell in cells)
             lines += pen.wrap(text, " " * (size + 5), f"   {cut(label, size):<{size}}  ")
     return lines
 
@@ -568,7 +564,7 @@ def step_time(ms: float) -> str:
 
 
 def two_lines(run: Mapping, program: str | None = None) -> str:
-    """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look).
+    """Return what `fit` prints at its end: the verdict, the first remedy (or where to look), and maybe how to try it.
 
     Args:
         program: as `gpu-util try` takes it, behind its options; None = it is no script.
@@ -614,9 +610,14 @@ def _is_worth_a_line(group: Group) -> bool:
 
 
 def _lead_in(group: Group, groups: Sequence[Group], verdict: str, ids: Sequence[str]) -> str:
-    """Return how the advice is introduced: nothing is to be fixed first without a known gain.
+    """Return the words before the advice.
 
-    The finding is named unless the verdict begins with it; `ids` are those of the headline.
+    "Fix first" only with a known gain, "Ask first" for a question, else "To try".
+
+    The finding is named unless the verdict begins with it.
+
+    Args:
+        ids: of the findings that the verdict sums up.
     """
     finding, others = group.first, tuple(other.first["title"] for other in groups if other is not group)
     leads = verdict.startswith(finding["title"]) or (finding["id"] in ids and not verdict.startswith(others))

@@ -349,16 +349,12 @@ def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
 
 
 def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
-    """Return a line for alike GPUs each, and the account of time of the first in use (`--all`: of each)."""
-    named_by_findings = named_gpus(run)  # by findings
+    """Return a line for each group of alike GPUs, and the account of time of the first in use (`--all`: of each)."""
+    named = named_gpus(run)  # by findings
     groups: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        is_named = gpu["index"] in named_by_findings
-        alike = (
-            group
-            for group in groups
-            if (group[0]["index"] in named_by_findings) == is_named and _are_alike(group[0], gpu)
-        )
+        is_named = gpu["index"] in named
+        alike = (group for group in groups if (group[0]["index"] in named) == is_named and _are_alike(group[0], gpu))
         group = None if detail.all else next(alike, None)  # in full, each GPU has a line
         if group is None:
             groups.append([gpu])
@@ -366,9 +362,7 @@ def _gpu_lines(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
             group.append(gpu)
     used = [group for group in groups if group[0]["used_by_framework"]]
     if len(used) > 1 and not detail.all:  # first those that findings name, then the least busy
-        used.sort(
-            key=lambda group: (group[0]["index"] not in named_by_findings, _mean(group, "utilization_pct") or 0.0)
-        )
+        used.sort(key=lambda group: (group[0]["index"] not in named, _mean(group, "utilization_pct") or 0.0))
     shown = [*used, *(group for group in groups if not group[0]["used_by_framework"])]
     lines = []
     for group in shown if detail.all else shown[:_MAX_GROUPS]:
@@ -432,14 +426,12 @@ def _gpu_line(alike_gpus: Sequence[Mapping]) -> str:
         text += f" · {sum(member['power_mw']['mean'] or 0 for member in alike_gpus) / len(alike_gpus) / 1e3:,.0f} W"
         text += " of the whole board" if gpu.get("mig") else ""
     peaks = [member["memory_used_bytes"]["max"] for member in alike_gpus]
-    total_bytes = gpu.get("memory_total_bytes")
+    total = gpu.get("memory_total_bytes")
     process_bytes = [member["memory_process_bytes"]["max"] for member in alike_gpus]
     if gpu.get("unified_memory") and None not in process_bytes:
         text += f" · this process up to {max(process_bytes) / 2**30:.1f} GiB of the machine's memory"
     elif None not in peaks:
-        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (
-            f" of {total_bytes / 2**30:.0f} GiB" if total_bytes else " GiB"
-        )
+        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (f" of {total / 2**30:.0f} GiB" if total else " GiB")
     return text
 
 

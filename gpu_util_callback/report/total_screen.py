@@ -158,7 +158,10 @@ def cost_of(report: TotalSums, per_gpu_hour: float) -> TotalCost:
 
 
 def notes(report: Mapping) -> list[str]:
-    """Return what else is known of all runs, a sentence or two each."""
+    """Return what else is known of all runs, a sentence or two each.
+
+    Price, utilization, restarts, runs without a GPU.
+    """
     notes = []
     unit = report["unit"]
     cost = report.get("cost")

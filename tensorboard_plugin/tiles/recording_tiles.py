@@ -70,7 +70,12 @@ class View:
         return replace(self, level=level, first=first, count=count)
 
     def reduced(self, rows: Cells, columns: Sequence[str], cuts: np.ndarray) -> Range:
-        """Return low, high and mean of rows; `cuts`: where those of each bucket begin and end."""
+        """Return (min, max, mean) of rows in each bucket, float32[columns, count] each; NaN without a row.
+
+        Args:
+            rows: in order.
+            cuts: int[count + 1], where the rows of each bucket begin, and at last where they end.
+        """
         inside = slice(int(cuts[0]), int(cuts[-1]))
         fold = Fold(self.count + self.count % 2)
         fold.add(
@@ -176,13 +181,16 @@ class TopTiles:
         return level
 
     def _level_of(self, group: str, axis: str) -> int:
-        """Return the finest level, of buckets of 2^level steps or ns, that a group's cells fill; 0: each is a row."""
+        """Return the finest level, of buckets of 2^level steps or ns, that a group's cells fill; 0.
+
+        Each cell is a row.
+        """
         fold = self._fold(group)
         if fold is None or not fold.used:
             return 0
-        single = fold.matrix("count").max() <= 1  # where a row is, its cell tells exactly
-        if (group == "steps") == (axis == "step"):
-            return 0 if single else _bits(fold.width)
+        is_single = fold.matrix("count").max() <= 1  # where a row is, its cell tells exactly
+        if (group == "steps") == (axis == "step"):  # the group's own axis
+            return 0 if is_single else _bits(fold.width)
         first, _, start, end = self.top.step_cells()
         if group == "steps":
             lengths = end - start
@@ -192,11 +200,11 @@ class TopTiles:
             lengths = self.top.step_at(time + fold.width) - self.top.step_at(time)
         else:
             return 0
-        wide = 0 if single else _bits(int(max(1, np.percentile(lengths, 90, method="higher"))))
+        wide = 0 if is_single else _bits(int(max(1, np.percentile(lengths, 90, method="higher"))))
         return max(wide, 0 if group == "steps" else _bits(self.top.steps.fold.width))
 
     def cells(self, group: str, columns: Sequence[str]) -> Cells:
-        """Return a group's cells in the order of their rows."""
+        """Return the cells of a group in the order of their rows; without any, empty ones."""
         fold = self._fold(group)
         if fold is None or not fold.used:
             none = np.zeros(0, np.int64)
@@ -211,7 +219,7 @@ class TopTiles:
         return Cells(np.maximum.accumulate(fold.of("first", "time")[has_rows]), None, parts)
 
     def range(self, group: str, columns: Sequence[str], view: View) -> Range:
-        """Return min, max and mean of a group's columns in a view's buckets."""
+        """Return (min, max, mean) of a group's columns in a view's buckets."""
         rows = self.cells(group, columns)
         keys = rows.since_ns if view.axis == "time" else rows.step
         if keys is None:
@@ -267,15 +275,19 @@ class RecordingTiles:
     # --- answering --------------------------------------------------------------------------------
 
     def answer(self, revision: str, requested: Wanted, view: View) -> Answer:
-        """Return a view of the requested columns that exist."""
+        """Return a view of the requested columns that exist.
+
+        Args:
+            revision: of the recording, for which what was read is kept.
+        """
         source = self.source(revision)
         existing = {}
         for group, columns in requested.items():
-            there = source.columns(group)
-            if existing_columns := [column for column in columns if column in there]:
+            known_columns = source.columns(group)
+            if existing_columns := [column for column in columns if column in known_columns]:
                 existing[group] = existing_columns
-        narrow = {g: existing[g] for g in existing if view.level < source.level_of(g, view.axis)}
-        fine = self._exact_buckets(source, narrow, view, self._buckets_of) if narrow else None
+        finer_than_cells = {g: existing[g] for g in existing if view.level < source.level_of(g, view.axis)}
+        fine = self._exact_buckets(source, finer_than_cells, view, self._buckets_of) if finer_than_cells else None
         answer = Answer(source.edges(view) if fine is None else fine.other, existing)
         if fine is not None:
             answer.ranges.update(fine.ranges)
@@ -287,7 +299,7 @@ class RecordingTiles:
         if view.axis == "time":
             end = self.recording.end_ns - source.top.origin_ns
         answer.filled = view.begun(end)
-        answer.coarse = set(narrow if fine is None else ())
+        answer.coarse = set(finer_than_cells if fine is None else ())
         return answer
 
     def rows(
@@ -296,7 +308,7 @@ class RecordingTiles:
         """Return what `make` makes of the rows in a view; None where reading them takes longer than a request may.
 
         Args:
-            kind: what it makes, by which it is kept.
+            kind: what it makes: the result is kept under this name.
         """
 
         def made(top: Top, about: Wanted, view: View, infos: Sequence[SegmentInfo]) -> M:
@@ -312,7 +324,12 @@ class RecordingTiles:
         make_of: Callable[[Top, Wanted, View, Sequence[SegmentInfo]], M],
         kind: str = "",
     ) -> M | None:
-        """Return what is made of the rows in a view, None where reading them takes longer than a request may."""
+        """Return what is made of the rows in a view; None where reading them takes longer than a request may.
+
+        Args:
+            make_of: makes it of (top, requested columns, view, segments); the result is kept.
+            kind: as in `rows`; "" = buckets.
+        """
         infos = self._segments(source.top, view)
         about = {group: tuple(columns) for group, columns in requested.items()}
         key = self, kind, view, tuple(about.items()), tuple(info.name for info in infos)
@@ -325,9 +342,10 @@ class RecordingTiles:
             self._cached.put(key, fine, fine.nbytes)
             return fine
 
-        if self._jobs is None:
+        if self._jobs is None:  # a request may take as long as it needs
             return make()
         unread = sum(not self._is_decoded(info, requested) for info in infos)
+        # Quick: nothing has to be read.
         if not unread and len(infos) <= QUICK_SEGMENTS and key not in self._jobs.running:
             return make()
         self._jobs.do(key, make, PATIENCE_S if unread <= FEW_SEGMENTS else 0)
@@ -341,6 +359,7 @@ class RecordingTiles:
         if view.axis == "step":
             first, _, start, _ = top.step_cells()
             at = np.searchsorted(first, [begin, end - 1], "right")
+            # Times of the steps at both ends; samples may lie before the first one.
             begin = int(start[at[0] - 1]) if at[0] > 1 else 0
             end = int(start[at[1]]) if at[1] < len(start) else 2**61
         since, until = top.origin_ns + begin, top.origin_ns + end
@@ -380,7 +399,10 @@ class RecordingTiles:
     def _sources(
         self, top: Top, infos: Sequence[SegmentInfo], requested: Wanted, view: View
     ) -> Iterator[dict[str, Cells]]:
-        """Yield what a view is made of: cells of a stretch where they are fine enough, or rows."""
+        """Yield what a view is made of, by group.
+
+        Cells of a stretch of segments where they are fine enough, or rows.
+        """
         opened: dict[tuple[int, int], TopTiles | None] = {}
         for info in infos:
             stretch = self.recording.stretch_of(info)
@@ -400,7 +422,11 @@ class RecordingTiles:
                 yield self._rows(top, info, requested)
 
     def _first_sample_times(self, top: Top, edges: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Return int64, ascending: from when on samples fall into the steps from `edges` on."""
+        """Return from when on samples fall into each of the steps that begin at `edges`; int64, ascending, ns.
+
+        Args:
+            starts: when these steps begin, ns; NaN = they are not recorded.
+        """
         begun = starts.copy()
         # What follows the last step belongs to it, and what precedes the first, to that; while a
         # run goes on, what follows belongs to a step that is not written yet.
@@ -418,7 +444,7 @@ class RecordingTiles:
         return tiles
 
     def _is_decoded(self, info: SegmentInfo, requested: Wanted) -> bool:
-        """Return True if all that a request wants of a segment is decoded already."""
+        """Return True if all columns that a request wants of a segment are decoded already."""
         return all(
             self._cached.get((self, info.name, group, column)) is not None
             for group, columns in {"steps": (), **requested}.items()
@@ -426,7 +452,10 @@ class RecordingTiles:
         )
 
     def _rows(self, top: Top, info: SegmentInfo, requested: Wanted) -> dict[str, Cells]:
-        """Return columns of a segment's groups; decoded ones are kept, "" being the times."""
+        """Return columns of a segment's groups as rows, by group.
+
+        What was decoded is kept, under its column's name; "" are the times, "step" the step numbers.
+        """
         columns_by_group: dict[str, dict[str, np.ndarray]] = {group: {} for group in requested}
         missing = {}
         for group, columns in requested.items():

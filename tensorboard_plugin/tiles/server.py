@@ -65,12 +65,12 @@ class TileServer:
         series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]] = []
         refining: list[str] = []
         for lane in lanes:
-            if lane.startswith(f"{gpu_time.LANE}:"):
+            if lane.startswith(f"{gpu_time.LANE}:"):  # time of a GPU
                 shares, coarse = time_shares(self._tiles_of(recording), lane, view, answer.other)
                 series += [({"lane": lane, "name": name}, (row, row, row)) for name, row in shares]
                 refining += [lane] * coarse
                 continue
-            if lane == LANE:
+            if lane == LANE:  # stages of the input pipeline
                 stages = stage_ranges(recording, axis, view.edges)
                 series += [({"lane": lane, "name": name}, ranges) for name, ranges in stages]
                 continue
@@ -135,7 +135,7 @@ def _series_with_columns(lane: str, answer: Answer) -> list[tuple[str, str, str,
 
 
 def _lane_series(lane: str, answer: Answer) -> Iterator[tuple[dict[str, object], tuple[np.ndarray, ...]]]:
-    """Yield of each series of a lane its header, and its min, max and mean: float32[buckets] each."""
+    """Yield for each series of a lane its header, and its min, max and mean: float32[buckets] each."""
     for name, group, column, scale in _series_with_columns(lane, answer):
         about: dict[str, object] = {"lane": lane, "name": name}
         if answer.bits.get(group):
@@ -161,7 +161,13 @@ def _packed_reply(
     series: list[tuple[dict[str, object], tuple[np.ndarray, ...]]],
     doubles: list[np.ndarray],
 ) -> bytes:
-    """Return a reply. `header["series"]` holds the dictionaries of `series`, which are completed here."""
+    """Return a reply as `TileServer.tile` describes it.
+
+    Args:
+        header: its "series" holds the dictionaries of `series`, which are completed here.
+        series: header, and (min, max, mean) of each.
+        doubles: float64 arrays that follow.
+    """
     singles: list[np.ndarray] = []
     for about, (low, high, mean) in series:
         bits = low.view(np.int32)  # two without data are alike

@@ -35,7 +35,7 @@ def whole_splits(recording: Recording) -> dict[str, Split]:
 def time_shares(
     tiles: RecordingTiles, lane: str, view: View, other: np.ndarray
 ) -> tuple[list[tuple[str, np.ndarray]], bool]:
-    """Return the parts of a lane of time in percent, and whether finer ones are still being read.
+    """Return the parts of a lane of time in percent, and True if finer ones are still being read.
 
     Args:
         other: when the buckets of a view of steps begin, float64[count] ns.
@@ -52,7 +52,7 @@ def time_shares(
     cell_ns, bucket_ns, step_ns = last / gpu_time.CELLS, np.median(np.diff(edges)), last / max(1, recording.step_count)
     # About as long as steps, buckets of the thread's exact time would alias with them.
     least_ns = gpu_time.FEW * step_ns if whose == gpu_time.THREAD and gpu_time.FEW * bucket_ns > step_ns else 0.0
-    if cell_ns <= gpu_time.WINDOW_NS or bucket_ns >= cell_ns / 2:
+    if cell_ns <= gpu_time.WINDOW_NS or bucket_ns >= cell_ns / 2:  # the cells of the whole recording are fine enough
         return list(zip(gpu_time.PARTS, whole.shares(edges, least_ns), strict=True)), False
     requested: dict[str, tuple[str, ...]] = {"steps": gpu_time.STEP_COLUMNS}
     requested |= dict.fromkeys(gpu_time.groups_of(recording, whose), UTILIZATION)
