@@ -68,9 +68,9 @@ def fetching_within(run: Run, calls: PythonInSteps) -> Advice:
     source, code = calls["fetches_from"], _AHEAD.get(calls["fetches_from"], "")
     text = f"In {percent(100 * calls['fetches'])} of the steps' time it waits for {source}, at {calls['fetches_at']}."
     text += " Is a core free to make batches during the steps? Then let it." * bool(code)
-    if run.trainer:  # as `gpu-util run` records it: the program has no monitor
-        return Advice(text, code, question=bool(code))
-    return Advice(text + _SEES, code or _LET_IT_FETCH, question=bool(code))
+    # A trainer's program has no monitor, which `gpu-util run` brings.
+    sees, let_it_fetch = ("", "") if run.trainer else (_SEES, _LET_IT_FETCH)
+    return Advice(text + sees, code or let_it_fetch, question=bool(code))
 
 
 def function_between(run: Run, function: str, place: str) -> Advice:
