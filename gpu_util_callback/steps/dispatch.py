@@ -596,12 +596,7 @@ class DispatchWatch:
         samples.trains |= code is self._loop or any(
             code.co_name in _TRAINS and package_of(code) in _FRAMEWORKS for _, code, _ in stack if not hook
         )
-        log = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
-        # Whatever runs in it: JAX has a callback in each collection.
-        call = hook or log or call_on(code.co_filename, line, self._reads)
-        if not call and self._hands_over and INDEXING in meanings[:place] and reads_elements(code.co_filename, line):
-            call = ELEMENTS
-        call = call or called_in(stack[: place + 1], instruction)
+        call = hook or self._call_in(stack, meanings, place, instruction)
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
         goes = next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "")
         if goes == _LEARNED or exchanges_gradients(code, call):
@@ -610,6 +605,16 @@ class DispatchWatch:
             samples.not_training[place_of(code, line), call] += weight
         else:
             samples.unclear[line] += weight
+
+    def _call_in(self, stack: Stack, meanings: Sequence[str], place: int, instruction: int) -> str:
+        """Return the call that does not train in which the program's frame at a place of a stack is; "" without one."""
+        _, code, line = stack[place]
+        log = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
+        # Whatever runs in it: JAX has a callback in each collection.
+        call = log or call_on(code.co_filename, line, self._reads)
+        if not call and self._hands_over and INDEXING in meanings[:place] and reads_elements(code.co_filename, line):
+            return ELEMENTS
+        return call or called_in(stack[: place + 1], instruction)
 
     def _hook_in(self, stack: Stack) -> str:
         """Return the program's hook that a trainer calls within a step, beside what it trains; "" for others.

@@ -81,7 +81,7 @@ class SlowSteps(Rule):
         on_cpu = run.framework_facts.get("device") == "cpu" and not run.used_gpus
         if run.steps.total("body_ns") >= MOSTLY * run.present_ns:
             kinds += [_precision, _padded]  # elsewhere a thread starts a device's work
-            kinds += [_of_optimizer, _of_samples] if on_cpu else []
+            kinds += [_of_optimizer, _parametrized, _of_samples] if on_cpu else []
         kinds += [_started] * on_cpu
         findings = chain.from_iterable(kind(run, limits) for kind in kinds)
         yield from significant(findings, run.present_ns, limits)
@@ -92,6 +92,8 @@ _PASS = """def endless(data):
         yield from data
 batches = endless(loader)  # once, before the loop
 batch = next(batches)"""
+_CACHED = """with torch.nn.utils.parametrize.cached():
+    loss = ...  # the forward pass"""
 _ONCE = """state = state.detach()  # between chunks
 sum(losses).backward()  # or: once for all losses"""
 
@@ -320,19 +322,8 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         title = "Each step begins a pass over the data"
         yield _fact("begin_of_a_pass", title, evidence, asks, _PASS, lost_ns)
         return
-    backward, kept, weights = parts.get("backward", 0.0), calls.get("kept", 0.0), parts.get(WEIGHTS, 0.0)
-    forward = weights + parts.get("forward", 0.0)
-    # The backward pass through them has no frames: its share is taken as that of the forward pass.
-    weights_pct = 100 * weights / max(forward, 1e-9) * (forward + backward)
-    if looks >= limits["min_looks"] and weights_pct >= limits["share_of_step_pct"]:
-        asks = (
-            "Weights with a parametrization, such as orthogonal or weight_norm, are computed each time that they are "
-            "used. Is such a layer used several times in a step? If so, keep them during the forward pass."
-        )
-        code = "with torch.nn.utils.parametrize.cached():\n    loss = ...  # the forward pass"
-        evidence = {"share_of_step_pct": round(weights_pct, 1), "looks": looks}
-        yield _fact("parametrized", "Most of each step computes parametrized weights", evidence, asks, code)
-        return
+    backward, kept = parts.get("backward", 0.0), calls.get("kept", 0.0)
+    forward = parts.get("forward", 0.0) + parts.get(WEIGHTS, 0.0)
     is_kept = kept >= MOSTLY * backward and _at_least(100 * backward, looks) >= limits["kept_pct"]
     alone = int(run.manifest.get("world_size", 1)) < 2  # a backward waits for other ranks
     if looks >= limits["min_looks"] and is_kept and alone:
@@ -346,7 +337,7 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         twice = backward - DOUBLE * (1 - backward)  # beyond the time of a usual backward
         yield _fact("kept_graph", title, evidence, asks, _ONCE, round(twice * body_ns), "blind/eighth/kept_graph")
         return
-    if backward >= limits["backward_times"] * parts.get("forward", 1.0):
+    if backward >= limits["backward_times"] * (forward or 1.0):
         return  # it goes through graphs that were kept, or waits for other ranks
     op_us = samples.op_us if samples is not None and run.framework == "torch" else None
     if samples is not None and op_us and op_us < limits["eager_op_us"]:
@@ -357,6 +348,26 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         evidence = {"operations_per_step": samples.operations, "eager_op_us": round(op_us, 1)}
         title = f"Each step starts some {samples.operations:,} small operations"
         yield _fact("operations", title, evidence, asks, "model = torch.compile(model)")
+
+
+def _parametrized(run: Run, limits: Limits) -> Findings:
+    """Yield that most of PyTorch's step computes weights from others, such as an orthogonal matrix, at each use.
+
+    The backward pass through them has no frames: its share is taken as that of the forward pass.
+    """
+    calls = run.fit.get("python_in_steps") or {}
+    parts, looks = calls.get("parts") or {}, calls.get("samples") or 0
+    weights, backward = parts.get(WEIGHTS, 0.0), parts.get("backward", 0.0)
+    forward = weights + parts.get("forward", 0.0)
+    pct = 100 * weights / max(forward, 1e-9) * (forward + backward)
+    if looks >= limits["min_looks"] and pct >= limits["share_of_step_pct"]:
+        asks = (
+            "Weights with a parametrization, such as orthogonal or weight_norm, are computed each time that they are "
+            "used. Is such a layer used several times in a step? If so, keep them during the forward pass."
+        )
+        evidence: Evidence = {"share_of_step_pct": round(pct, 1), "looks": looks}
+        title = "Most of each step computes parametrized weights"
+        yield _fact("parametrized", title, evidence, asks, _CACHED)
 
 
 def _growing(run: Run, limits: Limits) -> Findings:
