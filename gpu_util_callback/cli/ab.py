@@ -81,7 +81,7 @@ def judged(trial: Trial, limit_pct: float, differing: list[str]) -> tuple[Outcom
     ratio = trial.estimate
     # Bounds of how much longer steps take, %.
     low_pct, high_pct = (100 * (1 / bound - 1) for bound in (ratio.high, ratio.low))
-    sentence = f"{trial.sentence()} Its steps take {between(f'{low_pct:+.1f}', f'{high_pct:+.1f}')} %"
+    sentence = f"{trial.sentence()} Its steps take {between(f'{low_pct:+.3g}', f'{high_pct:+.3g}')} %"
     if low_pct > 0 and high_pct >= limit_pct:
         return "failure", f"{sentence}: slower, at most {limit_pct:g} % allowed."
     if high_pct < limit_pct:

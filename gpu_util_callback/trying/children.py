@@ -292,8 +292,8 @@ class Children:
         shown = functools.partial(tail, self._folder / "output")
         while not is_done() and self._process.poll() is None:
             if time.monotonic() > quiet_until and not has_begun():
-                quiet_until = until
                 self.say(f"no training step so far, after {QUIET_S:.0f} s: {supported}. Ctrl+C ends it")
+                self.say = lambda text: None  # once is enough
             if time.monotonic() > bare_until and self._is_python and not (self._folder / "framework").exists():
                 raise ChildFailed(f"it imported no framework in {BARE_S:.0f} s: {supported}", shown())
             if time.monotonic() > until:

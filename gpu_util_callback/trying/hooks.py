@@ -139,8 +139,7 @@ class Hooks:
         plan = self.meter.plan
         begun = Path(plan["record"]).glob(RECORDINGS) if plan.get("record") else Path(plan["folder"]).glob("claim")
         if not any(begun):
-            is_inner = bool(plan.get("record")) and os.getppid() != plan["runner"]
-            self.meter.fail(_OWN_PROCESS if is_inner else _OWN_LOOP)
+            self.meter.fail(_OWN_PROCESS if plan.get("record") and os.getppid() != plan["runner"] else _OWN_LOOP)
             os._exit(1)
 
     # -- calls with other arguments ------------------------------------------------------------------

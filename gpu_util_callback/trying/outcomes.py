@@ -17,7 +17,7 @@ def factor_text(ratio: float, low: float, high: float) -> str:
     """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
     least = 1 if ratio >= 2 else 2
     digits = next((digits for digits in range(least, 4) if f"{low:.{digits}f}" != f"{high:.{digits}f}"), 4)
-    return f"×{ratio:.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
+    return f"×{ratio:.{digits}f} [{low:.{digits}f} … {format(high, f'.{digits}f' if high < 1000 else '.2g')}]"
 
 
 def store(folder: str | Path, finding: str, trial: Mapping[str, Any]) -> None:
