@@ -425,7 +425,7 @@ def _send_stacks(address: str, thread: int, until: CodeType) -> None:
     pause_s = 0.02
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     with sender, contextlib.suppress(Exception):
-        while stack := all_stacks(only=thread, until=until).get(thread):
+        while stack := all_stacks(only_thread=thread, until=until).get(thread):
             frames = [(path_of(code), code.co_qualname, code.co_firstlineno, line) for _, code, line in stack]
             with contextlib.suppress(BlockingIOError):  # nobody has read the last ones yet
                 sender.sendto(json.dumps(frames).encode(), address)

@@ -45,7 +45,7 @@ class CallbackList(BatchHooks, Protocol):
 
 
 def find_callback_list(callback: object, depth: int = 8) -> CallbackList | None:
-    """Return the `CallbackList` that is calling `callback` right now, found up the stack."""
+    """Return the `CallbackList` that is calling `callback` right now, at most `depth` frames up; None if not found."""
     frame = sys._getframe(1)
     for _ in range(depth):
         if frame is None:
@@ -77,9 +77,11 @@ def describe_callbacks(callbacks: Iterable[object]) -> dict[str, dict[str, objec
         watched = getattr(callback, "monitor", None)
         if isinstance(watched, str) and watched.startswith("val_"):
             facts["monitor"] = watched
+        # not Keras' and not ours
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
             facts |= {"every": _rhythms(callback), "names": _first_arguments(callback), "library": _library(kind)}
             facts["places"] = _places(kind)
+        # Keras' own, which may be costly
         elif kind.__name__ == "TensorBoard" and (frequency := getattr(callback, "histogram_freq", None)):
             facts["every"] = {"histogram_freq": int(frequency)}
         if any(facts.values()):
@@ -94,7 +96,11 @@ def _library(kind: type) -> str | None:
 
 
 def _rhythms(callback: object) -> dict[str, int]:
-    """Return the arguments of a callback that say how often it works, such as `save_freq`, with their numbers."""
+    """Return name -> value of a callback's arguments that set how often it works, such as `save_freq`.
+
+    Only positive whole numbers are returned; "batch" is 1. The value is the instance's attribute of that name, or the
+    default.
+    """
     try:
         arguments = signature(type(callback).__init__).parameters.values()
     except (TypeError, ValueError):  # no readable signature
@@ -129,15 +135,20 @@ def _places(kind: type) -> dict[str, str]:
 
 
 class HookSums:
-    """Time spent in one batch hook of one callback, as part of the steps."""
+    """Time spent in one batch hook of one callback, as part of the steps.
 
-    __slots__ = ("_count", "_total", "count", "end", "kind", "name", "start", "total")
+    Attributes:
+        count, total: calls so far, and their time in ns.
+        start, end: of the calls that were not taken yet, perf ns.
+    """
+
+    __slots__ = ("_taken_count", "_taken_ns", "count", "end", "kind", "name", "start", "total")
 
     def __init__(self, name: str, kind: str):
         self.name = name
         self.kind = kind
         self.count = self.total = self.start = self.end = 0
-        self._count = self._total = 0  # already taken
+        self._taken_count = self._taken_ns = 0  # `count` and `total` at the last `take`
 
     def add(self, start: int, end: int) -> None:
         """Add a call of the hook."""
@@ -148,13 +159,17 @@ class HookSums:
         self.count += 1
 
     def take(self, calls: int) -> list[Phase]:
-        """Return a row of what was added since the last call, if anything. Callable on any thread."""
+        """Return a row of what was added since the last call of `take`; [] for nothing. Callable on any thread.
+
+        Args:
+            calls: training calls before the row.
+        """
         total, count = self.total, self.count
-        if count == self._count:
+        if count == self._taken_count:
             return []
-        spent_ns, more = total - self._total, count - self._count
-        self._total, self._count = total, count
-        row = Phase(self.kind, self.name, self.start, self.end, "", spent_ns, calls, more)
+        spent_ns, new_count = total - self._taken_ns, count - self._taken_count
+        self._taken_ns, self._taken_count = total, count
+        row = Phase(self.kind, self.name, self.start, self.end, "", spent_ns, calls, new_count)
         self.start = self.end
         return [row]
 
@@ -170,6 +185,7 @@ class Wrappers:
     def __init__(self, timeline: Timeline, failed: Callable[[BaseException], None]):
         self._timeline = timeline
         self._failed = failed
+        # owner, attribute, whether the instance had it, and its value
         self._undo: list[tuple[object, str, bool, object]] = []
 
     def _replace(self, owner: object, name: str, value: object) -> None:
@@ -178,14 +194,14 @@ class Wrappers:
         attributes[name] = value
 
     def detach(self) -> None:
-        """Restore the originals. May be called more than once."""
+        """Restore the original attributes, the last replaced first. May be called more than once."""
         while self._undo:
             owner, name, had, value = self._undo.pop()
             try:
                 if had:
-                    owner.__dict__[name] = value
+                    owner.__dict__[name] = value  # it had an attribute of its own
                 else:
-                    owner.__dict__.pop(name, None)
+                    owner.__dict__.pop(name, None)  # the class's shows again
             except Exception as error:
                 self._failed(error)
 
@@ -199,7 +215,7 @@ class CallbackTimer(Wrappers):
     Args:
         timeline, failed: as of `Wrappers`.
         ours: our own callback, which is not timed.
-        begun: called as each training batch begins, with the time; raises nothing.
+        begun: called as each training batch begins, with the time (perf ns); raises nothing.
         epoch_logs: called with an epoch's logs before any callback gets them; raises nothing.
     """
 
@@ -250,7 +266,10 @@ class CallbackTimer(Wrappers):
             self._stamp(callbacks[0], "on_epoch_end", self._epoch_ends)
 
     def _time_edges(self, owner: BatchHooks) -> None:
-        """Time where steps, epochs and validations begin and end, by hooks of the list."""
+        """Time where steps, epochs and validations begin and end, by hooks of `owner`.
+
+        The list, or our callback for it.
+        """
         timeline = self._timeline
         begins = timeline.around_begin(owner.on_train_batch_begin, self._begun, self._failed)
         self._replace(owner, "on_train_batch_begin", begins)
@@ -258,6 +277,7 @@ class CallbackTimer(Wrappers):
         logs_are_ready = getattr(owner, "_async_train", False)
         ends = timeline.around_end(owner.on_train_batch_end, logs_are_ready)
         self._replace(owner, "on_train_batch_end", ends)
+        # Hook -> what the timeline notes before it, and after it.
         moments: dict[str, tuple[Callable | None, Callable | None]] = {
             "on_epoch_begin": (None, timeline.epoch_begun),
             "on_epoch_end": (None, timeline.epoch_ended),
@@ -270,7 +290,7 @@ class CallbackTimer(Wrappers):
             self._around(owner, hook, before, after)
 
     def _epoch_ends(self, epoch: int, logs: object = None) -> None:
-        """Note that an epoch ends, before the callbacks are called, which get the same logs."""
+        """Note that an epoch ends, before the callbacks are called, and pass on its logs."""
         try:
             self._timeline.epoch_end()
         except Exception as error:
@@ -280,7 +300,12 @@ class CallbackTimer(Wrappers):
 
     @uncounted
     def _around(self, owner: object, name: str, before: Callable | None, after: Callable | None) -> None:
-        """Replace a hook of Keras' list so that `before` and `after` run around it; neither can break it."""
+        """Replace a hook of Keras' list so that `before` and `after` run around it; neither can break it.
+
+        Args:
+            name: of the hook; `on_epoch_begin` also announces the epoch's number to the timeline.
+            before, after: None = nothing.
+        """
         hook = getattr(owner, name)
         failed = self._failed
         epoch_begin: Callable | None = self._timeline.epoch_begin if name == "on_epoch_begin" else None
@@ -323,16 +348,20 @@ class CallbackTimer(Wrappers):
             stamp(*args)
             return hook(self, *args, **kwargs)
 
-        def plain(self: object, batch: int, logs: object = None) -> object:
+        def plain(self: object, batch: int, logs: object = None) -> object:  # faster: no packed arguments
             stamp(batch, logs)
             return hook(self, batch, logs)
 
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
     def _time_callback(self, callback: object, pooled: set[str]) -> None:
-        """Time the hooks that a callback overrides; those of `pooled` run on other threads and are only counted."""
+        """Time the hooks that a callback overrides.
+
+        Batch hooks are summed up, others get rows. Batch hooks of `pooled` run on other threads: their times are kept
+        for `_waited`.
+        """
         name = type(callback).__name__
-        classes = {c.__name__ for c in type(callback).__mro__}
+        classes = {c.__name__ for c in type(callback).__mro__}  # with its ancestors
         kind = "checkpoint" if classes & CHECKPOINTS else "callback"
         for hook in BATCH_HOOKS:
             if not _overridden(callback, hook):
@@ -343,7 +372,7 @@ class CallbackTimer(Wrappers):
                 self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
         for hook in OTHER_HOOKS:
             if _overridden(callback, hook):
-                account = "" if hook.startswith("on_test") else "callbacks"
+                account = "" if hook.startswith("on_test") else "callbacks"  # a part of the validation
                 self._time_hook(callback, hook, partial(self._write_down, f"{name}.{hook}", kind, account))
 
     def _write_down(self, title: str, kind: str, account: str, start: int, end: int) -> None:
@@ -355,7 +384,10 @@ class CallbackTimer(Wrappers):
         self._replace_hook(callback, name, _timed(_function(callback, name), done))
 
     def _time_wait(self, callback_list: CallbackList) -> None:
-        """Time Keras' wait for the hooks on other threads, at the ends of epochs and validations."""
+        """Time Keras' wait for the hooks on other threads, at the ends of epochs and validations.
+
+        Short ones are ignored.
+        """
 
         def waited(start: int, end: int) -> None:
             try:
@@ -367,27 +399,31 @@ class CallbackTimer(Wrappers):
         self._replace(callback_list, "_flush_futures", _timed(callback_list._flush_futures, waited))  # type: ignore[attr-defined]
 
     def _waited(self, start: int, end: int) -> None:
-        """Count a wait under the hooks that ran meanwhile, by the share of each; the rest of it is the device's."""
+        """Count a wait (perf ns) under the hooks that ran on other threads in it, by the share of each.
+
+        The part of the wait in which no hook ran is the device's and is not counted. The hooks' parts are placed at the
+        wait's end, one after the other.
+        """
         spent_ns: Counter[tuple[str, str]] = Counter()
         calls: Counter[tuple[str, str]] = Counter()
-        covered_ns, until = 0, start
+        covered_ns, until = 0, start  # time in which at least one hook ran; up to where that is counted
         for title, kind, begun, ended in sorted(self._pooled, key=lambda call: call[2]):
             begun, ended = max(begun, start), min(ended, end)
-            if ended <= begun:
+            if ended <= begun:  # ran outside the wait
                 continue
             spent_ns[title, kind] += ended - begun
             calls[title, kind] += 1
             covered_ns += max(0, ended - max(begun, until))
             until = max(until, ended)
         self._pooled.clear()
-        begin, each = end - covered_ns, covered_ns / max(1, spent_ns.total())
+        begin, share = end - covered_ns, covered_ns / max(1, spent_ns.total())
         for hook, ns in spent_ns.most_common():
-            self._timeline.waited(*hook, begin, begin + round(ns * each), calls[hook])
-            begin += round(ns * each)
+            self._timeline.waited(*hook, begin, begin + round(ns * share), calls[hook])
+            begin += round(ns * share)
 
     @uncounted
     def _sum_up(self, callback: object, name: str, sums: HookSums) -> None:
-        """Replace a hook of each batch: short calls are summed up, long ones become phases."""
+        """Replace a hook of each batch: calls shorter than `LONG_NS` are summed up, long ones become phases."""
         self.sums.append(sums)
         hook = _function(callback, name)
         clock = time.perf_counter_ns
@@ -395,12 +431,13 @@ class CallbackTimer(Wrappers):
         write = timeline.phase
 
         def add(start: int, end: int) -> None:
+            """Add a call of the hook, perf ns."""
             if end - start < LONG_NS:
                 sums.add(start, end)
             else:  # part of its step (or validation): a detail, not an account
                 write(sums.kind, sums.name, start, end, "")
 
-        def timed(self: object, *args: object, **kwargs: object) -> object:
+        def timed(self: object, *args: object, **kwargs: object) -> object:  # for hooks of any signature
             start = clock()
             try:
                 return hook(self, *args, **kwargs)
@@ -410,7 +447,7 @@ class CallbackTimer(Wrappers):
                 if timeline.sampled:
                     timeline.own_step_ns += clock() - end
 
-        def plain(self: object, batch: int, logs: object = None) -> object:
+        def plain(self: object, batch: int, logs: object = None) -> object:  # faster: no packed arguments
             start = clock()
             try:
                 return hook(self, batch, logs)
@@ -453,9 +490,9 @@ def _function(callback: object, name: str) -> Callable:
 
 
 def _is_plain(hook: Callable) -> bool:
-    """Return whether a batch hook takes what Keras documents and needs no `*args, **kwargs`.
+    """Return whether a batch hook takes `(self, batch, logs=None)` as Keras documents.
 
-    Passing those on takes more time than all the rest of timing a hook.
+    Then no `*args, **kwargs` are needed: passing those on takes more time than all the rest of timing a hook.
     """
     code = getattr(hook, "__code__", None)
     if code is None or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
@@ -479,7 +516,10 @@ class InputTimer(Wrappers):
 
     @uncounted
     def attach(self, frame: FrameType | None) -> None:
-        """Start timing the input of the fit in `frame`."""
+        """Start timing the input of the fit in `frame`: its work at an epoch's end, and new iterators.
+
+        None = no fit found.
+        """
         iterator = epoch_iterator(frame)
         adapter = getattr(iterator, "data_adapter", None)
         if adapter is None:

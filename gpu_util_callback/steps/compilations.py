@@ -34,10 +34,12 @@ class Compilations:
     _usual: deque[int] = field(default_factory=lambda: deque(maxlen=255))  # bodies of plain calls
 
     def shape_ids(self, signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the int64 id of each input shape, and whether it is seen for the first time.
+        """Return the id of each input shape (int64[n]), and whether it is seen for the first time (bool[n]).
+
+        New shapes are numbered in the order in which they come.
 
         Args:
-            signatures: float64 (n,); 0 = the shapes are static or unknown: the id is absent.
+            signatures: float64[n]; 0 = the shapes are static or unknown: the id is `ABSENT`, and not new.
         """
         ids = np.full(len(signatures), ABSENT, np.int64)
         new = np.zeros(len(signatures), bool)
@@ -53,22 +55,24 @@ class Compilations:
         return ids, new
 
     def among(self, traced: np.ndarray, new_shape: np.ndarray, own_ns: np.ndarray) -> np.ndarray:
-        """Return which calls were compilations, in order: bool (n,).
+        """Return which calls were compilations, in order: bool[n].
+
+        Where shapes compile, a call on a first-seen shape is one too if it takes much longer than usual.
 
         Args:
-            traced: whether the framework reported one.
-            new_shape: whether the input's shape was a first-seen one.
-            own_ns: duration of the calls without their waits.
+            traced: bool[n], whether the framework reported one.
+            new_shape: bool[n], whether the input's shape was a first-seen one.
+            own_ns: int64[n], duration of the calls without their waits.
         """
         compiles = traced.copy()
         if not self.shapes_compile or not new_shape.any():
-            most = self._usual.maxlen or 0
+            most = self._usual.maxlen or 0  # no shape can have compiled: the durations are only remembered
             self._usual.extend(own_ns[~traced][-most:].tolist())
             return compiles
         for i, value in enumerate(own_ns.tolist()):
-            if traced[i]:
+            if traced[i]:  # known, and not usual
                 continue
-            if new_shape[i]:
+            if new_shape[i]:  # judged by its duration
                 if not self._usual:
                     # This duration may be a compilation's: not representative of other calls.
                     compiles[i] = self.every_shape_compiles and value > SLOW_NS

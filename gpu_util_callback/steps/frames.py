@@ -65,7 +65,7 @@ def stack_of(thread: int, until: CodeType | None = None, deepest: int = 10_000) 
 
 
 def all_stacks(
-    deepest: int = 200, only: int = 0, until: CodeType | None = None, instructions: dict[int, int] | None = None
+    deepest: int = 200, only_thread: int = 0, until: CodeType | None = None, instructions: dict[int, int] | None = None
 ) -> dict[int, Stack]:
     # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
     # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
@@ -74,7 +74,7 @@ def all_stacks(
     Args:
         deepest: frames of a stack at the most.
         only: one thread's identifier; 0 = all.
-        until: as of `stack_of`.
+        until: the stack ends after the first frame of this code, as in `stack_of`; None = at the outermost frame.
         instructions: filled with each thread's identifier -> offset of its instruction in the innermost frame's code.
     """
     collects = gc.isenabled()
@@ -82,7 +82,7 @@ def all_stacks(
     stacks: dict[int, Stack] = {}
     try:
         innermost = sys._current_frames()
-        for thread in [only] if only else innermost:
+        for thread in [only_thread] if only_thread else innermost:
             frame: FrameType | None = innermost.get(thread)
             frames = stacks.setdefault(thread, [])
             if instructions is not None and frame is not None:
@@ -100,18 +100,20 @@ def all_stacks(
 
 
 def _line_before(code: CodeType, instruction: int) -> int:
-    """Return the line before an instruction that has none, such as the end of a loop's body, where threads take turns.
+    """Return the last line number before an instruction that has none itself.
+
+    Such is the end of a loop's body, where threads take turns.
 
     Args:
-        instruction: its offset.
+        instruction: its offset in the code, bytes.
     """
     return [code.co_firstlineno, *(line for start, _, line in code.co_lines() if line and start <= instruction)][-1]
 
 
 def stacks_in(codes: Collection[CodeType], deepest: int = 200) -> list[list[tuple[CodeType, int]]]:
-    """Return what the other threads run inside these functions: of each (code, line) from the innermost frame on.
+    """Return what the other threads run inside these functions: a list of (code, line) a thread, innermost frame first.
 
-    The last one is that of the outermost of these functions; threads outside them are left out.
+    Each list ends with the outermost of these functions; threads outside them are left out.
     """
     stacks = []
     for thread, stack in all_stacks(deepest).items():
@@ -128,12 +130,13 @@ _LIBRARIES = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "gpu_
 
 
 def calling_fit(depth: int = 15) -> FrameType | None:
-    """Return the frame of the `fit` that is calling us, if there is one close by."""
+    """Return the frame of the Keras `fit` that is calling us, at most `depth` frames up; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(depth):
         if frame is None:
             return None
         names = frame.f_code.co_varnames
+        # Keras 3's variable, or Keras 2's
         if frame.f_code.co_name == "fit" and ("epoch_iterator" in names or "data_handler" in names):
             return frame
         frame = frame.f_back
@@ -161,6 +164,10 @@ class FitWatch:
     An interrupted fit calls no `on_train_end`. The frame is identified by its id alone: a reference
     would keep alive all that the fit works on.
 
+    Args:
+        frame: of the fit, on the calling thread; None = it could not be found.
+        located: no watch is needed.
+
     Attributes:
         located: whether the fit could be found at all, or needs no watch.
         code: of the fit; None where it could not be found.
@@ -179,7 +186,7 @@ class FitWatch:
         return self._id is not None and not any(frame == (self._id, self.code) for frame in frames)
 
     def same_place(self, other: FitWatch) -> bool:
-        """Return whether both fits' frames have one address: the earlier fit is over, then.
+        """Return whether both fits' frames have one address, which means that the earlier fit is over.
 
         A frame is often allocated where the last one was, as in a cell that is run again after an
         error, and `over` cannot distinguish the two.
@@ -191,11 +198,13 @@ class FitWatch:
 
 
 def names_in_fit(frame: FrameType | None, source: object = None) -> dict[str, str]:
-    """Return the names of the arguments given to the call of `fit` in `frame`.
+    """Return the program's names of the arguments given to the call of `fit` in `frame`; {} without a frame.
 
     Args:
         source: the object that makes the input's samples, where it is another one (a Dataset).
-    Returns: as of `names_of`, for `input`, `input_source`, `validation`, `model` and more arrays.
+
+    Returns: role -> name, where the roles are `input`, `input_source`, `validation`, `model`, `y`, `sample_weight`;
+        arguments without a name are left out (see `names_of`).
     """
     if frame is None:
         return {}
@@ -220,10 +229,14 @@ def names_in_loop(
 
 
 def names_of(frame: FrameType | None, objects: Mapping[str, object]) -> dict[str, str]:
-    """Return the names of these objects around `frame`: a variable, or an attribute of `self`.
+    """Return role -> name of these objects around `frame`: a variable, or an attribute of `self`.
 
-    Objects that are None or have no name there are left out; so are names that begin with an
-    underscore.
+    Frames of libraries between are skipped. Objects that are None or have no name there are left out; so are
+    names that begin with an underscore.
+
+    Args:
+        frame: where the names are looked up; None = {} is returned.
+        objects: role -> the object.
     """
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES:
         frame = frame.f_back

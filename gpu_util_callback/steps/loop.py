@@ -19,13 +19,20 @@ _clock = time.perf_counter_ns
 
 @dataclass(slots=True)
 class _OpenPhase:
-    """An open phase."""
+    """A phase that has begun and not ended; times in perf ns.
+
+    Attributes:
+        kind: "validation", "checkpoint", "callback", …
+        account: part of the fit's time that it is counted as: "validation" or "callbacks"; "" = none, it lies in
+            an interval that is counted as a whole (a step, a validation).
+        inner_ns: time of nested phases that are counted by themselves.
+    """
 
     kind: str
     name: str
     start: int
     account: str
-    inner_ns: int = 0  # of nested phases with an account of their own
+    inner_ns: int = 0
 
 
 def _raise(error: BaseException) -> None:
@@ -44,19 +51,21 @@ class Loop:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.compile_clock = CompileClock()
-        self.sums: list[HookSums] = []
+        self.sums: list[HookSums] = []  # the values of `_sums`, which the recorder takes rows from
         self.windows: Any = None  # a `KerasWindows`, where profiler windows are wanted
         self.operations: OperationCount | None = None
-        self._sums: dict[str, HookSums] = {}
-        self._phases: list[_OpenPhase] = []
+        self._sums: dict[str, HookSums] = {}  # by the phase's name: short phases inside steps
+        self._phases: list[_OpenPhase] = []  # the open ones, the outermost first
         self._working = False  # within a step's work
         self._in_epoch = False
         self._epochs = 0  # so far
+        # of the step's batch: requested, delivered, signature, busy until
         self._stamp: Stamp = (UNSEEN, UNSEEN, 0.0, 0)
-        self._work_start = 0
-        self._others_ns = 0  # phases within the step's work
-        self._compiled = 0
-        self._fetching = 0
+        self._work_start = 0  # perf ns: the step's batch was delivered
+        self._phases_in_step_ns = 0  # of phases within the step's work so far
+        self._compiled_before_ns = 0  # reading of `compile_clock`, ns, at the step's begin
+        self._fetching = 0  # perf ns: when the loop's own fetch began
+        # requested, delivered (perf ns) of the batch that was fetched last
         self._fetched: tuple[int, int] | None = None
         self._mark: Annotation | None = None  # annotation of that wait in the trace of a window
         self._begin_step = timeline.around_begin(None, None, _raise)
@@ -80,7 +89,10 @@ class Loop:
         return self.validating, self._passes[self.validating]
 
     def batches_begin(self) -> None:
-        """Begin a new pass over a dataset: an epoch, or a validation's."""
+        """Begin a new pass over a dataset: an epoch, or a validation's.
+
+        A pass that is left early and followed by another one ends here.
+        """
         self._end_work(_clock())
         try:
             self.compile_clock.start()  # the compiler may have been imported since
@@ -91,7 +103,7 @@ class Loop:
         self._passes[self.validating] += 1
         if self.operations is not None:
             self.operations.begin()
-        if self.validating:
+        if self.validating:  # a validation's pass is part of its phase: no epoch
             return
         self.timeline.epoch_begin(self._epochs)
         self.timeline.epoch_begun()
@@ -99,7 +111,9 @@ class Loop:
         self._in_epoch = True
 
     def step_begin(self, requested: int, delivered: int, signature: float = 0.0, busy: int = 0) -> None:
-        """Begin a step, whose batch was requested and delivered at these times (perf ns).
+        """Begin a training or validation step, whose batch was requested and delivered at these times (perf ns).
+
+        The step before ends at the request, or at the delivery if no request was seen.
 
         Args:
             requested: `UNSEEN` if the request was not seen.
@@ -109,10 +123,10 @@ class Loop:
         timeline = self.timeline
         begin = delivered
         if requested != UNSEEN:
-            if timeline.open:
+            if timeline.open:  # requested ahead, in the middle of the step before: that one's work ends first
                 requested = max(requested, timeline.work_ended)
             begin = requested = min(requested, delivered)
-        if self._working:
+        if self._working:  # no `step_end` was called
             self._end_work(begin)
         begins_epoch = timeline.first and self._in_epoch  # what came before is no code between its steps
         if not timeline.open and not timeline.in_test and not begins_epoch:
@@ -124,14 +138,14 @@ class Loop:
         else:
             for phase in self._phases:
                 phase.account = ""  # it contains steps, which have an account of their own
-            now = self._begin_step(0)
+            now = self._begin_step(0)  # closes the step before and returns the time
             if self.windows is not None:
                 self.windows.batch_begin(now)
                 timeline.without_hooks()
         self._stamp = (requested, delivered, signature, busy)
         self._work_start = delivered
-        self._compiled = self.compile_clock.ns
-        self._others_ns = 0
+        self._compiled_before_ns = self.compile_clock.ns
+        self._phases_in_step_ns = 0
         self._working = True
 
     def count_operations(self, batch: object = None) -> None:
@@ -159,7 +173,10 @@ class Loop:
         self._fetching = _clock()
 
     def fetch_end(self, came: bool) -> None:
-        """Note that the batch is there, or (not `came`) that there is none."""
+        """Note that the batch is there, or (not `came`) that the input is exhausted.
+
+        That fetch is input time, no step.
+        """
         now = _clock()
         mark, self._mark = self._mark, None
         if mark is not None:
@@ -188,7 +205,7 @@ class Loop:
             self.timeline.input_work("end of data", begin, end)
 
     def batches_end(self) -> None:
-        """End the pass over a dataset, exhausted or left early."""
+        """End the pass over a dataset, exhausted or left early: its epoch, or the steps of the validation."""
         self._end_work(_clock())
         if self.validating:
             self.timeline.test_end()
@@ -201,15 +218,19 @@ class Loop:
                 self.windows.epoch_end()
 
     def _end_work(self, end: int) -> None:
-        """End a step of the loop, at the earliest when it began; the time inside calls of others is not its own."""
+        """End the work of the open step at `end` (perf ns), and hand it to the timeline; nothing without an open step.
+
+        The step's own time is what remains without the named phases inside; it counts as a compilation if most of
+        it was spent compiling.
+        """
         if not self._working:
             return
         self._working = False
-        end = max(end, self._work_start)
-        compiled = self.compile_clock.ns - self._compiled
-        own_ns = end - self._work_start - self._others_ns
-        flags = TRACED if compiled and self.compile_clock.explains(compiled, own_ns) else 0
-        own_end = self._work_start + max(own_ns, 0)
+        end = max(end, self._work_start)  # a batch requested ahead: the step has no length
+        compiled_ns = self.compile_clock.ns - self._compiled_before_ns
+        own_ns = end - self._work_start - self._phases_in_step_ns
+        flags = TRACED if compiled_ns and self.compile_clock.explains(compiled_ns, own_ns) else 0
+        own_end = self._work_start + max(own_ns, 0)  # as if the phases inside came last
         self.timeline.worked(self._work_start, own_end, end, flags, self._stamp)
 
     def _leave_own_code(self, now: int) -> None:
@@ -222,7 +243,10 @@ class Loop:
     # ---- phases ----------------------------------------------------------------------------
 
     def phase_begin(self, name: str, kind: str) -> None:
-        """Begin a phase of the loop. Validation ends the step it is in; other phases do not."""
+        """Begin a phase of the loop. Validation ends the step it is in; other phases do not.
+
+        Outside steps and validation a phase is counted as callbacks' time; inside, as a part of the step or validation.
+        """
         now = _clock()
         timeline = self.timeline
         if self.operations is not None:
@@ -236,19 +260,26 @@ class Loop:
                 self.windows.test_begin()
             self._phases.append(_OpenPhase(kind, name, now, "validation"))
             return
-        account = "callbacks" if not self._working and not self.validating else ""  # within a step: the step's own
-        if account and not self._phases:
+        # Inside a step or a validation it has no account: the time is counted there.
+        account = "callbacks" if not self._working and not self.validating else ""
+        if account and not self._phases:  # the outermost phase between steps
             timeline.leave_steps()
             self._leave_own_code(now)
         self._phases.append(_OpenPhase(kind, name, now, account))
         timeline.inside = kind if kind != "callback" else timeline.inside
 
     def phase_end(self) -> None:
-        """End the innermost phase."""
+        """End the innermost phase and record it.
+
+        A phase with an account is counted there, without its nested phases that have one. A phase without one is a
+        detail of the step or validation around it.
+        """
         if not self._phases:
             return
         timeline = self.timeline
         phase = self._phases.pop()
+        # What the thread is in for the watch on stalls: "callback" is none, as a loop may run as a whole in such a
+        # phase.
         timeline.inside = next((outer.kind for outer in self._phases if outer.kind != "callback"), "")
         if phase.account == "validation":
             self._end_work(_clock())
@@ -256,22 +287,25 @@ class Loop:
             timeline.test_ended()
             return
         now = _clock()
-        spent = now - phase.start
+        spent_ns = now - phase.start
         outer = self._phases[-1] if self._phases else None
-        if phase.account and outer is not None and outer.account:
-            outer.inner_ns += spent
-        if phase.account:
-            own_ns = spent - phase.inner_ns
+        if phase.account and outer is not None and outer.account:  # counted here, so not once more in the outer one
+            outer.inner_ns += spent_ns
+        if phase.account:  # between steps
+            own_ns = spent_ns - phase.inner_ns
             timeline.phase(phase.kind, phase.name, phase.start, now, phase.account, own_ns)
             timeline.cursor = now
-        elif self._working and outer is None:
-            self._others_ns += spent
-            self._sum_up(phase, now)
-        else:
+        elif self._working and outer is None:  # within a step: subtracted from its own work
+            self._phases_in_step_ns += spent_ns
+            self._record_in_step(phase, now)
+        else:  # within another phase, or a validation: a row, counted nowhere
             timeline.phase(phase.kind, phase.name, phase.start, now, "")
 
-    def _sum_up(self, phase: _OpenPhase, now: int) -> None:
-        """Record a phase within a step: short ones are summed by name, as batch hooks are."""
+    def _record_in_step(self, phase: _OpenPhase, now: int) -> None:
+        """Record a phase within a step that ends now.
+
+        A long one as a row, short ones summed by name as batch hooks are.
+        """
         if now - phase.start >= LONG_NS:
             self.timeline.phase(phase.kind, phase.name, phase.start, now, "")
             return
@@ -282,7 +316,10 @@ class Loop:
         sums.add(phase.start, now)
 
     def leave(self) -> None:
-        """Leave the monitored block: end what is still open. May be called more than once."""
+        """Leave the monitored block: end the open step, phases, pass and profiler window.
+
+        May be called more than once.
+        """
         self._end_work(_clock())
         while self._phases:
             self.phase_end()

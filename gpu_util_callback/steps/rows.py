@@ -73,7 +73,8 @@ class DeviceProbe:
 def shape_signature(data: Any) -> float:
     """Return a number that differs for batches whose shapes differ; 0 where there are no shapes.
 
-    It is negative: what TensorFlow's graph stamps, where one dimension varies, is a positive count.
+    It is a negative whole number: what TensorFlow's graph stamps, where one dimension varies, is a positive count.
+    The shapes of the first `_MOST_SEEN` signatures are remembered.
 
     Args:
         data: arrays or tensors in any nest of tuples, lists and dictionaries.
@@ -84,7 +85,7 @@ def shape_signature(data: Any) -> float:
             signature_before = _signatures.get(tuple(map(shape_of, data)))
             if signature_before is not None:
                 return signature_before
-    except Exception:
+    except Exception:  # a part without a shape: look at the leaves
         plain = False
     try:
         parts = data if plain else (part for part in leaves(data) if getattr(part, "shape", None) is not None)
@@ -92,7 +93,7 @@ def shape_signature(data: Any) -> float:
         if not shapes:
             return 0.0
         signature = -float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
-        if signature not in _seen and len(_seen) < _MOST_SEEN:
+        if signature not in _seen and len(_seen) < _MOST_SEEN:  # for `seen_dims` and `seen_batch_size`
             _seen[signature] = tuple(shapes) if _is_plain(data) else (), _common_size(shapes)
         if plain and len(_signatures) < _MOST_SEEN:
             _signatures[tuple(map(shape_of, data))] = signature
@@ -104,13 +105,14 @@ def shape_signature(data: Any) -> float:
 def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None:
     """Return what differs between the batches that had these signatures.
 
-    Returns: for each tensor of a batch its sizes, [smallest, largest] where they differ; None where
+    Returns: for each tensor of a batch the sizes of its axes, [smallest, largest] where they differ; None where
         the batches are no plain `(x, y, …)`, differ in more than sizes, or are not all known.
     """
     shapes = [_seen.get(signature, ((), None))[0] for signature in signatures]
-    if not shapes or not shapes[0]:
+    if not shapes or not shapes[0]:  # no batch, or the first one is not known
         return None
     ranks = [len(shape) for shape in shapes[0]]
+    # other tensors, other ranks, or not known
     if any([len(shape) for shape in batch_shapes] != ranks for batch_shapes in shapes):
         return None
     try:
@@ -154,7 +156,7 @@ shape_of = operator.attrgetter("shape")
 
 
 def leaves(nest: object, in_order: Callable[[Mapping], list] = list) -> Iterator[Any]:
-    """Yield the leaves of a nest, without None.
+    """Yield the leaves of a nest of mappings, tuples and lists, without None.
 
     Args:
         in_order: orders the keys of a mapping; TensorFlow's order is `sorted`.
@@ -179,8 +181,8 @@ class HandedOver:
     """Share of batches that were ready when requested, and the time taking one took then."""
 
     def __init__(self) -> None:
-        self.looked = 0
-        self._ready = 0
+        self.looked = 0  # batches whose readiness was queried
+        self._ready = 0  # of these: ready
         self._handover_ns: deque[int] = deque(maxlen=_LAST)
 
     def came(self, ready: bool, ns: int) -> None:
@@ -191,10 +193,10 @@ class HandedOver:
             self._handover_ns.append(ns)
 
     def facts(self) -> dict[str, float | None]:
-        """Return facts for the manifest's `fit`; empty where readiness could not be queried.
+        """Return facts for the manifest's `fit`; {} where readiness could not be queried.
 
-        Returns: `input_ready_pct`: batches that were ready when requested;
-            `input_handover_ms`: typical time to take such a batch; None for too few.
+        Returns: `input_ready_pct`: share of the batches that were ready when requested;
+            `input_handover_ms`: median time to take such a batch; None where fewer than `_ENOUGH` were.
         """
         if not self.looked:
             return {}

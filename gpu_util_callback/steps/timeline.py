@@ -51,7 +51,7 @@ class Rows(Protocol):
     """Input rows that a function writes where Python does not see them: in its graph."""
 
     def take(self) -> InputRows:
-        """Return the rows since the last call; on the recorder's thread."""
+        """Return the rows since the last call of `take`; on the recorder's thread."""
 
 
 @dataclass
@@ -66,7 +66,15 @@ class Function:
 
 @dataclass
 class Phase:
-    """Row of the `phases` table in `time.perf_counter_ns`; `calls` = training calls before."""
+    """Row of the `phases` table, in `time.perf_counter_ns`.
+
+    Attributes:
+        kind: "callback", "checkpoint", "validation", "input_setup", "gap", "epoch", "compilation", …
+        account: part of the fit's time that it is counted as; "" = none, it is part of something that is counted.
+        self_ns: how much of it is counted.
+        calls: training calls before it.
+        count: calls of a hook that the row sums up.
+    """
 
     kind: str
     name: str
@@ -111,19 +119,19 @@ class Timeline:
         self._append = self.queue.append
         self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
         self._epoch_call = 0  # calls before this epoch
-        self._epoch = -1
+        self._epoch = -1  # number of the epoch, from 0; -1 = before the first
         self._computed: tuple[int, int] | None = None  # the device's steps within a validation
-        self._epoch_start = 0
+        self._epoch_start = 0  # perf ns: its begin hooks started
         self.cursor = perf()
         self.first = True  # the next batch is the first of its epoch
-        self.in_test = self._tested = False  # a validation is under way; was the last thing
+        self.in_test = self._tested = False  # a validation is under way; `_tested`: was the last thing
         self.inside = ""  # "checkpoint" or "validation" while a loop is in a phase of that kind
-        self._test_start = 0
+        self._test_start = 0  # perf ns: the validation's begin
         self._input_ns = 0  # input set-up timed since `cursor`
         self.open = False  # a step has not ended yet
         self.fetch = 0  # when the next step's batch was requested, where that is before its hooks
-        self._start = self._hooks = self._hooks_end = 0
-        self._logs = self._logs_end = self._phase_end = 0
+        self._start = self._hooks = self._hooks_end = 0  # of the open step, as in `CALL`
+        self._logs = self._logs_end = self._phase_end = 0  # `_phase_end`: of the last phase
         # Of the step's call, set by who times it: when it ran, its flags, and the stamps of its
         # batches one after the other, where they were taken in Python.
         self.call = self.call_end = self.flags = 0
@@ -138,7 +146,13 @@ class Timeline:
         self.fetch = self.flags = 0
 
     def takes(self, which: str, batches: int, rows: Rows | None) -> None:
-        """Announce the "train" or "validation" function of the next calls: its batches a call, and their rows."""
+        """Announce the function of the queue's next calls.
+
+        Args:
+            which: "train" or "validation".
+            batches: that a call takes.
+            rows: which its graph writes; None = it writes none.
+        """
         if which == "train":
             self.steps_per_execution = batches
         self._append(Function(which, batches, rows, self.serial))
@@ -146,7 +160,10 @@ class Timeline:
     # ---- training steps ------------------------------------------------------------------
 
     def no_batch(self, start: int, end: int) -> None:
-        """Note a call of the train function that found the input exhausted: input time, no step."""
+        """Note a call of the train function that found the input exhausted.
+
+        Input time from the step's begin, no step.
+        """
         begin = self._start
         self.phase("input_setup", "end of data", begin, end, "input_wait")
         self.cursor = end
@@ -167,11 +184,11 @@ class Timeline:
     def around_begin(
         self, hook: Callable | None, begun: Callable[[int], None] | None, failed: Callable[[BaseException], None]
     ) -> Callable:
-        """Return a list's `on_train_batch_begin` that begins a step first, and is timed.
+        """Return a list's `on_train_batch_begin` that closes the step before and begins a new one first, and is timed.
 
         Args:
-            hook: the list's own; None = a loop, which has none, and is given the time.
-            begun: the rest of our own work at a step's begin; given the time.
+            hook: the list's own; None = a loop, which has none: the result is the time, perf ns.
+            begun: the rest of our own work at a step's begin; given the time, perf ns. None = nothing.
             failed: called with an error of ours.
         """
         timeline, perf, close = self, self._perf, self._close_step
@@ -180,16 +197,16 @@ class Timeline:
             try:
                 now = perf()
                 begin = timeline.fetch or now
-                if timeline.open:
+                if timeline.open:  # a step before this one
                     close(begin)
-                elif timeline.first:
+                elif timeline.first:  # no step before it in this epoch: the time since was input set-up
                     timeline._input_set_up(begin)
                 timeline._start = begin
                 timeline.fetch = timeline.call = timeline.call_end = timeline._logs = 0
                 timeline.stamps = ()
                 timeline.sampled = timeline.calls % SAMPLED_EVERY == 3
                 timeline._hooks = timeline._hooks_end = now
-                if begun is not None:
+                if begun is not None:  # our own work, not the hooks'
                     begun(now)
                     timeline._hooks = timeline._hooks_end = perf()
                 timeline.own_step_ns = timeline._hooks - now
@@ -205,10 +222,10 @@ class Timeline:
 
     @uncounted
     def around_end(self, hook: Callable, logs_are_ready: bool) -> Callable:
-        """Return a list's `on_train_batch_end`, after which a step may end.
+        """Return a list's `on_train_batch_end` that is timed, and after which a step may end.
 
         Args:
-            logs_are_ready: call `logs_ready` first; nothing else does.
+            logs_are_ready: Note here when the logs were ready, as nothing else calls `logs_ready`.
         """
         perf = self._perf
 
@@ -226,8 +243,11 @@ class Timeline:
         """Note the work of a step without hooks: one piece, a wait for the device included.
 
         Args:
+            start, end: of the work, perf ns.
             own_end: when it would have ended without the named phases within, which count as
                 callbacks and are placed last by convention.
+            flags: `TRACED` or 0.
+            stamps: a `Stamp` for each of its batches, one after the other.
         """
         self.call = start
         self.call_end = self._logs = own_end
@@ -256,7 +276,7 @@ class Timeline:
         self._append((*times, flags, *self.stamps))
 
     def _close_step(self, end: int) -> None:
-        """Append the step, which ends now (perf ns)."""
+        """Append the training step, which ends at `end` (perf ns), and add our own cost in it if it was sampled."""
         self._close(self._hooks_end, end, self.flags)
         self.calls += 1
         self.flags = 0
@@ -267,7 +287,7 @@ class Timeline:
             self.own_steps += 1
 
     def _input_set_up(self, now: int) -> None:
-        """Note the time since the last event as the set-up of an epoch's iterator."""
+        """Note the time since the last event, up to `now` (perf ns), as the set-up of an epoch's iterator."""
         self.first = False
         self.flags = FIRST
         name = f"epoch {self._epoch + 1}: iterator"
@@ -278,7 +298,7 @@ class Timeline:
     # ---- what surrounds them -------------------------------------------------------------
 
     def input_work(self, name: str, start: int, end: int) -> None:
-        """Note input set-up or tear-down outside steps (a new iterator, workers that stop)."""
+        """Note input set-up or tear-down outside steps (a new iterator, workers that stop), perf ns."""
         if self.first or self.in_test:
             return  # inside an interval that counts as a whole
         self.leave_steps()
@@ -286,7 +306,12 @@ class Timeline:
         self._input_ns += end - start
 
     def waited(self, name: str, kind: str, start: int, end: int, count: int) -> None:
-        """Note a wait for so many calls of a callback's hook on other threads, outside the steps."""
+        """Note a wait outside the steps for `count` calls of a callback's hook on other threads.
+
+        Args:
+            name, kind: of the hook, as of a `Phase`.
+            start, end: perf ns.
+        """
         self.leave_steps()
         self._phase_end = end
         self._append(Phase(kind, name, start, end, "callbacks", end - start, self.calls, count))
@@ -314,7 +339,7 @@ class Timeline:
         self.first = False
 
     def test_batch_begin(self) -> None:
-        """Begin a validation step, with its fetch."""
+        """Begin a validation step, with its fetch where that was seen; close the one before."""
         now = self._perf()
         begin = self.fetch or now
         self.fetch = 0
@@ -345,14 +370,20 @@ class Timeline:
             self._close_test(self._logs_end)
 
     def steps_computed(self, start: int, end: int) -> None:
-        """Note that from `start` to `end` a validation waited for earlier steps. Callable on any thread."""
+        """Note that from `start` to `end` (perf ns) a validation waited for earlier training steps.
+
+        Callable on any thread.
+        """
         self._computed = (start, end)
 
     def test_ended(self) -> None:
-        """End the validation: the test-end hooks have returned."""
+        """End the validation: the test-end hooks have returned.
+
+        Training steps that the device still computed when it began are a gap, not validation.
+        """
         now = self._perf()
         start = self._test_start
-        if self._computed is not None and self._computed[0] >= start:
+        if self._computed is not None and self._computed[0] >= start:  # noted in this validation
             begun, computed_end = self._computed
             self.phase("gap", "steps of the epoch", begun, computed_end, "step")
             self._input_ns += computed_end - begun
@@ -363,7 +394,7 @@ class Timeline:
         self.cursor = now
 
     def epoch_end(self) -> None:
-        """Note that the callbacks' epoch-end hooks are about to run."""
+        """Note that the callbacks' epoch-end hooks are about to run: the time since the last step is a gap."""
         self.leave_steps()
         now = self._perf()
         # Metrics are read here, which waits for the device; after a validation this is the time in
@@ -392,15 +423,17 @@ class Timeline:
         """Note an interval outside the steps, or a part of one that deserves a row of its own.
 
         Args:
+            kind, name: as of a `Phase`.
+            start, end: perf ns.
             account: what it is counted as; "" = nothing, it is part of something that is counted.
-            own_ns: how much of it is counted; None = all.
+            own_ns: how much of it is counted (less than 0 = 0); None = all.
         """
         own_ns = max(end - start if own_ns is None else own_ns, 0)
         self._phase_end = end
         self._append(Phase(kind, name, start, end, account, own_ns, self.calls))
 
     def latest(self) -> int:
-        """Return the last moment at which the training thread was seen."""
+        """Return the last moment at which the training thread was seen, perf ns."""
         return max(self._start, self._logs_end, self.call_end, self.cursor, self._phase_end)
 
     def forget(self) -> None:
