@@ -72,7 +72,7 @@ def script_of_its_own(monkeypatch):
     if recorder is not None:
         monkeypatch.setattr(recorder, "_process", type(recorder._process)())
     if messages is not None:
-        monkeypatch.setattr(messages, "_said_of_script", {})
+        monkeypatch.setattr(messages, "_fits_at_last_verdict", {})
         monkeypatch.setattr(messages, "_short_fits", messages._ShortFits())
         monkeypatch.setattr(messages, "_same", type(messages._same)())
     redaction = sys.modules.get("gpu_util_callback.redaction")

@@ -55,7 +55,12 @@ def leave_out(callback: object) -> None:
 
 
 def _input_facts(frame: FrameType | None, backend: str, redact: bool) -> tuple[dict[str, object], Exception | None]:
-    """Return facts about the input of a fit, and the error met on the way, if any."""
+    """Return facts about the input of a fit, for the manifest's `fit`, and the error met on the way (None = none).
+
+    Args:
+        frame: of the fit; None = not found.
+        redact: leave out the program's own names of its variables.
+    """
     try:
         facts = describe_fit(frame, backend)
         if not redact and frame is not None:
@@ -67,7 +72,10 @@ def _input_facts(frame: FrameType | None, backend: str, redact: bool) -> tuple[d
 
 
 def _iteration(model: Any) -> int | None:
-    """Return how many batches the optimizer was given; once a fit, before the device has work."""
+    """Return how many batches the optimizer was given so far; None where it does not count.
+
+    To be called once a fit, before the device has work: reading the counter waits for it.
+    """
     try:
         optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # within one that scales the loss
         # `iterations` counts updates, each of so many batches.
@@ -84,7 +92,14 @@ def _continues(other: FitWatch, new: FitWatch) -> bool:
 def _kind_of(
     model: Any, params: dict, frame: FrameType | None, adapter: str, facts: dict[str, object]
 ) -> tuple[object, ...]:
-    """Return what fits of one series share, for `Recorder.continues`; None = unknown (a model not built yet)."""
+    """Return what fits of one series share, for `Recorder.continues`; None in it = unknown (a model not built yet).
+
+    Args:
+        params: Keras' own: `epochs`, `steps`.
+        frame: of the fit; None = not found.
+        adapter: name of the backend.
+        facts: about the input.
+    """
     built = bool(getattr(model, "built", False))
     first = frame.f_locals.get("initial_epoch") if frame is not None else 0
     return (
@@ -123,14 +138,14 @@ class KerasSession:
         self._before = before
         self._callback = callback
         self._settings = settings
-        self._beginning = True
+        self._beginning = True  # until `begin` is done
         self.recorder: Recorder | None = None  # where the fit is recorded
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
         self._logs: EpochLogs | None = None
-        self._function: TimedFunction | None = None
-        self._testing = False
+        self._function: TimedFunction | None = None  # the model's timed train function; None = not timed
+        self._testing = False  # a validation is under way
         self._fit: CallbackList | None = None  # the CallbackList of the fit, a new one in every fit
 
     def begun_in_this_fit(self) -> bool:
@@ -138,7 +153,7 @@ class KerasSession:
         return self._fit is not None and find_callback_list(self._callback) is self._fit
 
     def goes_on(self) -> bool:
-        """Return whether the fit is still running while another one calls."""
+        """Return whether the fit of this session is still running while another one calls."""
         recorder = self.recorder
         if recorder is None or self._beginning:
             return self._beginning
@@ -152,7 +167,7 @@ class KerasSession:
             self._beginning = False
 
     def _begin(self, model: KerasModel, params: dict | None, backend: str) -> None:
-        """Begin to record a fit, as another fit of the last recording or in one of its own."""
+        """Begin to record a fit: as another fit of the last recording where that may continue, or in one of its own."""
         callbacks = find_callback_list(self._callback)
         self._fit = callbacks
         if callbacks is not None:
@@ -161,19 +176,19 @@ class KerasSession:
                 note("this fit has two GpuUtilCallbacks; the first one records")
                 return
         frame = calling_fit()
-        if is_tf_keras(model):
+        if is_tf_keras(model):  # whatever Keras 3's backend is
             backend = "tensorflow"
         watch = FitWatch(frame)
         facts, problem = _input_facts(frame, backend, self._settings.redact)
         kind = _kind_of(model, params or {}, frame, backend, facts)
-        before, self._before = self._before, None
+        last_recorder, self._before = self._before, None
         counts_steps = self._settings.trace not in (None, TraceSchedule())  # of each fit, to profile some
-        goes_on = before is not None and not counts_steps and before.continues(kind)
-        if before is not None and goes_on:
-            recorder = before
+        goes_on = last_recorder is not None and not counts_steps and last_recorder.continues(kind)
+        if last_recorder is not None and goes_on:
+            recorder = last_recorder
             recorder.adapter.unavailable.clear()  # its `begin` finds them again
         else:
-            recorder = Recorder(self._settings, adapter_for(backend))
+            recorder = Recorder(self._settings, adapter_for(backend))  # a recording of its own
         recorder.kind = kind
         close_left_over(
             keep=lambda other: (
@@ -184,6 +199,7 @@ class KerasSession:
         recorder.on_over = self.restore
         if problem is not None:
             recorder.fail("facts about the input", problem)
+        # Keras' workers make the batches: tf.data has no stages to read
         if backend == "tensorflow" and facts.get("input_workers"):
             recorder.adapter.has_stages = False
             recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
@@ -225,7 +241,7 @@ class KerasSession:
         self._time_callbacks(callbacks, recorder)
 
     def _time_callbacks(self, callbacks: CallbackList | None, recorder: Recorder) -> None:
-        """Time the fit's callbacks; without a list of them, only our own's hooks."""
+        """Time the fit's callbacks; where the list is None or cannot be wrapped, only our own callback's hooks."""
         timer = self._timer = CallbackTimer(
             recorder.timeline,
             self._callback,
@@ -256,7 +272,12 @@ class KerasSession:
         backend: str,
         facts: dict[str, object],
     ) -> None:
-        """Begin a recording."""
+        """Begin a recording of its own: facts of the fit, profiler windows, the watch on what the steps do.
+
+        Args:
+            params: Keras' own: `epochs`, `steps`.
+            facts: about the input.
+        """
         recorder.facts["fit"] = {
             "epochs": params.get("epochs"),
             "steps_per_epoch": params.get("steps"),
@@ -277,7 +298,10 @@ class KerasSession:
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:
-        """Close the recording of a training that ended without notice, or by an error."""
+        """Close the recording of a training that ended without notice.
+
+        An error of memory that is being handled is noted.
+        """
         if self.recorder is not None:
             where = "validation" if self._testing else "the train function"
             self.recorder.memory.failed(sys.exc_info()[1], where)
@@ -301,7 +325,7 @@ class KerasSession:
     # ---- hooks; each is called on the training thread ----------------------------------------
 
     def _batch_begins(self, now: int) -> None:
-        """Begin a training batch, now, before all callbacks' hooks; runs every step."""
+        """Begin a training batch, at `now` (perf ns), before all callbacks' hooks; runs every step."""
         recorder = self.recorder
         if recorder is None or recorder.off:
             return
@@ -313,6 +337,7 @@ class KerasSession:
                     function.wrap()
                     if windows is not None:
                         windows.away = None  # calls may take another number of batches
+            # no window, or none soon: nothing to do
             if windows is not None and (windows.away is None or now >= windows.away.attends_ns):
                 windows.batch_begin(now)
         except Exception as error:
@@ -358,7 +383,10 @@ class KerasSession:
         self._stale()
 
     def end(self) -> None:
-        """End training: close the recording and print its verdict."""
+        """End training: close the recording and print its verdict.
+
+        A short fit of a series leaves it open, unprinted.
+        """
         recorder = self.recorder
         if recorder is None or recorder.in_child:
             return
@@ -372,7 +400,11 @@ class KerasSession:
 
 
 class EpochLogs:
-    """Sums over the training of the current epoch, and their means for its logs."""
+    """Sums over the training of the current epoch, and their means for its logs.
+
+    Args:
+        recorder: of the fit; an error is reported to it, and no more is added.
+    """
 
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
@@ -401,7 +433,7 @@ class EpochLogs:
             self._fail(error)
 
     def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
-        """Add the time, waits and samples of new steps."""
+        """Add the time, waits and samples of new rows of `steps`."""
         waits = steps["input_wait_ns"]
         sizes = self._recorder.work.sizes
         self._samples_trained += float(sizes.of(steps).sum()) if sizes is not None else math.nan
@@ -411,7 +443,7 @@ class EpochLogs:
         self._extend_to(steps["start_ns"], steps["start_ns"] + steps["duration_ns"])
 
     def _add_phases(self, phases: dict[str, np.ndarray]) -> None:
-        """Add the time of phases that belong to training."""
+        """Add the time of new rows of `phases` that belong to training."""
         accounts = phases["account"]
         rows = np.isin(accounts.astype(str), TRAINING)
         if rows.any():
@@ -421,12 +453,15 @@ class EpochLogs:
             self._extend_to(phases["start_ns"][rows], phases["end_ns"][rows])
 
     def _extend_to(self, starts: np.ndarray, ends: np.ndarray) -> None:
-        """Extend the epoch's time to these rows, ns."""
+        """Extend the epoch to these rows: int64[rows] ns."""
         self._begin_ns = min(self._begin_ns, int(starts.min()))
         self._end_ns = max(self._end_ns, int(ends.max()))
 
     def add_to(self, logs: object) -> None:
-        """Add the epoch that ends now to its logs; on the training thread."""
+        """Add the means of the epoch that ends now to its logs, NaN where unknown; on the training thread.
+
+        All epochs of a fit get the same names.
+        """
         recorder = self._recorder
         if recorder.intake.on_rows is None or recorder.off or not isinstance(logs, dict):
             return
@@ -438,28 +473,31 @@ class EpochLogs:
                 self._names = list(means)
                 # It may be too early for a sample, or for the model's work.
                 if self._used_gpus() or recorder.adapter.runtime.devices():
-                    late = ("gpu_utilization_pct", "mfu_pct")
-                    self._names += [name for name in late if name not in means]
+                    later_names = ("gpu_utilization_pct", "mfu_pct")
+                    self._names += [name for name in later_names if name not in means]
             logs.update({name: means.get(name, math.nan) for name in self._names})
         except Exception as error:
             self._fail(error)
 
     def _means(self) -> dict[str, float]:
-        """Return the epoch's means for Keras' logs: shares in percent, samples per second; absent if unknown."""
+        """Return the epoch's means for Keras' logs: shares in percent, samples per second; absent if unknown.
+
+        GPU values are means of the GPUs in use.
+        """
         result: dict[str, float] = {}
         if not self._training_ns:
             return result
         if self._waits_measured:
             result["input_wait_pct"] = min(100.0, 100 * self._wait_ns / self._training_ns)
         means = self._samples.gpu_means(self._begin_ns, self._end_ns)
-        used = [means[gpu].get("utilization_pct") for gpu in self._used_gpus() if gpu in means]
-        measured = [percent for percent in used if percent is not None]
-        if measured:
-            result["gpu_utilization_pct"] = sum(measured) / len(measured)
+        gpu_pct = [means[gpu].get("utilization_pct") for gpu in self._used_gpus() if gpu in means]
+        known_pct = [percent for percent in gpu_pct if percent is not None]
+        if known_pct:
+            result["gpu_utilization_pct"] = sum(known_pct) / len(known_pct)
         rate = 1e9 * self._samples_trained / self._training_ns
         if rate > 0:  # not NaN
             result["samples_per_s"] = rate
-            mfu = [mfu_of(rate, full) for full in self._recorder.work.rates.values()]
+            mfu = [mfu_of(rate, peak_rate) for peak_rate in self._recorder.work.rates.values()]
             shares = [share for share in mfu if share is not None]
             if shares:
                 result["mfu_pct"] = sum(shares) / len(shares)

@@ -28,12 +28,21 @@ def open_windows(
 ) -> KerasWindows | None:
     """Return the profiler windows of a fit; on the training thread, as it begins.
 
+    Where the framework takes them only on request, that is listed as unavailable.
+
+    Args:
+        backend: "tensorflow", "jax" or "torch".
+        callbacks: of the fit: another profiler may be among them.
+        steps_per_epoch: None = not known.
+        epochs: that the fit is to have; 0 = not known.
+
     Returns: None where none are requested.
     """
     settings = recorder.settings
-    if settings.trace is None:
+    if settings.trace is None:  # switched off
         return None
     devices = recorder.adapter.runtime.devices
+    # the default schedule: nobody asked for windows
     if settings.trace == TraceSchedule() and (backend == "torch" or (backend == "jax" and len(devices() or ()) > 1)):
         cure = "trace=[(100, 105)] takes these steps"
         recorder.unavailable.append({"source": SOURCE, "reason": ON_REQUEST[backend], "cure": cure})
@@ -78,9 +87,9 @@ class KerasWindows:
         self._timeline = timeline
         self._per_epoch = steps_per_epoch
         self._per_call = max(1, steps_per_call)
-        self._first = 0  # step at which the epoch began
-        self._calls = timeline.calls  # calls before it
-        self._begun = 0  # calls of the epoch that have begun, where each is looked at
+        self._epoch_first_step = 0  # step at which the epoch began
+        self._calls_before_epoch = timeline.calls  # calls before it
+        self._calls_begun = 0  # calls of the epoch that have begun, where each is looked at
         self._worked = False  # whether a window had to be opened, marked or closed as the last one began
         # While no boundary of steps is looked at: who says until when (`attends_ns`).
         self.away: Planner | None = None
@@ -90,33 +99,41 @@ class KerasWindows:
     def batch_requested(self) -> None:
         """Note that the next batch is requested before its call; the request begins the step."""
         self._planner = None  # these calls are counted, so that none may be left out
-        self._step_begins(self._begun)
+        self._step_begins(self._calls_begun)
 
     def batch_begin(self, now: int) -> None:
-        """Begin a call of the train function, now; its step may have begun before."""
+        """Begin a call of the train function, at `now` (perf ns).
+
+        Its step may have begun before, with `batch_requested`.
+        """
         timeline, planner = self._timeline, self._planner
-        call = timeline.calls - self._calls
+        call = timeline.calls - self._calls_before_epoch
         same_calls = timeline.steps_per_execution == self._per_call
+        # no window is due before `attends_ns`: look at no step
         if planner is not None and call and same_calls and now < planner.attends_ns:
             if self.away is None:
                 self.away = planner
                 planner.skip_boundaries()
             return
         self.away = None
-        if not same_calls:  # count anew where calls take another number of batches
-            self._first += call * self._per_call
-            self._calls, self._per_call = timeline.calls, timeline.steps_per_execution
-            self._begun = call = 0
-        if call >= self._begun:
+        if not same_calls:  # begin a new count where calls take another number of batches
+            self._epoch_first_step += call * self._per_call
+            self._calls_before_epoch, self._per_call = timeline.calls, timeline.steps_per_execution
+            self._calls_begun = call = 0
+        if call >= self._calls_begun:  # it begins here
             self._step_begins(call)
-        else:
-            self._begun = call + 1
+        else:  # it began with its request
+            self._calls_begun = call + 1
             timeline.sampled = timeline.sampled and not self._worked
 
     def _step_begins(self, call: int) -> None:
-        """Tell the profiler windows that a call's first step begins; the call's own account stops while they work."""
-        self._begun = call + 1
-        self._worked = self._windows.step_begins(self._first + call * self._per_call)
+        """Pass on to the profiler windows that the first step of a call begins.
+
+        Args:
+            call: its number in the epoch. Where a window had work to do, the step is no sample of our own cost.
+        """
+        self._calls_begun = call + 1
+        self._worked = self._windows.step_begins(self._epoch_first_step + call * self._per_call)
         if self._worked:
             self._timeline.sampled = False  # windows have an account of their own
 
@@ -125,20 +142,20 @@ class KerasWindows:
         self._windows.steps_pause(self._delivered())
 
     def epoch_end(self) -> None:
-        """Tell the windows that steps pause, and count calls anew from the next one."""
+        """Note that steps pause, and count calls from 0 again in the next epoch."""
         delivered = self._delivered()
         self._windows.steps_pause(delivered)
         self.away = None
-        self._first = delivered
-        self._calls = self._timeline.calls
-        self._begun = 0
+        self._epoch_first_step = delivered
+        self._calls_before_epoch = self._timeline.calls
+        self._calls_begun = 0
 
     def end(self) -> None:
         self._windows.end(self._delivered())
 
     def _delivered(self) -> int:
         """Return the number of steps of the fit so far."""
-        steps = (self._timeline.calls - self._calls) * self._per_call
+        steps = (self._timeline.calls - self._calls_before_epoch) * self._per_call
         if self._per_epoch is not None:
             steps = min(steps, self._per_epoch)
-        return self._first + steps
+        return self._epoch_first_step + steps

@@ -34,7 +34,7 @@ MOST_QUEUED = 1 << 19  # of the steps: 150 MB, in 2.5 s of steps that do nothing
 
 
 class Intake:
-    """Rows and samples of a training since the last time.
+    """Rows and samples of a training since they were last taken.
 
     Args:
         timeline: of the training thread.
@@ -62,7 +62,7 @@ class Intake:
         self._taking = threading.Lock()
         self._early_rows: list[Tables] = []  # taken by `catch_up`
         self._early_samples: list[SampleBlock] = []
-        self._again: list[Item] = []  # what was taken when there was no memory for its rows
+        self._unmade: list[Item] = []  # queue items for whose rows there was no memory
 
     def begin(self, adapter: Adapter, offset_ns: int) -> None:
         """Begin to make rows of the timeline."""
@@ -85,7 +85,7 @@ class Intake:
         self.hook_sums = sums
 
     def take(self, last: bool, ended_ns: int) -> tuple[Tables, list[SampleBlock]]:
-        """Take new rows and samples, with those that `catch_up` took.
+        """Return (new rows by table, samples), with those that `catch_up` took before; on the recorder's thread.
 
         Args:
             last: no more will come.
@@ -101,7 +101,7 @@ class Intake:
         return joined([(part, {}) for part in parts])[0], samples
 
     def catch_up(self) -> None:
-        """Take everything up to now and show it to `on_rows`; on the training thread."""
+        """Take everything up to now and show it to `on_rows`; on the training thread. The next `take` returns it."""
         with self._taking:
             rows, samples = self._take_rows(False), self._while_training(self._gpus.sampled(), 0)
             self._early_rows.append(rows)
@@ -110,38 +110,49 @@ class Intake:
                 self.on_rows(rows, samples)
 
     def _while_training(self, samples: list[SampleBlock], ended_ns: int) -> list[SampleBlock]:
-        """Return the samples but those between the fits of a series, where nothing trained; `ended_ns`: see `take`."""
+        """Return the samples without those between the fits of a series, where nothing trained.
+
+        Args:
+            ended_ns: as of `take`.
+        """
         pauses = list(self.pauses)
-        if not pauses:
+        if not pauses:  # not a series
             return samples
-        if ended_ns:
+        if ended_ns:  # the pause that may have begun
             pauses.append((ended_ns, np.iinfo(np.int64).max))
-        times = np.array(pauses, np.int64)
-        training = []
+        times = np.array(pauses, np.int64)  # [pauses, 2]: begin and end
+        kept_blocks = []
         for block in samples:
             if block.group.endswith(("/xid", "/lost")):  # events, whenever they occurred
-                training.append(block)
+                kept_blocks.append(block)
                 continue
             place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
             outside = (place < 0) | (block.time_ns >= times[place, 1])
             if outside.any():
-                training.append(replace(block, time_ns=block.time_ns[outside], values=block.values[outside]))
-        return training
+                kept_blocks.append(replace(block, time_ns=block.time_ns[outside], values=block.values[outside]))
+        return kept_blocks
 
     def _take_rows(self, last: bool) -> Tables:
-        """Return the new rows of the timeline's queue by table; `last`: those of the open step, too."""
+        """Return the new rows of the timeline's queue by table.
+
+        Items are taken in parts, so that other threads can run. Of a queue that is too long the oldest get no row.
+        Where memory is short, the items of a part are kept for the next call, once.
+
+        Args:
+            last: no more will come: phases that wait for a step get the last one.
+        """
         queue, parts = self._timeline.queue, list[Tables]()
         items_left = len(queue)
         while True:
-            again, items = bool(self._again), self._again
+            retries, items = bool(self._unmade), self._unmade
             surplus = min(len(queue) - MOST_QUEUED, items_left)
-            if surplus > 0 and not again:
+            if surplus > 0 and not retries:  # more than can be kept: skip the oldest
                 items, count_taken = self.assembler.skip(queue, surplus)
                 items_left -= count_taken
-            if not (again or items):
+            if not (retries or items):  # a part as usual
                 items = [queue.popleft() for _ in range(min(items_left, MOST_ITEMS))]
                 items_left -= len(items)
-            complete = not items_left and not again
+            complete = not items_left and not retries
             if complete:
                 finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
                 for sums in (*finished, *self.hook_sums):
@@ -149,14 +160,14 @@ class Intake:
             try:
                 for name, columns_of_rows in self.assembler.add(items, last and complete).items():
                     parts += [{name: rows} for rows in columns_of_rows]
-                self._again = []
+                self._unmade = []
             except MemoryError as error:  # there may be room the next time
-                self._again = [] if again or last else items
-                if not self._again:
+                self._unmade = [] if retries or last else items
+                if not self._unmade:
                     self._lose("the recording", error)
                 break
             except Exception as error:
-                self._again = []
+                self._unmade = []
                 self._lose("step times", error)
             if complete:
                 break
@@ -186,7 +197,10 @@ class GpuSamples:
         self._facts: dict[str, Any] = {}  # of a machine that does not change during a fit
 
     def start(self, adapter: Adapter, hz: float) -> None:
-        """Begin to sample, `hz` times a second, on the sampler's own thread."""
+        """Begin to sample, `hz` times a second, on the sampler's own thread.
+
+        A process from which GPUs are withheld samples as if none were visible.
+        """
         self._adapter = adapter
         try:
             from gpu_util_callback.gpus import FrameworkGpu, Sampler
@@ -204,7 +218,7 @@ class GpuSamples:
         return [*self.sampled(), *self._allocators()]
 
     def sampled(self) -> list[SampleBlock]:
-        """Return those of the driver's counters; calls neither driver nor framework."""
+        """Return the driver's samples since the last call, [] after a failure; calls neither driver nor framework."""
         if self._sampler is None:
             return []
         try:
@@ -215,7 +229,7 @@ class GpuSamples:
             return []
 
     def _allocators(self) -> list[SampleBlock]:
-        """Return what the framework's own allocator holds of each GPU now."""
+        """Return one sample a GPU of what the framework's own allocator holds now; [] after a failure."""
         if self._adapter is None or not self._allocator_works:
             return []
         try:
@@ -251,11 +265,11 @@ class GpuSamples:
         Args:
             framework: the manifest's facts of the framework, with "cuda_build".
         """
-        if self._sampler is None or "gpu_check" in self._facts:
+        if self._sampler is None or "gpu_check" in self._facts:  # nothing more will become known
             return self._facts
         if "machine" not in self._facts:  # reading the control groups' files takes a millisecond
             self._facts["machine"] = self._sampler.host
-        if not self._sampler.nvml_gpus:
+        if not self._sampler.nvml_gpus:  # the driver has not answered yet
             return self._facts
         name = str(framework.get("backend") or framework.get("name") or "")
         self._facts["driver"] = self._sampler.driver
@@ -268,7 +282,7 @@ class GpuSamples:
 
     @property
     def unavailable(self) -> list[Unavailable]:
-        """Return what cannot be sampled; in one line where there is no GPU at all."""
+        """Return what cannot be sampled; where there is no GPU at all, the first reason is also printed, once."""
         if self._sampler is None:
             return []
         missing = list(self._sampler.unavailable)
@@ -311,7 +325,7 @@ class PipelineReadings:
         self._readings = 0
 
     def read(self, steps: int, last: bool) -> dict[str, np.ndarray] | None:
-        """Return rows of the `pipeline` table, if a reading is due and there is something to read.
+        """Return rows of the `pipeline` table, one a stage; None where no reading is due or there is nothing to read.
 
         Args:
             steps: training steps so far.
@@ -326,9 +340,9 @@ class PipelineReadings:
         try:
             rows = daemon.begin(self._adapter.pipeline, "gpu-util-pipeline").result(DEADLINE_S)
         except Exception as error:
-            self._works, late = False, isinstance(error, TimeoutError)
-            reason = f"within {DEADLINE_S:g} s" if late else f"({reason_of(error)})"
-            cure = "" if late else "leave tf.data's autotune on, and its debug mode off, to see the slowest stage"
+            self._works, timed_out = False, isinstance(error, TimeoutError)
+            reason = f"within {DEADLINE_S:g} s" if timed_out else f"({reason_of(error)})"
+            cure = "" if timed_out else "leave tf.data's autotune on, and its debug mode off, to see the slowest stage"
             self._fail("pipeline", f"the input pipeline's stages cannot be read {reason}", cure)
             return None
         if not rows:

@@ -70,17 +70,20 @@ class MemoryWatch:
         self._adapter = adapter
         self._steps = steps
         self._began = time.perf_counter()
-        self._due = 0.0
-        self._first: dict[str, tuple[int, int]] = {}  # count -> (step, value) of the first reading
-        self._counted: dict[str, float | int] = {}
-        self._retraced: Retraced | None = None
-        self._kills = KillCount("", 0, {})
-        self._sizes: dict[str, int | None] = {}  # by shape id
-        self._error: dict[str, object] | None = None
+        self._due = 0.0  # `time.perf_counter` of the next count
+        self._first_counts: dict[str, tuple[int, int]] = {}  # what is counted -> (step, count) of the first reading
+        self._counted: dict[str, float | int] = {}  # the manifest's facts of the counts, as of the last reading
+        self._retraced: Retraced | None = None  # the function with most traces so far; None = none
+        self._oom_kills = KillCount("", 0, {})  # of the control group, so far
+        self._batch_size_by_shape: dict[str, int | None] = {}  # by shape id
+        self._error: dict[str, object] | None = None  # the error of memory that ended the training; None = none
         self._printed_before = id(_printed_last())
 
     def failed(self, error: BaseException | None, where: str) -> None:
-        """Note an error that leaves the training, if memory was the reason; on its own thread."""
+        """Note an error that leaves the training, if memory was the reason; on the training thread.
+
+        The first one stays.
+        """
         try:
             if self._error is None and error is not None:
                 self._error = describe_error(error, self._adapter.name)
@@ -90,7 +93,7 @@ class MemoryWatch:
             self._error = None
 
     def _stacks(self) -> dict[str, str]:
-        """Keep who holds the memory, while the error still holds it."""
+        """Keep the file of who holds the memory, while the error still holds it; return {"stacks": its name}, or {}."""
         try:
             stacks = self._adapter.runtime.memory_stacks() if self._keep is not None else None
             if stacks is None or self._keep is None:
@@ -101,7 +104,7 @@ class MemoryWatch:
             return {}
 
     def failed_unseen(self, where: str) -> None:
-        """Return the error that the interpreter, or a notebook, has printed last.
+        """Note the error that the interpreter, or a notebook, has printed last, if it is newer than this watch.
 
         Args:
             where: it happened, if not in a callback of the program.
@@ -111,30 +114,36 @@ class MemoryWatch:
             self.failed(error, _hook_of(error) or where)
 
     def facts(self, shapes: Mapping[float, int], last: bool = False) -> dict[str, Any]:
-        """Return the manifest's `memory`; {} where there is nothing to say.
+        """Return the manifest's `memory`, with the keys of which something is known; {} where nothing is.
+
+        Returns: counts of traced functions and the like with their growth a step (`…_per_step`), `models_fitted` and
+            `models_alive`, `retraced`, `batch_sizes` (samples by shape id), `oom_kills`, `control_group`,
+            `group_inode`,
+            `out_of_memory`.
 
         Args:
             shapes: the signatures of the batches' shapes so far, with their ids.
             last: no more steps will come: count once more.
         """
-        result: dict[str, object] = {**self._count(last), **_models()}
+        result: dict[str, object] = {**self._counted_facts(last), **_models()}
         if self._retraced is not None:
             result["retraced"] = self._retraced
-        if len(shapes) != len(self._sizes):
+        if len(shapes) != len(self._batch_size_by_shape):  # a new shape has come, or there are more than are noted
+            # Copied first: rows may be made on the training thread at the same time.
             first = list(shapes.copy().items())[:MOST_SHAPES]  # type: ignore[attr-defined]
-            self._sizes = {str(shape_id): seen_batch_size(signature) for signature, shape_id in first}
-        sizes = {shape_id: size for shape_id, size in self._sizes.items() if size is not None}
+            self._batch_size_by_shape = {str(shape_id): seen_batch_size(signature) for signature, shape_id in first}
+        sizes = {shape_id: size for shape_id, size in self._batch_size_by_shape.items() if size is not None}
         if sizes:
             result["batch_sizes"] = sizes
-        if self._kills.kills:
-            result["oom_kills"] = self._kills.kills
-        if self._kills.folder:
-            result |= {"control_group": self._kills.folder, "group_inode": self._kills.inode}
+        if self._oom_kills.kills:
+            result["oom_kills"] = self._oom_kills.kills
+        if self._oom_kills.folder:
+            result |= {"control_group": self._oom_kills.folder, "group_inode": self._oom_kills.inode}
         if self._error is not None:
             result["out_of_memory"] = {"step": self._steps(), **self._error}
         return result
 
-    def _count(self, last: bool) -> dict[str, float | int]:
+    def _counted_facts(self, last: bool) -> dict[str, float | int]:
         """Return what the framework keeps more of, and its growth a step; counted at most every `COUNTED_S`, and last.
 
         Of two functions that were traced again the one with more traces stays.
@@ -142,30 +151,30 @@ class MemoryWatch:
         began = time.perf_counter()
         if began < self._due and not last:
             return self._counted
-        self._kills = kill_count()
+        self._oom_kills = kill_count()
         step = self._steps()
         counts = self._adapter.runtime.counters() | self._adapter.compile_clock.counters()
         for name, value in counts.items():
             if step < LEAST:
                 continue
-            since, before = self._first.setdefault(name, (step, value))
-            if value < before:  # the program let go of some: count from here
-                since, before = self._first[name] = step, value
+            first_step, first_count = self._first_counts.setdefault(name, (step, value))
+            if value < first_count:  # the program let go of some: count from here
+                first_step, first_count = self._first_counts[name] = step, value
                 self._counted.pop(f"{name}_per_step", None)
             if name == "functions":
                 self._counted[name] = value
-            if step > since:
-                self._counted[f"{name}_per_step"] = round((value - before) / (step - since), 4)
-        known = [fact for fact in (self._adapter.runtime.retraced(), self._retraced) if fact is not None]
-        self._retraced = max(known, key=lambda fact: fact["traces"], default=None)
+            if step > first_step:
+                self._counted[f"{name}_per_step"] = round((value - first_count) / (step - first_step), 4)
+        functions = [fact for fact in (self._adapter.runtime.retraced(), self._retraced) if fact is not None]
+        self._retraced = max(functions, key=lambda fact: fact["traces"], default=None)
         pause_s = min(self.COUNTED_S, began - self._began)  # a short run ends soon
         self._due = began + max(pause_s, (time.perf_counter() - began) / SHARE)
         return self._counted
 
 
 def _hook_of(error: BaseException) -> str | None:
-    """Return which callback's hook an error came from, "Mine.on_epoch_end"; None = none."""
-    if type(error).__name__ in _LATE:
+    """Return which callback's hook an error came from, such as "Mine.on_epoch_end"; None = none."""
+    if type(error).__name__ in _LATE:  # raised where a result is read, not where it was computed
         return None
     hook, entry = None, error.__traceback__
     while entry is not None:  # Keras' list of callbacks calls those of the program
@@ -182,7 +191,8 @@ def _printed_last() -> BaseException | None:
 def describe_error(error: BaseException, framework: str = "") -> dict[str, object] | None:
     """Return the manifest's `out_of_memory` for an error, None where memory was not the reason.
 
-    Keeps no reference to the error: that would keep all that its frames hold.
+    The errors that caused it are looked at, too. Keeps no reference to the error: that would keep all that its
+    frames hold.
     """
     chain: list[BaseException] = []
     current: BaseException | None = error
@@ -198,11 +208,15 @@ def describe_error(error: BaseException, framework: str = "") -> dict[str, objec
 
 
 def _described(name: str, text: str, framework: str) -> dict[str, object]:
-    """Return what an out-of-memory error says: GPU, shapes and requested bytes, as far as they are in its text."""
+    """Return what an out-of-memory error says, as far as it is in its text.
+
+    Returns: `error` (its name), `message`, `gpu` (index), `shapes`, and `asked_bytes`, `free_bytes`, `reserved_bytes`.
+    """
     facts: dict[str, Any] = {"error": name, "message": shortened(text, _MOST_TEXT)}
     gpu = _GPU.search(text)
     if gpu is not None:
         facts["gpu"] = int(next(part for part in gpu.groups() if part))
+    # the text names no GPU: the first one, or the CPU
     elif name == "OutOfMemoryError" or (framework == "jax" and "RESOURCE_EXHAUSTED" in text):
         facts["gpu"] = 0 if not re.search(r"\bCPU\b|cpu", text) else None
     requested_bytes = _size(_ASKED, text)
@@ -210,7 +224,7 @@ def _described(name: str, text: str, framework: str) -> dict[str, object]:
     if shape is not None:
         dims = [int(dim) for dim in re.findall(r"\d+", shape[1])]
         facts["shapes"] = [str(dims)]
-        if requested_bytes is None:
+        if requested_bytes is None:  # from the shape and its type
             bits = re.search(r"(?:int|float)(\d+)", shape[2] or "")
             width = max(1, int(bits[1]) // 8) if bits is not None else _WIDTHS.get(shape[2], 4)
             requested_bytes = width * math.prod(dims)
@@ -221,7 +235,10 @@ def _described(name: str, text: str, framework: str) -> dict[str, object]:
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
-    """Return the bytes in a text: "7.50 GiB", "512 MB", "100 bytes"."""
+    """Return the bytes that a text says where `pattern` matches: "7.50 GiB", "512 MB", "100 bytes".
+
+    None without a match.
+    """
     match = pattern.search(text)
     if match is None:
         return None

@@ -33,7 +33,7 @@ DRAIN_S = 0.2  # how long the end of a fit waits for its messages, so that they 
 # A verdict on all fits of a script is printed again after this many times as many fits.
 _AGAIN = 4
 _MANY = 5  # short fits: from here on they get one line together, and none of their own
-_said_of_script: dict[str, int] = {}  # topic -> fits at the last time
+_fits_at_last_verdict: dict[str, int] = {}  # topic -> fits at the last time
 
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
 _results_to: list[str] = ["stdout"]  # the stream of verdicts
@@ -49,7 +49,10 @@ class _Printer:
         self._unreached: threading.Event | None = None  # what a `drain` waited for in vain
 
     def put(self, write: Callable[[], object]) -> None:
-        """Have a message written, in order; never waits, never raises."""
+        """Have a message written, in order; never waits for the stream, never raises.
+
+        Without a thread the messages are written here. Beyond `MOST_WAITING` messages are dropped.
+        """
         try:
             if self._waiting.qsize() < MOST_WAITING:
                 self._waiting.put(write)
@@ -62,13 +65,13 @@ class _Printer:
                 _quietly(self._waiting.get_nowait())
 
     def drain(self, deadline_s: float) -> None:
-        """Wait until the messages so far are written, unless an earlier wait timed out."""
+        """Wait until the messages so far are written, unless an earlier wait timed out and is still unanswered."""
         if self._unreached is not None and not self._unreached.is_set():
             return
         self._unreached = None
         if self._waiting.empty() and self._thread is None:
             return
-        reached = threading.Event()
+        reached = threading.Event()  # set by the printer after all messages so far
         self.put(reached.set)
         if not reached.wait(deadline_s):
             self._unreached = reached
@@ -118,6 +121,8 @@ def tell(argument: str, function: Callable[[dict[str, Any]], object] | None, eve
 
     Args:
         argument: by which it was given: `on_stuck`.
+        function: None = nothing is called.
+        event: is passed as a dictionary, without secrets.
     """
     if function is None:
         return
@@ -172,7 +177,7 @@ def say(text: str) -> None:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Print text, in plain characters where the console lacks some of its own."""
+    """Print text; in ASCII and without symbols where the console's encoding lacks some."""
 
     def write() -> None:
         _await_reader(stream)
@@ -189,12 +194,14 @@ def _print(text: str, stream: TextIO) -> None:
 
 
 def verdict(run: RunReport, interrupted: bool = False, program: str | None = None) -> None:
-    """Print two lines about where the time of a run of the report went.
+    """Print two lines about where the time of a run went.
 
     Nothing is printed for a fit of seconds without a finding, where an earlier one has printed its
-    verdict or the user ended it.
+    verdict or the user ended it; nor for one that is summed up with other short fits.
 
     Args:
+        run: its report.
+        interrupted: the fit did not reach its end.
         program: as for `two_lines`.
     """
     try:
@@ -205,8 +212,9 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
             of_this_fit = [finding for finding in run["findings"] if not finding.get("of_s")]
             run = {**run, "verdict": text, "findings": of_this_fit}
         short = (run["wall_s"] or 0) < _SHORT_S
-        if short and run["fits"] == 1 and _sums_up(run, news, interrupted):
+        if short and run["fits"] == 1 and _is_summed_up(run, news, interrupted):  # one of many short fits
             return
+        # an earlier fit ended with the same
         if run["headline"] and not (news or interrupted) and _is_said(run, run["headline"]):
             return
         short = short and not run["findings"] and not run["spans"]
@@ -216,8 +224,12 @@ def verdict(run: RunReport, interrupted: bool = False, program: str | None = Non
         debug("no verdict", error)
 
 
-def _sums_up(run: RunReport, news: bool, interrupted: bool) -> bool:
-    """Add a short fit to the others; return whether what they cost together is said in place of its verdict."""
+def _is_summed_up(run: RunReport, news: bool, interrupted: bool) -> bool:
+    """Add a short fit to the others; return whether a line about all of them stands in place of its verdict.
+
+    Args:
+        news: its verdict concerns all fits and is due.
+    """
     _short_fits.add(run)
     if _short_fits.count < _MANY or news:
         return False
@@ -247,16 +259,16 @@ class _ShortFits:
         self._between_s = sum(run["process"]["between_s"].values()) if run["process"] else 0.0
 
     def lines(self) -> str:
-        """Return what the fits cost, and a way to fewer of them."""
+        """Return two lines: what the fits cost together, and a way to fewer of them if begin and end cost much."""
         from gpu_util_callback.words import HOST_TIME, counted, duration
 
         self.said = self.count
         parts = sorted(self._time_s.items(), key=lambda part: -part[1])
-        named = [f"{duration(spent)} {HOST_TIME[part].title}" for part, spent in parts if spent >= 0.05 * self._wall_s]
+        costs = [f"{duration(spent)} {HOST_TIME[part].title}" for part, spent in parts if spent >= 0.05 * self._wall_s]
         each_s = (self._wall_s - self._time_s["step"] - self._time_s["validation"]) / self.count
         between = f", and {duration(self._between_s)} passed between them" if self._between_s else ""
         text = (
-            f"gpu-util: {self.count:,} short fits took {duration(self._wall_s)} together{between}: {', '.join(named)}."
+            f"gpu-util: {self.count:,} short fits took {duration(self._wall_s)} together{between}: {', '.join(costs)}."
             f"\n          Each has {counted(round(self._steps / self.count), 'step')} and spends {duration(each_s)} on "
             "what a fit begins and ends with."
         )
@@ -307,23 +319,24 @@ def debug(subject: str, error: BaseException) -> None:
 
 
 def _news(run: RunReport) -> tuple[bool, str]:
-    """Return whether the verdict is printed for all fits of the script, and what of it is printed.
+    """Return whether the verdict is about all fits of the script and due now, and which part of it is printed.
 
     A fit that has a recording of its own keeps only what concerns itself otherwise.
     """
     from gpu_util_callback.diagnosis.verdict import IN_FITS, IN_THIS
 
     verdict_text = run["verdict"]
-    _, inside, remainder = verdict_text.partition(f" {IN_THIS}: ")
-    if not inside:
-        _, inside, remainder = verdict_text.partition(f" {IN_FITS}: ")
-    if not inside:
-        return False, verdict_text
+    _, about_fits, remainder = verdict_text.partition(f" {IN_THIS}: ")
+    if not about_fits:
+        _, about_fits, remainder = verdict_text.partition(f" {IN_FITS}: ")
+    if not about_fits:
+        return False, verdict_text  # the verdict is about this fit alone
     script = run["process"]
     assert script is not None  # the verdict is about it
     fits = script["fits"]
-    if fits >= _AGAIN * _said_of_script.get(inside, 0) and (script["wall_s"] or 0) >= 2 * _SHORT_S:
-        _said_of_script[inside] = fits
+    # first said, or of four times as many fits
+    if fits >= _AGAIN * _fits_at_last_verdict.get(about_fits, 0) and (script["wall_s"] or 0) >= 2 * _SHORT_S:
+        _fits_at_last_verdict[about_fits] = fits
         return True, verdict_text
     return False, remainder if run["fits"] == 1 else verdict_text
 

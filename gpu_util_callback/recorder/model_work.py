@@ -32,32 +32,40 @@ class BatchSizes:
 
     def __init__(self, data_adapter: object | None, shapes: Callable[[], Mapping[float, int]]):
         self._shapes = shapes
-        fixed, self._numbers = batch_shape(data_adapter)
-        self._fixed = _count(data_adapter, "batch_size") or fixed
+        # the latter: elements of a sample, as a graph stamps elements a batch
+        fixed, self._numbers_per_sample = batch_shape(data_adapter)
+        self._usual_size = _count(data_adapter, "batch_size") or fixed
         partial = _count(data_adapter, "has_partial_batch")
-        self._last = _count(data_adapter, "partial_batch_size") if partial else None
-        self._batches = _count(data_adapter, "num_batches")  # in an epoch
+        # of an epoch's last batch; None = as the others
+        self._last_size = _count(data_adapter, "partial_batch_size") if partial else None
+        self._batches_per_epoch = _count(data_adapter, "num_batches")  # in an epoch
         self._sizes: dict[int, float] = {}  # by the shape's id
 
     def of(self, steps: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the sizes of batches, given as rows of `steps`; NaN where one is not known."""
+        """Return the samples in each batch: float64[rows], NaN where not known.
+
+        What the batch's shape says comes first, then what Keras' adapter says.
+
+        Args:
+            steps: rows of `steps`.
+        """
         numbers = steps["shape_id"]
         for number in set(numbers.tolist()) - self._sizes.keys():
             self._sizes[number] = self._size(number)
         sizes = np.array([self._sizes[number] for number in numbers.tolist()], float)
-        if self._fixed is not None:
-            usual = np.full(len(sizes), float(self._fixed))
-            if self._last is not None and self._batches:
-                usual[(steps["step"] + 1) % self._batches == 0] = self._last
+        if self._usual_size is not None:
+            usual = np.full(len(sizes), float(self._usual_size))
+            if self._last_size is not None and self._batches_per_epoch:
+                usual[(steps["step"] + 1) % self._batches_per_epoch == 0] = self._last_size
             sizes = np.where(np.isnan(sizes), usual, sizes)
         return sizes
 
-    def _size(self, number: int) -> float:
-        """Return the samples of a batch with this shape's number; NaN if they are not known."""
-        signature = next((of_shape for of_shape, at in self._shapes().items() if at == number), 0.0)
+    def _size(self, shape_id: int) -> float:
+        """Return the samples of a batch with this shape's id; NaN if they are not known."""
+        signature = next((of_shape for of_shape, at in self._shapes().items() if at == shape_id), 0.0)
         size = seen_batch_size(signature)
-        if size is None and self._numbers and signature > 0 and signature % self._numbers == 0:
-            size = int(signature) // self._numbers  # stamped in the graph
+        if size is None and self._numbers_per_sample and signature > 0 and signature % self._numbers_per_sample == 0:
+            size = int(signature) // self._numbers_per_sample  # stamped in the graph
         return float("nan") if size is None else float(size)
 
 
@@ -89,25 +97,28 @@ class ModelWork:
         self.sizes: BatchSizes | None = None
         self.rates: dict[str, float] = {}
         self.unavailable: list[Unavailable] = []
-        self._work: dict[str, object] | None = None
+        self._work: dict[str, object] | None = None  # the manifest's `work`; None = not known
         if flops_given is not None:
             self._work = {"flops_per_sample": flops_given, "source": "given"}
-        self._by_kind: dict[tuple[str, str], float] = {}
-        self._settled = flops_given is not None
+        self._by_kind: dict[tuple[str, str], float] = {}  # FLOPs of a sample by (kind, type of the operands)
+        self._settled = flops_given is not None  # the work is known, or will never be
         self._steps = 0
-        self._size: int | None = None  # of a batch
+        self._size: int | None = None  # samples of the largest batch
         self._samples = self._training_ns = 0.0
         self._point_samples = self._point_ns = 0.0  # since the lanes' last point
 
     def add(self, tables: AnyTables) -> list[SampleBlock]:
-        """Add rows of steps and phases; return the lanes' new samples."""
+        """Add rows of steps and phases; return new samples of the lanes (samples per second, MFU).
+
+        Training time is that of the steps without compilations, and of the phases around them that belong to training.
+        """
         phases, steps = tables.get("phases"), tables.get("steps")
-        around = 0.0
+        phases_ns = 0.0
         if phases is not None:
             rows = np.isin(phases["account"].astype(str), TRAINING)
-            around = float(phases["self_ns"][rows].sum())
-        self._training_ns += around
-        self._point_ns += around
+            phases_ns = float(phases["self_ns"][rows].sum())
+        self._training_ns += phases_ns
+        self._point_ns += phases_ns
         if steps is None or not len(steps["step"]) or self.sizes is None:
             return []
         self._steps += len(steps["step"])
@@ -115,19 +126,25 @@ class ModelWork:
         measured = sizes[np.isfinite(sizes)]
         if len(measured):
             self._size = int(measured.max())
-        spent = steps["duration_ns"] - np.maximum(steps["compile_ns"], 0)
+        steps_ns = steps["duration_ns"] - np.maximum(steps["compile_ns"], 0)
         self._samples += float(sizes.sum())  # NaN for good where one is not known
-        self._training_ns += float(spent.sum())
-        return self._points(sizes, spent, steps["start_ns"] + steps["duration_ns"])
+        self._training_ns += float(steps_ns.sum())
+        return self._points(sizes, steps_ns, steps["start_ns"] + steps["duration_ns"])
 
     def _points(self, sizes: np.ndarray, spent: np.ndarray, ends: np.ndarray) -> list[SampleBlock]:
-        """Return samples of the lanes: means since the point before."""
+        """Return samples of the lanes: means since the point before, at least `POINT_S` of training each.
+
+        Args:
+            sizes: float64[rows], samples in each batch; NaN = not known.
+            spent: int64[rows] ns, training time.
+            ends: int64[rows] ns.
+        """
         points: list[tuple[int, float]] = []
         for size, took, end in zip(sizes.tolist(), spent.tolist(), ends.tolist(), strict=True):
             self._point_samples += size
             self._point_ns += took
             if self._point_ns >= POINT_S * 1e9:
-                if self._point_samples == self._point_samples:
+                if self._point_samples == self._point_samples:  # known (not NaN)
                     points.append((end, 1e9 * self._point_samples / self._point_ns))
                 self._point_samples = self._point_ns = 0.0
         if not points:
@@ -135,18 +152,23 @@ class ModelWork:
         times = np.array([when for when, _ in points], np.int64)
         rates = np.array([rate for _, rate in points])
         blocks = [SampleBlock("model", (SAMPLES_PER_S,), times, rates[:, None])]
-        for gpu, full in self.rates.items():
-            used = np.array([mfu_of(rate, full) or np.nan for rate in rates.tolist()])
+        for gpu, peak_rate in self.rates.items():
+            used = np.array([mfu_of(rate, peak_rate) or np.nan for rate in rates.tolist()])
             if np.isfinite(used).any():
                 blocks.append(SampleBlock(f"{gpu}/model", (MFU_PCT,), times, used[:, None]))
         return blocks
 
     def facts(self, facts: Mapping[str, object], gpus: Sequence[Mapping[str, object]]) -> dict[str, Any]:
-        """Return `work`, `throughput` and `gpus` with their peaks for the manifest."""
+        """Return `gpus` with their peaks, `work` and `throughput` for the manifest; the latter two where known.
+
+        Args:
+            facts: of the manifest.
+            gpus: the sampled ones.
+        """
         if gpu_used(gpus):
             self._settle()  # a CPU has no peak to compare with, and counting costs up to 20 ms a fit
         result: dict[str, object] = {"gpus": list(gpus)}
-        if self._samples == self._samples and self._samples and self._training_ns > 0:
+        if self._samples == self._samples and self._samples and self._training_ns > 0:  # known (not NaN)
             result["throughput"] = {"samples": int(self._samples), "training_s": round(self._training_ns / 1e9, 6)}
         if self._work is not None and self._flops_given is None and _varies(facts):
             self._work, self.rates = None, {}
@@ -159,12 +181,12 @@ class ModelWork:
         return result
 
     def _settle(self) -> None:
-        """Count the work, once; while the step has not run there is nothing to count."""
+        """Count the work of a sample, once; while no step has run there is nothing to count."""
         if self._settled or not self._steps:
             return
         try:
             work = self._adapter.work(self._size)
-            if work is None:
+            if work is None:  # not yet
                 return
             self._by_kind = work.per_sample()
         except NotCounted as error:
@@ -181,7 +203,7 @@ class ModelWork:
             self.unavailable.append(entry)
 
     def _with_peaks(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-        """Return the GPUs, those that do the work with their peaks."""
+        """Return copies of the GPUs, those that do the work with their "peak"; none has one if any is not known."""
         from gpu_util_callback.gpus.peaks import peak_of
 
         gpus_shown = [dict(gpu) for gpu in gpus]
@@ -219,9 +241,9 @@ def _working_gpus(facts: Mapping[str, Any], gpus: list[dict[str, Any]]) -> list[
     used = [gpu for gpu in gpus if gpu.get("used_by_framework")]
     fit = facts.get("fit") or {}
     replicas = {replica.get("gpu") for replica in fit.get("replicas") or ()} - {None}
-    if replicas:
+    if replicas:  # a strategy says so
         return [gpu for gpu in used if gpu["index"] in replicas]
-    if len(used) < 2:
+    if len(used) < 2:  # no choice
         return used
     backend = (facts.get("framework") or {}).get("backend")
     if backend in ("tensorflow", "jax") and fit.get("loop") != "custom":
@@ -234,6 +256,8 @@ _TYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float64": "fp6
 
 def precision_of(by_kind: Mapping[tuple[str, str], float], policy: str, tf32: Mapping[str, bool]) -> str:
     """Return the precision in which most of the work is done.
+
+    "fp16", "bf16", "tf32", "fp32", "fp64", or the type's name.
 
     Args:
         by_kind: FLOPs by (kind, type of the operands); empty where they are not known.

@@ -57,9 +57,12 @@ class Outputs:
         events: called on the writing thread.
 
     Attributes:
+        path: of the recording; None until it is open.
         failing: whether the last write of the recording failed.
+        sealed: whether the recording was closed properly.
         requests: what `gpu-util look` asks for, until it is taken.
         in_a_hurry: set when the process ends: the next attempt to write the end is the last.
+        cpu_s: processor time of the writing threads.
     """
 
     def __init__(
@@ -82,23 +85,25 @@ class Outputs:
         self._recovered = recovered
         self._events = WritingEvents() if events is None else events
         self._thread: threading.Thread | None = None
-        self._due = threading.Event()
+        self._due = threading.Event()  # there is something to write
         self._closing: str | None = None  # the status to close with
         self._over = False  # nothing more will be written
         self._troubled = False  # whether it was reported that writing fails
         self._request_began = 0.0  # `time.monotonic` of the request that storage has not answered; 0 = none
         self._writer: Any = None  # a `RecordingWriter`, once it is open
+        # (function, its arguments) of rows that no memory was left for
         self._unappended: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._scalars: ScalarWriter | None = None
         self._no_scalars = False
         self._points = ScalarPoints(settings.scalar_freq)
-        # Points that are in no file yet; the oldest ones go where nothing can be written.
+        # Points (step of the fit, value by tag, ns) that are in no file yet; the oldest are dropped where nothing can
+        # be written.
         self._points_due: deque[tuple[int, dict[str, float], int]] = deque(maxlen=MOST_POINTS)
         self._offset = 0  # the scalars' step of this fit's first step
         self._diagnosis: RunningDiagnosis | None = None
         self._next_diagnosis_ns = 0  # on the recording's clock
         self._diagnosis_ns: deque[int] = deque(maxlen=2)  # of processor time; a first one imports
-        self._next_flush = 0.0
+        self._next_flush = 0.0  # `time.monotonic`
 
     @property
     def recording(self) -> bool:
@@ -108,7 +113,13 @@ class Outputs:
     # ---- the recorder's thread -----------------------------------------------------------
 
     def open_recording(self, facts: dict[str, object]) -> bool:
-        """Begin the recording, its diagnosis and its files. False = there is none."""
+        """Begin the recording, its diagnosis and its files; False = there is none (reported already).
+
+        Without a diagnosis the recording goes on.
+
+        Args:
+            facts: of the manifest.
+        """
         try:
             from gpu_util_callback.recording.writer import RecordingWriter
 
@@ -139,7 +150,7 @@ class Outputs:
         self._start()
 
     def _start(self) -> bool:
-        """Begin the writing thread; False where there is no room for another one."""
+        """Begin the writing thread; False where there is no room for another one: then the recorder's thread writes."""
         self._thread = thread = threading.Thread(target=self._work, name="gpu-util-writer", daemon=True)
         self._due.set()  # the folder and the first manifest come at once
         try:
@@ -157,7 +168,10 @@ class Outputs:
         return REMOTE_FLUSH_S if "://" in self._settings.log_dir else FLUSH_S
 
     def append(self, tables: Tables, samples: list[SampleBlock]) -> None:
-        """Append new rows to the recording."""
+        """Append new rows to the recording, and samples to the scalars.
+
+        Where memory is short, the newest `MOST_UNAPPENDED` tables and groups are kept for the next call.
+        """
         for block in samples:
             self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
         if self._writer is None:
@@ -189,9 +203,10 @@ class Outputs:
         self._points_due.extend(points)
 
     def write_scalars(self, tables: Tables, work: ModelWork, last: tuple[int, int] | None = None) -> None:
-        """Write the scalars of new rows.
+        """Make scalars of new rows, written with the next flush. Switched off after a first error.
 
         Args:
+            tables: new rows.
             work: the sizes of their batches, and what the GPUs could do.
             last: (the last step, the end in ns), where no more rows will come.
         """
@@ -215,6 +230,8 @@ class Outputs:
         to find, in proportion.
 
         Args:
+            facts: of the manifest.
+            started_ns, now_ns: on the recording's clock.
             last: no more rows will come.
             judge: do not wait for the next diagnosis.
         """
@@ -226,7 +243,7 @@ class Outputs:
                 result = self._diagnosis.result(facts, now_ns, ended=last)
             self.update(diagnosis=result)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
-            if len(self._diagnosis_ns) > 1:
+            if len(self._diagnosis_ns) > 1:  # the first one imports: its time says nothing of the next
                 pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 4e9), SELDOM_S)
                 pause_ns = max(1e9 * pause_s, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
                 self._next_diagnosis_ns = now_ns + int(pause_ns)
@@ -275,10 +292,11 @@ class Outputs:
             self._writer.update(**facts)
 
     def flush(self, now: bool = False) -> None:
-        """Have written what was appended, if it is due (or `now`)."""
+        """Have written what was appended, if it is due (or `now`); report a storage that does not answer."""
         if now or time.monotonic() >= self._next_flush:
             self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
             self._due.set()
+            # no thread, and still none to be had
             if self._thread is None and self.recording and not self._over and not self._start():
                 self._write_here()
         if self.unanswered_s > SILENT_S:
@@ -306,26 +324,29 @@ class Outputs:
         return time.monotonic() - max(began, self._writer.answered) if began else 0.0
 
     def close(self, status: str) -> None:
-        """Have everything sealed. Where that fails it is retried for some seconds."""
+        """Have everything sealed with a status. Where that fails it is retried for some seconds."""
         self._closing = status
         self._due.set()
-        if self._thread is not None:
+        if self._thread is not None:  # it seals the files
             return
-        if not self.recording or self._over:
+        if not self.recording or self._over:  # there is nothing to seal
             self._events.closed()
-        elif not self._start():
+        elif not self._start():  # no thread to be had: here, then
             self._work()
 
     # ---- the writing thread --------------------------------------------------------------
 
     def _work(self) -> None:
-        """Write on a thread of its own until the recording is closed; give up after lasting shortages of memory."""
+        """Write on a thread of its own until the recording is closed.
+
+        Gives up after `MOST_SHORTAGES` shortages of memory in a row.
+        """
         began_s = time.thread_time()  # not 0 on the recorder's thread
         try:
             failures = 0
             while failures < MOST_SHORTAGES:
                 try:
-                    if self._turn():
+                    if self._write_or_seal():
                         return
                     failures = 0
                 except MemoryError:  # outside of what is tried again anyway
@@ -341,8 +362,8 @@ class Outputs:
             self._thread = None
             self._events.closed()
 
-    def _turn(self) -> bool:
-        """Write what is due, or wait for it; return whether that was the end."""
+    def _write_or_seal(self) -> bool:
+        """Wait for something to write and write it; return whether that was the recording's end."""
         if self._closing is None:
             self._due.wait()
             self._due.clear()
@@ -353,7 +374,7 @@ class Outputs:
         return True
 
     def _write_here(self) -> None:
-        """Write on the recorder's thread, where there can be no other."""
+        """Write on the recorder's thread, where there can be no other; give up where that is impossible for good."""
         try:
             self._guarded(self._write)
         except MemoryError:  # there may be room the next time
@@ -363,7 +384,7 @@ class Outputs:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Report why the recording cannot be written, and stop."""
+        """Report why the recording cannot be written, and end it."""
         self._fail(
             "the recording",
             f"cannot write to {self._settings.log_dir} ({reason_of(error)}); training continues without it",
@@ -372,7 +393,10 @@ class Outputs:
         self._events.impossible()
 
     def _guarded(self, write: Callable[[], None]) -> Exception | None:
-        """Write; return the error of an attempt that failed, and may succeed later."""
+        """Run `write`; return the error of an attempt that failed and may succeed later, None after a success.
+
+        Raises: an error before the recording is open that is no shortage, such as a missing library.
+        """
         self._request_began = time.monotonic()
         try:
             write()
@@ -392,7 +416,7 @@ class Outputs:
         return None
 
     def _begin(self) -> None:
-        """Open what is not open yet."""
+        """Open the recording's files and write what is there; where they are open, only write. Raises: OSError."""
         if self.path is not None:
             return self._write()
         self._request_began = 0.0  # importing a store's library takes its time: no silence of the store
@@ -413,12 +437,12 @@ class Outputs:
         return self._write_scalars()
 
     def _write(self) -> None:
-        """Write everything new. Raises: OSError."""
+        """Write everything new, and take a request of `gpu-util look`. Raises: OSError."""
         if self.path is None:
             return self._begin()
         removals = self._writer.removals
         self._writer.flush()
-        if self._writer.removals > removals:
+        if self._writer.removals > removals:  # somebody deleted the folder
             self._fail(
                 "earlier rows",
                 f"{self._settings.log_dir} was removed during training; it was made again",
@@ -428,7 +452,10 @@ class Outputs:
         return self._write_scalars()
 
     def _write_scalars(self) -> None:
-        """Write the points that are due to TensorBoard's event file. Raises: OSError."""
+        """Write the points that are due to TensorBoard's event file, which is made first. Raises: OSError.
+
+        Any other error switches the scalars off.
+        """
         if self._no_scalars:
             return
         try:
@@ -451,7 +478,7 @@ class Outputs:
             self._no_scalars = True
 
     def _write_summary(self, status: str) -> None:
-        """Write by what `gpu-util total` counts the run. Raises: OSError."""
+        """Write the summary by which `gpu-util total` counts the run. Raises: OSError."""
         from gpu_util_callback.diagnosis.run_reports import Recorded
         from gpu_util_callback.diagnosis.run_summary import summary_as_diagnosed, written
 
@@ -462,7 +489,7 @@ class Outputs:
             self._writer.write_summary(data)
 
     def _cure(self, error: Exception) -> str:
-        """Return what to do where writing to log_dir failed."""
+        """Return in words what the user can do where writing to log_dir failed."""
         if isinstance(error, OSError) and error.errno in FULL:
             return "make room, or give another log_dir"
         if "://" in self._settings.log_dir:
@@ -470,13 +497,17 @@ class Outputs:
         return "make sure that this process may write there, or give another log_dir"
 
     def _seal(self, status: str) -> None:
-        """Close the recording's files with a status, with retries where the storage does not take them."""
+        """Close the recording's files with a status, with retries where the storage does not take them.
+
+        Args:
+            status: "ended" or "interrupted".
+        """
 
         def seal() -> None:
             """Write what is left, and close each file."""
             if self.path is None:
                 self._begin()
-            if self._troubled:
+            if self._troubled:  # write first what failed, so that the manifest does not list a trouble that is over
                 self._writer.flush()
                 self._recover()
             self._writer.close(status)
@@ -485,13 +516,13 @@ class Outputs:
             if self._scalars is not None:
                 self._scalars.close()
 
-        last = False
-        for pause in (*RETRIES_S, None):
+        is_last_attempt = False
+        for pause in (*RETRIES_S, None):  # None = no more attempts
             error = self._guarded(seal)
             if error is None:
                 self.sealed = True
                 return
-            if pause is None or last:
+            if pause is None or is_last_attempt:
                 self._fail(
                     "the recording's end",
                     f"{self._settings.log_dir}: {reason_of(error)}; it is missing",
@@ -499,7 +530,7 @@ class Outputs:
                     for_good=False,
                 )
                 return
-            last = self.in_a_hurry.wait(pause)
+            is_last_attempt = self.in_a_hurry.wait(pause)
 
 
 @dataclass
@@ -565,21 +596,29 @@ class ScalarPoints:
     def __init__(self, freq: int | str):
         self._freq = freq
         self._next = 0  # the step that completes the next point
-        self._steps = 0
-        self._duration = self._wait = 0
-        self._waited = 0
-        self._begin: int | None = None
+        self._steps = 0  # since the last point; so are all sums
+        self._duration_ns = self._wait_ns = 0  # ns
+        self._steps_with_wait = 0  # steps whose wait is known
+        self._begin_ns: int | None = None  # ns: end of the last point, or begin of the first step
+        # by group: (time ns, a value for each of `_GAUGES`, NaN = unknown)
         self._samples: dict[str, deque[tuple[float, ...]]] = {}
-        self._trained = 0.0  # samples; NaN where a batch's size is not known
-        self._full_rates: dict[str, float] = {}
+        self._trained_samples = 0.0  # samples; NaN where a batch's size is not known
+        self._full_rates: dict[str, float] = {}  # GPU -> samples a second at its peak
 
     def add_samples(self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray) -> None:
-        """Add samples of one GPU; others are ignored. Call before the steps they belong to."""
+        """Add samples of one GPU; others are ignored. Call before the steps they belong to.
+
+        Args:
+            group: such as "gpu0", or "gpu0/utilization": the driver's own buffer.
+            columns: names of the columns of `values`.
+            time_ns: int64[samples].
+            values: float[samples, columns].
+        """
         gpu, _, part = group.partition("/")
         if not gpu.startswith("gpu") or part not in ("", "utilization"):
             return
         at = [columns.index(name) if name in columns else None for name in _GAUGES]
-        if not any(place is not None for place in at):
+        if not any(place is not None for place in at):  # none of the values that scalars show
             return
         samples = self._samples.setdefault(group, deque(maxlen=100_000))
         for i, when in enumerate(time_ns.tolist()):
@@ -598,7 +637,7 @@ class ScalarPoints:
 
         Args:
             steps: new rows.
-            sizes: samples in their batches; NaN where one is not known.
+            sizes: float64[rows], samples in their batches; NaN where one is not known. None = none is.
             full_rates: as of `ModelWork.rates`.
         """
         self._full_rates = dict(full_rates or {})
@@ -606,31 +645,37 @@ class ScalarPoints:
         wait = steps["input_wait_ns"]
         if not numbers:
             return []
-        if self._begin is None:
-            self._begin = int(start[0])
+        if self._begin_ns is None:
+            self._begin_ns = int(start[0])
         ends = self._completing(numbers)
         if sizes is None:
             sizes = np.full(len(numbers), np.nan)
         has_wait = wait >= 0
+        # Of the rows of each point, and of the rest: their number, duration, wait, and rows with a wait.
         sums = [
             np.diff(np.append(0, np.cumsum(part))[[0, *ends, len(numbers)]]).tolist()
             for part in (np.ones(len(numbers), np.int64), duration, np.where(has_wait, wait, 0), has_wait)
         ]
         trained = [float(part.sum()) for part in np.split(sizes, ends)]
+        # ns: the end of each point; None for the rest
         stops = [*(start + duration)[[end - 1 for end in ends]].tolist(), None]
         points = []
         for end, stop, size, count, took, waited, with_wait in zip([*ends, 0], stops, trained, *sums, strict=True):
-            self._trained += size
+            self._trained_samples += size
             self._steps += count
-            self._duration += took
-            self._wait += waited
-            self._waited += with_wait
+            self._duration_ns += took
+            self._wait_ns += waited
+            self._steps_with_wait += with_wait
             if stop is not None:
                 points.append(self._point(numbers[end - 1], stop))
         return points
 
     def _completing(self, numbers: list[int]) -> list[int]:
-        """Return the position after each step that completes a point."""
+        """Return the position after each row that completes a point.
+
+        Args:
+            numbers: the steps of the rows, ascending.
+        """
         ends: list[int] = []
         while (at := bisect_left(numbers, self._next, ends[-1] if ends else 0)) < len(numbers):
             self._next = numbers[at] + self._stride(numbers[at] + 1)
@@ -642,9 +687,9 @@ class ScalarPoints:
         return [self._point(step, end_ns)] if self._steps else []
 
     def gpu_means(self, begin: int, end: int) -> dict[str, dict[str, float]]:
-        """Return each GPU's means over [begin, end): in percent, bytes and milliwatts.
+        """Return each GPU's means over [begin, end) ns, by gauge: in percent, bytes and milliwatts.
 
-        Samples from before `begin` are dropped.
+        Samples from before `begin` are dropped. Must be called in the order of time.
         """
         means_by_gpu: dict[str, dict[str, float]] = {}
         for group, samples in self._samples.items():
@@ -661,13 +706,18 @@ class ScalarPoints:
         return 1 << max(step // DENSE, 1).bit_length() - 1
 
     def _point(self, step: int, end: int) -> tuple[int, dict[str, float], int]:
-        """Return (step, value by tag, time in ns) of the means since the point before."""
-        begin = self._begin if self._begin is not None else end
-        step_ms = self._duration / self._steps / 1e6
+        """Return (step, value by tag, time in ns) of the means since the point before, and begin the next point.
+
+        Args:
+            step: the last one of the point.
+            end: when it ended, ns.
+        """
+        begin = self._begin_ns if self._begin_ns is not None else end
+        step_ms = self._duration_ns / self._steps / 1e6
         values = {"gpu_util/step_time_ms": step_ms}
-        if self._waited:
-            values["gpu_util/input_wait_ms"] = self._wait / self._waited / 1e6
-        rate = 1e9 * self._trained / self._duration if self._duration else float("nan")
+        if self._steps_with_wait:
+            values["gpu_util/input_wait_ms"] = self._wait_ns / self._steps_with_wait / 1e6
+        rate = 1e9 * self._trained_samples / self._duration_ns if self._duration_ns else float("nan")
         if rate > 0:  # not NaN
             values["gpu_util/samples_per_s"] = rate
         for gpu, means in self.gpu_means(begin, end).items():
@@ -684,17 +734,21 @@ class ScalarPoints:
             mfu = mfu_of(rate, full) if rate > 0 else None
             if mfu is not None:
                 values[f"gpu_util/{gpu}/mfu_pct"] = mfu
-        self._begin = end
-        self._steps = self._duration = self._wait = self._waited = 0
-        self._trained = 0.0
+        self._begin_ns = end
+        self._steps = self._duration_ns = self._wait_ns = self._steps_with_wait = 0
+        self._trained_samples = 0.0
         return step, values, end
 
 
 def _means(samples: deque[tuple[float, ...]], begin: int, end: int) -> dict[str, float]:
-    """Return the time-weighted means over [begin, end); a sample holds until the next one.
+    """Return the time-weighted means over [begin, end) ns by gauge; one that is not known is left out.
 
-    A step shorter than the sampling interval has no sample of its own: the one that holds then is
-    used only where it is at most half a second old.
+    A sample holds until the next one, at most half a second. So a step shorter than the sampling interval, which has
+    no sample of its own, gets the one that holds then.
+
+    Args:
+        samples: (time ns, a value for each of `_GAUGES`, NaN = unknown), in order; those that ended before `begin` are
+            dropped.
     """
     while len(samples) > 1 and samples[1][0] <= begin:
         samples.popleft()
@@ -708,7 +762,7 @@ def _means(samples: deque[tuple[float, ...]], begin: int, end: int) -> dict[str,
         if duration_ns <= 0:
             continue
         for k, number in enumerate(numbers):
-            if number == number:
+            if number == number:  # known (not NaN)
                 totals[k] += number * duration_ns
                 weights[k] += duration_ns
     sums = zip(_GAUGES, totals, weights, strict=True)

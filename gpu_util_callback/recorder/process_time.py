@@ -68,51 +68,61 @@ class ProcessTime:
     def _reset(self) -> None:
         """Forget all fits: a forked child begins anew."""
         self._pid = os.getpid()
-        self._fits = self._running = 0
+        self._fits = self._running_fits = 0
         self._fits_ns = self._between_ns = 0
         self._compilations = self._compile_ns = 0
         self._since_ns = 0  # when the running fit began, or the last one ended
         self._thread: threading.Thread | None = None
-        self._trains = 0  # identifier of the training thread
+        self._training_thread = 0  # identifier of the training thread
         self._paused = threading.Event()
         # Nanoseconds that samples stand for, by name: of all pauses, and of the current pause.
-        self._weights: Counter[str] = Counter()
-        self._newest: Counter[str] = Counter()
-        self._at: Counter[str] = Counter()  # likewise of other code, by the line of the program
-        self._newest_at: Counter[str] = Counter()
+        self._earlier_ns: Counter[str] = Counter()
+        self._pause_ns: Counter[str] = Counter()
+        self._line_ns: Counter[str] = Counter()  # likewise of other code, by the line of the program
+        self._pause_line_ns: Counter[str] = Counter()
         self._inputs: set[object] = set()  # digests of what the fits were given; with None, where one is not known
         self._last_call = OTHER  # the last call of Keras that was sampled
         self._samples = 0
         self._random = random.Random(0x6A09E667)  # the program's own generator is left alone
 
     def begin(self, now_ns: int, given: object = None) -> None:
-        """Begin a fit, at a reading of `time.perf_counter_ns`, on data with this digest; None = not known."""
+        """Begin a fit: the pause before it, if any, is over and is added to the earlier ones.
+
+        Args:
+            now_ns: reading of `time.perf_counter_ns`.
+            given: digest of its data; None = not known.
+        """
         with self._lock:
             if self._pid != os.getpid():  # a forked child
                 self._reset()
             self._paused.clear()
-            if not self._running:
-                if self._fits:
+            if not self._running_fits:  # no other fit runs at the same time
+                if self._fits:  # what came before the first fit is no pause
                     self._between_ns += max(0, now_ns - self._since_ns)
-                    self._weights += self._newest
-                    self._at += self._newest_at
-                self._newest, self._newest_at = Counter(), Counter()
+                    self._earlier_ns += self._pause_ns
+                    self._line_ns += self._pause_line_ns
+                self._pause_ns, self._pause_line_ns = Counter(), Counter()
                 self._since_ns = now_ns
             self._fits += 1
-            self._running += 1
+            self._running_fits += 1
             self._inputs.add(given)
 
     def end(self, now_ns: int, thread: int | None) -> None:
-        """End a fit that ran on this thread."""
+        """End a fit that ran on this thread; where no other fit runs, begin to sample what the thread does next.
+
+        Args:
+            now_ns: reading of `time.perf_counter_ns`.
+            thread: identifier of the training thread; None = not known, nothing is sampled.
+        """
         with self._lock:
-            if self._pid != os.getpid() or not self._running:
+            if self._pid != os.getpid() or not self._running_fits:
                 return
-            self._running -= 1
-            if self._running:
+            self._running_fits -= 1
+            if self._running_fits:
                 return
             self._fits_ns += max(0, now_ns - self._since_ns)
             self._since_ns = now_ns
-            self._trains = thread or 0
+            self._training_thread = thread or 0
             self._paused.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._sample, name="between-fits", daemon=True)
@@ -139,43 +149,47 @@ class ProcessTime:
         with self._lock:
             if self._fits < 2:
                 return {}
-            fits_ns = self._fits_ns + (max(0, now_ns - self._since_ns) if self._running else 0)
+            fits_ns = self._fits_ns + (max(0, now_ns - self._since_ns) if self._running_fits else 0)
             between_s = self._between_ns / 1e9
-            weights = dict(self._weights)
-            set_up = weights.pop(SET_UP, 0)
-            total = sum(weights.values())
-            shares = {name: weight / total for name, weight in weights.items()}
-            if self._samples < _FEWEST or not total:
-                shares, set_up = {OTHER: 1.0}, 0
+            ns_by_name = dict(self._earlier_ns)
+            set_up_ns = ns_by_name.pop(SET_UP, 0)
+            total_ns = sum(ns_by_name.values())
+            shares = {name: weight / total_ns for name, weight in ns_by_name.items()}
+            if self._samples < _FEWEST or not total_ns:  # too few samples to name parts
+                shares, set_up_ns = {OTHER: 1.0}, 0
             shares.pop(WAITING, None)
             facts: dict[str, object] = {} if None in self._inputs else {"inputs": len(self._inputs)}
-            if OTHER in weights and self._at and total:
+            # the program's own code: its costliest function and line
+            if OTHER in ns_by_name and self._line_ns and total_ns:
                 functions: Counter[str] = Counter()
-                for line, ns in self._at.items():
+                for line, ns in self._line_ns.items():
                     functions[line.rpartition(", line ")[0]] += ns
                 [(function, weight)] = functions.most_common(1)
-                place = next(line for line, _ in self._at.most_common() if line.startswith(f"{function}, line "))
-                facts |= {"other_at": place, "other_at_s": round(weight / total * between_s, 6)}
+                place = next(line for line, _ in self._line_ns.most_common() if line.startswith(f"{function}, line "))
+                facts |= {"other_at": place, "other_at_s": round(weight / total_ns * between_s, 6)}
             return facts | {
                 "fits": self._fits,
                 "fits_s": round(fits_ns / 1e9, 6),
                 "compilations": self._compilations,
                 "compile_s": round(self._compile_ns / 1e9, 6),
                 "between_s": {name: round(share * between_s, 6) for name, share in sorted(shares.items())},
-                "predict_set_up_s": round(set_up / max(total, 1e-9) * between_s, 6),
+                "predict_set_up_s": round(set_up_ns / max(total_ns, 1e-9) * between_s, 6),
             }
 
     def _sample(self) -> None:
-        """Sample the training thread between fits, at irregular moments; on a thread of its own."""
+        """Sample the training thread between fits, at irregular moments; on a thread of its own.
+
+        A sample stands for the time since the one before. Ends where no fit has followed for `_GIVE_UP_S`.
+        """
         before_ns = time.perf_counter_ns()
         while self._paused.wait(_GIVE_UP_S):
             pause_s = _DENSE_S if self._samples < _DENSE else _USUAL_S
             time.sleep(pause_s * self._random.uniform(0.5, 1.5))
             if not self._paused.is_set():
                 continue
-            lines = [(code, line) for _, code, line in stack_of(self._trains, None, _DEEPEST)]
+            lines = [(code, line) for _, code, line in stack_of(self._training_thread, None, _DEEPEST)]
             name, set_up = activity([code for code, _ in lines])
-            own = next((place_of(*line) for line in lines if not is_library(path_of(line[0]))), "")
+            program_line = next((place_of(*line) for line in lines if not is_library(path_of(line[0]))), "")
             with self._lock:
                 if not self._paused.is_set():
                     continue
@@ -188,11 +202,11 @@ class ProcessTime:
                     name = self._last_call
                 elif name not in (OTHER, WAITING):
                     self._last_call = name
-                self._newest[name] += stands_for_ns
-                if name == OTHER and own:
-                    self._newest_at[own] += stands_for_ns
+                self._pause_ns[name] += stands_for_ns
+                if name == OTHER and program_line:
+                    self._pause_line_ns[program_line] += stands_for_ns
                 if set_up:
-                    self._newest[SET_UP] += stands_for_ns
+                    self._pause_ns[SET_UP] += stands_for_ns
                 if now_ns - self._since_ns > _GIVE_UP_S * 1e9:
                     break
         with self._lock:
@@ -203,18 +217,20 @@ def activity(stack: list[CodeType]) -> tuple[str, bool]:
     """Return what a thread does between fits, and whether that is the set-up of `predict`.
 
     Args:
-        stack: its functions, the innermost first.
+        stack: the functions that it is in, the innermost first.
+
+    Returns: a value of `_CALLS`, `OTHER`, `WAITING`, or `LEAVING`: the name is that of the call before.
     """
     if not stack or (stack[0].co_name == "select" and stack[0].co_filename.endswith("selectors.py")):
         return WAITING, False
     name = OTHER
-    for depth in range(len(stack) - 1, -1, -1):
+    for depth in range(len(stack) - 1, -1, -1):  # from the outermost function on: the call that the program made
         code = stack[depth]
         path = code.co_filename.replace("\\", "/")
         if path.endswith("gpu_util_callback/report/notebook.py"):
             return WAITING, False
         if any(part in path for part in _KERAS):
-            if not path.endswith("traceback_utils.py"):
+            if not path.endswith("traceback_utils.py"):  # a function of Keras that the program called
                 return _CALLS.get(code.co_name, OTHER), code.co_name == "predict" and any(map(sets_up, stack[:depth]))
             name = LEAVING  # it is around most of Keras' functions
     return name, False
@@ -251,11 +267,11 @@ def stop_between(
 ) -> tuple[int, int] | None:
     """Return when the process was stopped while this thread meant to wait for `pause_s`.
 
-    A stopped process uses no CPU, and none of its threads runs. A thread that is kept from running
-    by Python's lock is told apart: it wakes up at every switch interval to ask for the lock.
+    A stopped process uses no CPU, and none of its threads runs. A thread that is only kept from running
+    by Python's lock wakes up at every switch interval to ask for the lock.
 
     Args:
-        before, after: readings around the wait.
+        before, after: readings around the wait; None where the system has none.
         queue: of the timeline: the training thread did what it holds, so it was not stopped yet.
 
     Returns: from and until when, in `time.perf_counter_ns`; None = it was not stopped.
@@ -268,7 +284,7 @@ def stop_between(
         return None
     computed = after.cpu_ns - before.cpu_ns > MOST_CPU * took_ns + 1e9 * pause_s * _CORES
     asked_for_the_lock = after.waits - before.waits > WAITS_PER_ASK * asks_within(late_ns)
-    if computed or asked_for_the_lock:
+    if computed or asked_for_the_lock:  # it ran
         return None
     # It was not stopped yet when the training thread last did something, if that was before the pause was due.
     due_ns = after.perf_ns - late_ns

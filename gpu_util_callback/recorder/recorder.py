@@ -102,7 +102,17 @@ class Recorder:
     Args:
         settings: the user's settings.
         adapter: the framework's.
-        facts: what the caller knows of the fit.
+        facts: what the caller knows of the fit, by the manifest's names.
+        clock: the recording's.
+        timeline: of the training thread.
+        on_over: removes all wrappers; called at the end of each fit.
+
+    Attributes:
+        given: digest of the data of the newest fit; None = not known.
+        kind: of the newest fit: a fit of another kind continues no series.
+        trained_by: the thread that trains.
+        run: the report of the rows diagnosed last; None before the first.
+        recorded: what `run` rests on.
     """
 
     settings: Settings
@@ -164,9 +174,9 @@ class Recorder:
         self._said_s = 0.0  # training time covered by the last verdict
         self._compiled = (0, 0)  # times and ns in the account of the process
         self._skipped = 0  # steps without a row that are counted
-        self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
-        self._look = ""  # the request for a window that is not answered yet
-        self._looks_at_input = True
+        self.windows: ProfilerWindows | None = None  # None = no profiler windows are wanted
+        self._look_id = ""  # the request for a window that is not answered yet
+        self._inspects_input = True  # until looking at it fails
         self.dispatch: DispatchWatch | None = None  # what the steps do
         self._stuck: StuckWatch | None = None  # from where the recording is open on
 
@@ -196,7 +206,7 @@ class Recorder:
             status: "ended", or "interrupted", which ends where the training was last seen.
             deadline_s: how long the caller waits; 0 = not at all.
         """
-        if self.in_child:
+        if self.in_child:  # the parent records
             return
         first = False
         try:
@@ -204,12 +214,12 @@ class Recorder:
                 first = not self.off
                 between = self._state in BETWEEN_FITS
                 if first:
-                    self._enter(State.ENDED if between else State(status))
+                    self._enter(State.ENDED if between else State(status))  # between fits nothing was interrupted
                     self._end_called = time.monotonic()
                     if not between:
                         self._ended_ns = self._end_of_fit(status)
                         self._unsaid = False  # the caller prints it, or `_work`
-            if first and not between:
+            if first and not between:  # a fit that is left already has restored its wrappers
                 self._leave_fit()
         finally:  # also when Ctrl+C is pressed in here: nothing else would end the thread
             if first:
@@ -222,16 +232,23 @@ class Recorder:
             self._await_end(deadline_s, first)
 
     def _await_end(self, deadline_s: float, first: bool) -> None:
-        """Wait for the verdict, and until the end is written, or known to be impossible for now."""
+        """Wait for the verdict, and until the end is written, or known to be impossible for now.
+
+        All waits of this process share `_patience_s`: what is waited in vain here is taken off it.
+
+        Args:
+            deadline_s: the longest wait.
+            first: this call of `end` ended the recording: it may print that the wait was given up.
+        """
         global _patience_s
-        begun = time.monotonic()
-        most_s = min(deadline_s, max(_patience_s, KNOWN_S))
-        self._judged.wait(most_s)
-        if _storage_hangs() or self._outputs.failing:
-            most_s = min(most_s, _patience_s, KNOWN_S)
-        left_s = begun + most_s - time.monotonic()
+        begun_s = time.monotonic()
+        longest_wait_s = min(deadline_s, max(_patience_s, KNOWN_S))
+        self._judged.wait(longest_wait_s)
+        if _storage_hangs() or self._outputs.failing:  # waiting is known to be of little use
+            longest_wait_s = min(longest_wait_s, _patience_s, KNOWN_S)
+        left_s = begun_s + longest_wait_s - time.monotonic()
         if not self._released.wait(max(left_s, 0.0)):
-            waited_s = time.monotonic() - begun
+            waited_s = time.monotonic() - begun_s
             _patience_s = max(_patience_s - waited_s, 0.0)
             worth_it = waited_s >= KNOWN_S and not self._outputs.failing
             if first and worth_it and self.settings.report:
@@ -254,7 +271,7 @@ class Recorder:
         self._forget_others()
 
     def finish(self, deadline_s: float) -> None:
-        """End of the process: wait for pending writes, the last attempt included."""
+        """Wait at the end of the process for pending writes, the last attempt included, at most `deadline_s`."""
         global _patience_s
         self._outputs.in_a_hurry.set()
         self.end("interrupted", deadline_s=0)
@@ -262,6 +279,7 @@ class Recorder:
         begun, waited_s = time.monotonic(), 0.0
         while not self._closed.is_set():
             waited_s = time.monotonic() - begun
+            # too late, or the storage does not answer
             if waited_s > most_s or self._outputs.unanswered_s > max(_patience_s, ANSWER_S):
                 break
             self._closed.wait(0.1)
@@ -278,7 +296,7 @@ class Recorder:
     # ---- a series of short fits ------------------------------------------------------------
 
     def idle(self) -> None:
-        """End a fit of a series. The recording stays open for a moment, for the next fit."""
+        """End a fit of a series. The recording stays open for `IDLE_FIT_S`, for the next fit."""
         if self.in_child:
             return
         with self._lock:
@@ -294,7 +312,11 @@ class Recorder:
                 self._enter(State.IDLE)
 
     def continues(self, kind: tuple[object, ...]) -> bool:
-        """Return whether a fit of this kind that begins now belongs to the series; it is acquired then."""
+        """Return whether a fit that begins now belongs to this series; if so, the recording is acquired for it.
+
+        Args:
+            kind: what the fits of a series have in common; an entry of None is equal to any.
+        """
         alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
         return alike and self._may_continue() and self.acquire()
 
@@ -304,15 +326,15 @@ class Recorder:
         A closed recording is opened again. `continue_` or `end` has to follow.
         """
         with self._lock:
-            if self._state is State.IDLE:
+            if self._state is State.IDLE:  # the files are open still
                 self._enter(State.ACQUIRED)
                 return True
-            if self._state is not State.ENDED:
+            if self._state is not State.ENDED:  # a fit is under way, or was interrupted
                 return False
         self._closed.wait(0 if _storage_hangs() else KNOWN_S)  # it may be closing just now
         with self._lock:
             outputs = self._outputs
-            if not (self._closed.is_set() and outputs.sealed and outputs.recording):
+            if not (self._closed.is_set() and outputs.sealed and outputs.recording):  # not written to its end
                 return False
             for event in (self._stop, self._wake, self._judged, self._closed, self._released):
                 event.clear()
@@ -328,9 +350,12 @@ class Recorder:
         threading.Thread(target=self._look_at_input, name="gpu-util-input", daemon=True).start()
 
     def continue_(self, watch: FitWatch) -> None:
-        """Begin the next fit of a series; after `acquire`, when everything is installed."""
+        """Begin the next fit of a series; after `acquire`, when everything is installed.
+
+        The time between is a pause.
+        """
         self.trained_by = threading.current_thread()
-        if self.fits == 1:
+        if self.fits == 1:  # only a series has a row for each fit: the first one's is due now
             self._mark_fit()
         self.fits += 1
         self.facts["fits"] = self.fits
@@ -350,10 +375,11 @@ class Recorder:
     def _may_continue(self) -> bool:
         """Return whether a fit that begins now may continue this recording, as far as known here.
 
-        Workers of a job have to agree on what is one recording, which timing cannot settle.
+        The last fit must have been a short one that ended a moment ago, in a job of one process: workers of a job
+        have to agree on what is one recording, which timing cannot settle.
         """
-        idles = self._thread is not None and bool(self._ended_ns) and self._outputs.recording
-        if not idles or self.in_child:
+        is_between_fits = self._thread is not None and bool(self._ended_ns) and self._outputs.recording
+        if not is_between_fits or self.in_child:
             return False
         alone = int(self.facts.get("world_size") or 1) == 1
         is_newest = _fits.get(self._key) == self._index  # no fit of another callback came in between
@@ -375,7 +401,10 @@ class Recorder:
         return os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
 
     def _end_of_fit(self, status: str) -> int:
-        """Return when the fit ended, ns on the recording's clock, and end its account."""
+        """Return when the fit ended, ns on the recording's clock, and end it in the account of the process.
+
+        An interrupted fit ended where the training thread was last seen.
+        """
         now = self.clock.now()
         latest_ns = self.clock.from_perf(self.timeline.latest())
         ended = now if status == "ended" else min(now, latest_ns)
@@ -384,7 +413,7 @@ class Recorder:
         return ended
 
     def _leave_fit(self) -> None:
-        """Restore everything, and hand over what the training thread still has."""
+        """Remove all wrappers, and hand over what the training thread's timeline still holds."""
         with self.guarded("the last steps"):
             self.on_over()
             self.timeline.finish()
@@ -400,7 +429,7 @@ class Recorder:
         self.timeline.queue.append(row)
 
     def _retire(self) -> None:
-        """End a series that no other fit has followed for a while."""
+        """End a series that no other fit has followed for `IDLE_FIT_S`."""
         with self._lock:
             if self._state is not State.IDLE or time.monotonic() < self._idle_until:
                 return
@@ -436,9 +465,12 @@ class Recorder:
         return self._state.value if self.off else ""
 
     def fail(self, source: str, error: BaseException | str, cure: str = "", for_good: bool = True) -> None:
-        """Switch off a failed source: report it once and list it. Never raises.
+        """Switch off a failed source: report it once and list it in `unavailable`. Never raises.
 
         Args:
+            source: what is not recorded, as named in the recording.
+            error: the error, or the reason in words.
+            cure: what the user can do; "" = nothing is known.
             for_good: False where it is tried again.
         """
         if source in self._reported:
@@ -463,7 +495,7 @@ class Recorder:
             self.fail(source, error)
 
     def recovered(self, source: str) -> None:
-        """List a source no longer that works again."""
+        """Remove a source that works again from `unavailable`; it may be reported again later."""
         if source in self._reported:
             self._reported.discard(source)
             self.unavailable = [entry for entry in self.unavailable if entry["source"] != source]
@@ -471,7 +503,7 @@ class Recorder:
     # ---- the recorder's thread -----------------------------------------------------------
 
     def _work(self) -> None:
-        """Record on a thread of its own, flush by flush, until the training is over."""
+        """Record on a thread of its own, flush by flush, until the training is over; then close the recording."""
         try:
             self._begun.wait()
             if not self._started_ns:
@@ -481,10 +513,11 @@ class Recorder:
             latest = 0
             while not self._wait(min(LOOK_S, max(due - time.monotonic(), 0.0))):
                 self._answer_requests()
-                before, latest = latest, self.timeline.latest()
+                before, latest = latest, self.timeline.latest()  # of the training thread, perf ns
+                # nothing has come since, and the fit left its thread's stack: an exception
                 if latest == before and not self._ended_ns and self.watch.over():
                     self.end("interrupted")
-                elif self._wake.is_set():
+                elif self._wake.is_set():  # somebody waits for a verdict
                     self._wake.clear()
                     self._tick(judge=True)
                     self._judged.set()
@@ -509,12 +542,12 @@ class Recorder:
                 self.say_verdict()  # nothing else will: an interrupted fit calls no hook
 
     def _lose_rows(self, source: str, error: Exception) -> None:
-        """Note that rows were lost: an account without them tells nothing."""
+        """Report that rows were lost, and switch the diagnosis off: it would be wrong without them."""
         self.fail(source, error)
         self._outputs.distrust(error)
 
     def _forget_others(self) -> None:
-        """Free the memory of recordings that ended before the newest ones.
+        """Free the memory of recordings that ended before the `KEPT` newest ones.
 
         Callback, recorder and outputs refer to each other, so that only a rare full run of Python's
         garbage collector would free them: half a megabyte a fit.
@@ -529,7 +562,10 @@ class Recorder:
                     other._outputs.release()
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait, sampling the training thread's stack; return whether the fit has ended."""
+        """Wait, sampling the training thread's stack; return whether the fit has ended.
+
+        A stop of the whole process in this time is recorded, and a standstill of the training is looked for.
+        """
         before = reading()
         try:
             if self.dispatch is None:
@@ -543,19 +579,25 @@ class Recorder:
         after = reading()
         stop = stop_between(before, after, pause_s, self.timeline.queue)
         self._look_for_steps(before, after, pause_s, stop is not None)
-        if stop is not None:
+        if stop is not None:  # nothing ran from `start` to `end`, perf ns
             start, end = stop
             self.intake.assembler.stops.append(stop)
             self.timeline.phase(STOPPED, "", start, end, "")
         return self._stop.is_set()
 
     def _look_for_steps(self, before: Reading | None, after: Reading | None, pause_s: float, stopped: bool) -> None:
-        """Note where no step has come for long, or comes again, and say so at once."""
+        """Note where no step has come for long, or comes again, and print it at once.
+
+        Args:
+            before, after: readings of the process's clocks around the wait; None = they cannot be read.
+            pause_s: how long the wait was meant to be.
+            stopped: the whole process stood still meanwhile.
+        """
         watch = self._stuck
         if watch is None or self._stop.is_set():
             return
         try:
-            if self._ended_ns:
+            if self._ended_ns:  # between fits, where no steps are due
                 watch.pause()
             elif (change := watch.look(before, after, pause_s, stopped)) is not None:
                 self._say_of_standstill(watch, change)
@@ -566,7 +608,7 @@ class Recorder:
             self.fail("the watch for steps that do not come", error)
 
     def _say_of_standstill(self, watch: StuckWatch, change: Standstill | None) -> None:
-        """Print that a standstill has begun or ended; None = neither."""
+        """Print that a standstill has begun or ended, and call the program's `on_stuck`; None = neither."""
         if change is None:
             return
         text = stood_still(change)
@@ -575,13 +617,17 @@ class Recorder:
         self._outputs.tell("on_stuck", {"text": text, "over": "end_ns" in change, **change})
 
     def _open(self) -> None:
-        """Begin the recording: facts about job, machine and framework, and the sampling of GPUs."""
+        """Begin the recording: facts about job, machine and framework, and the sampling of GPUs.
+
+        The recording ends at once where its folder cannot be used.
+        """
         self._look_at_input()  # first: its Python functions are timed from here on
         self._record_memory(True)
         if self._outputs.recording:  # a series continues
             self._outputs.reopen()
             self._gpus.start(self.adapter, self.settings.sample_hz)
             return
+        # Where the ranks of the job meet: the framework's address, or Ray's.
         with self.guarded("the job's name"):
             rendezvous = self.adapter.runtime.rendezvous()
             if self._ray is not None:
@@ -604,7 +650,7 @@ class Recorder:
             self._stuck = self._watch_for_steps()
 
     def _watch_for_steps(self) -> StuckWatch:
-        """Return the watch for a training that stands still."""
+        """Return the watch for a training that stands still; it takes what it reads as functions."""
         from gpu_util_callback.diagnosis import thresholds_in_force
 
         return StuckWatch(
@@ -621,7 +667,10 @@ class Recorder:
         )
 
     def _others_of_job(self) -> list[Facts]:
-        """Return the manifests of the other ranks, where their folder answers in time."""
+        """Return the manifests of the job's other ranks.
+
+        [] where the log_dir is remote or does not answer in `OTHERS_S`.
+        """
         if "://" in self.settings.log_dir:
             return []
         job, rank = self.facts.get("job"), int(self.facts.get("rank") or 0)
@@ -633,30 +682,31 @@ class Recorder:
 
     def _look_at_input(self) -> None:
         """Examine the input's functions through the adapter, until that fails once."""
-        if not self._looks_at_input:
+        if not self._inspects_input:
             return
         try:
             self.adapter.look_at_input()
         except Exception as error:
-            self._looks_at_input = False
+            self._inspects_input = False
             self.fail("facts about the input's functions", error)
 
     def _answer_requests(self) -> None:
-        """Take the profiler window that `gpu-util look` asks for, or note why there is none."""
-        requests, windows, refused = self._outputs.requests, self.windows, None
+        """Take the profiler window that `gpu-util look` asks for, or note in the facts why there is none."""
+        requests, windows, refusal = self._outputs.requests, self.windows, None
         with self.guarded("requests for profiler windows"):
-            if requests:
-                self._look, steps = requested(requests.popleft())
+            if requests:  # a new request
+                self._look_id, steps = requested(requests.popleft())
                 if windows is not None:
-                    refused = windows.look(self._look, steps)
+                    refusal = windows.look(self._look_id, steps)
                 else:
                     why = [entry["reason"] for entry in self.unavailable if entry["source"] == SOURCE]
-                    refused = why[0] if why else 'it was started with trace="off"'
-            elif self._look and windows is not None:
-                refused = windows.look_refused(self._look)
-            if refused:
-                self.facts["look_refused"] = {"look": self._look, "reason": refused}
-                self._look = ""
+                    # no windows at all: they failed, or were not wanted
+                    refusal = why[0] if why else 'it was started with trace="off"'
+            elif self._look_id and windows is not None:  # one that is under way: it may have become impossible
+                refusal = windows.look_refused(self._look_id)
+            if refusal:
+                self.facts["look_refused"] = {"look": self._look_id, "reason": refusal}
+                self._look_id = ""
 
     def _is_late(self) -> bool:
         """Return whether the fit ended so long ago that its rows must be written now."""
@@ -677,7 +727,7 @@ class Recorder:
             )
 
     def _gather_facts(self) -> None:
-        """Add the adapter's facts; known ones stay."""
+        """Add the adapter's facts about the model; within a dictionary, values that are known already stay."""
         with self.guarded("facts about the model"):
             for key, value in self.adapter.facts().items():
                 earlier = self.facts.get(key)
@@ -698,7 +748,7 @@ class Recorder:
                 over = self._stuck.close(self._ended_ns, self._state is State.INTERRUPTED)
                 self._say_of_standstill(self._stuck, over)
         steps = self.intake.steps
-        stages = self._stages.read(steps, last)
+        stages = self._stages.read(steps, last)  # of tf.data's pipeline; None = not due
         if stages is not None:
             tables["pipeline"] = stages
         outputs = self._outputs
@@ -722,7 +772,11 @@ class Recorder:
         self._pause_when_idle()
 
     def _report(self, now: int) -> None:
-        """Make the report of the rows diagnosed just now, for messages and the callback; no file is read."""
+        """Make the report of the rows diagnosed just now, for messages and the callback; no file is read.
+
+        Args:
+            now: ns on the recording's clock.
+        """
         with self.guarded("the verdict"):
             self.run = None
             self.recorded = self._outputs.recorded(self.status or "live", self.intake.steps, now)
@@ -740,13 +794,13 @@ class Recorder:
             self._judged.wait(deadline_s)
 
     def summary(self) -> Summary:
-        """Return the results so far, or those of a fit that is over, by an error perhaps."""
+        """Return the results so far. A fit that is over without notice (by an error, perhaps) is ended first."""
         from gpu_util_callback.report.notebook import Summary
 
         if self._state is State.IDLE:
             self.end("ended")  # its last rows are still to be judged
         elif not self.off and self.watch.over():
-            self.end("interrupted")
+            self.end("interrupted")  # left by an exception
         else:
             self.judge()
         return Summary(self.run, self.recorded)
@@ -756,21 +810,21 @@ class Recorder:
         self.work.sizes = BatchSizes(data_adapter, lambda: self.intake.shapes)
 
     def _take_windows(self, tables: Tables) -> None:
-        """Add the rows and points of the profiler windows that were read meanwhile."""
+        """Add the rows, facts and scalars of the profiler windows that were read since the last tick."""
         if self.windows is None:
             return
         try:
             for result in self.windows.drain():
                 result.add_to(tables)
                 self.facts.setdefault("windows", []).append(result.facts)
-                self._look = "" if result.facts.get("look") else self._look
+                self._look_id = "" if result.facts.get("look") else self._look_id
                 self._outputs.add_points(result.points())
         except Exception as error:
             self.fail("profiler windows", error)
             self.windows = None
 
     def say_verdict(self) -> None:
-        """Print two lines about where the time went, if all rows were judged in time."""
+        """Print two lines about where the time went, if all rows were judged in time and reports are wanted."""
         if self.in_child:
             return
         if self.settings.report and self._judged.is_set() and self.run is not None:
@@ -783,7 +837,10 @@ class Recorder:
         return (self._ended_ns - self._started_ns - self._between_ns) / 1e9
 
     def _is_news(self) -> bool:
-        """Return whether a series has doubled since its last verdict, or is over."""
+        """Return whether a series owes a verdict and has trained twice as long as at its last one.
+
+        At the end of the process any time since is news.
+        """
         if not self._unsaid:
             return False
         trained_s = self._training_s()
@@ -792,7 +849,11 @@ class Recorder:
         return trained_s > max(2 * self._said_s, NEWS_S)
 
     def _update_facts(self, last: bool) -> None:
-        """Bring the facts up to date, for the last time perhaps: of the fit, of memory, and of what recording costs."""
+        """Bring the manifest's facts up to date: of the fit, of memory, and of what recording costs.
+
+        Args:
+            last: for the last time.
+        """
         if not self._outputs.recording:
             return
         with self.guarded("facts about the run"):
@@ -801,7 +862,7 @@ class Recorder:
             if fit is not None:
                 self.facts["fit"] = {**fit, **self._fit_facts()}
             steps = self.intake.steps
-            wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
+            wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)  # ns since the recording's begin
             own_ns, own_steps = self.timeline.own_ns, self.timeline.own_steps  # of its sampled steps
             overhead: dict[str, Any] = {
                 "callback_us_per_step": round(own_ns / own_steps / 1e3, 3) if own_steps else None,
@@ -830,13 +891,14 @@ class Recorder:
             overhead.update(self._gpus.overhead)
             facts["overhead"] = overhead
             facts["unavailable"] = unavailable
-            if self._ended_ns or self.fits > 1:
+            if self._ended_ns or self.fits > 1:  # None again where another fit of the series has begun
                 facts["ended_ns"] = self._ended_ns or None
             if self.fits > 1:
                 facts["fits"] = self.fits
-            (times, ns), before = self.intake.assembler.compiled, self._compiled
-            self._compiled = times, ns
-            _process.compiled(times - before[0], ns - before[1])
+            # as of now; at the last update
+            (compilations, compile_ns), counted = self.intake.assembler.compiled, self._compiled
+            self._compiled = compilations, compile_ns
+            _process.compiled(compilations - counted[0], compile_ns - counted[1])
             process = _process.facts(time.perf_counter_ns())
             if process:
                 facts["process"] = process
@@ -844,7 +906,7 @@ class Recorder:
             self._outputs.update(**{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")})
 
     def _fit_facts(self) -> dict[str, object]:
-        """Return what has shown of the fit since it began."""
+        """Return the facts of the manifest's `fit` that became known since it began."""
         facts: dict[str, Any] = {**self.begins_at, **self.timeline.handed.facts()}
         dims = seen_dims(self.intake.shapes)
         if dims is not None:
@@ -853,19 +915,22 @@ class Recorder:
             facts["python_in_steps"] = self.dispatch.python_in_steps()
             if (self.facts.get("fit") or {}).get("loop") == "custom":  # of a fit, Keras says it
                 facts["dispatch"] = dispatch
-        if self._looks_at_input:
+        if self._inspects_input:
             facts |= self.adapter.input_facts()
         return facts
 
     def _unrecorded_steps(self, steps: int) -> list[Unavailable]:
-        """Return how many steps could not be recorded, as a line about missing data."""
+        """Return how many steps could not be recorded, as a line about missing data; [] for none."""
         if not self._skipped:
             return []
         reason = f"{self._skipped:,} of {steps:,} steps have none: they came faster than they could be recorded"
         return [{"source": "step times", "reason": reason, "cure": ""}]
 
     def _missing_input_waits(self, steps: int) -> list[Unavailable]:
-        """Return how many steps lack an input wait, as a line about missing data."""
+        """Return how many steps lack an input wait, as a line about missing data.
+
+        [] where none or the reason is known.
+        """
         lost = self.intake.assembler.lost_rows
         if not lost or any(entry["source"] == "input wait" for entry in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
@@ -873,7 +938,7 @@ class Recorder:
         return [{"source": "input wait", "reason": reason, "cure": ""}]
 
     def _gather_late_facts(self) -> None:
-        """Gather the facts of a model that was not built when the fit began."""
+        """Gather the facts of a model that was not built when the fit began, once its first step has come."""
         model = self.facts.get("model")
         if model is None and "framework" in self.facts:
             return  # a custom loop: no facts of its model will come
@@ -882,7 +947,7 @@ class Recorder:
             self._gather_facts()
 
     def _pause_when_idle(self) -> None:
-        """Pause where the fit cannot be watched and training may have stopped."""
+        """End the recording after `IDLE_S` without a step, where the fit itself cannot be watched."""
         if self.watch.located or self._ended_ns:
             return
         idle = (time.perf_counter_ns() - self.timeline.latest()) / 1e9
@@ -913,7 +978,11 @@ class Recorder:
 
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:
-    """Close the recordings of fits that ended without notice."""
+    """Close the recordings of fits that ended without notice.
+
+    Args:
+        keep: True for a recorder that stays open.
+    """
     for recorder in _own_recorders():
         if not keep(recorder):
             recorder.end("interrupted", deadline_s=2.0)

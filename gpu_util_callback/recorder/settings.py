@@ -23,9 +23,10 @@ def _path(name: str, value: object) -> str:
 
 
 def _number(name: str, value: object, low: float, high: float, above: bool = False) -> float:
-    """Return a number within bounds. Raises: TypeError, ValueError.
+    """Return a number of at least `low` and at most `high`. Raises: TypeError, ValueError.
 
     Args:
+        name: of the argument, for the error.
         above: `low` itself is not allowed.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):

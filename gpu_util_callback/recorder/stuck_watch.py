@@ -80,7 +80,7 @@ class ThreadPlace(NamedTuple):
 
 
 def where_is(stack: Stack) -> ThreadPlace:
-    """Return where a thread with this stack is."""
+    """Return where a thread with this stack is: the program's innermost line, and what it calls."""
     within: list[CodeType] = []
     line = ""
     for _, code, number in stack:
@@ -99,7 +99,7 @@ def _lies_in(code: CodeType, paths: Iterable[str]) -> bool:
 
 
 def excused(stack: Stack) -> str:
-    """Return what a training thread does in which no step is missed: "" = none of these."""
+    """Return what a training thread does in which no step is missed: "compiling", "checkpoint", "validation", or ""."""
     for _, code, _ in stack:
         if code.co_name in TRACING or _lies_in(code, _COMPILES):
             return "compiling"
@@ -117,7 +117,12 @@ def _holds_up(other: Facts) -> bool:
 
 
 def first_to_stop(steps: int, others: Iterable[Facts]) -> int | None:
-    """Return the rank that made fewest steps; None where that is this one, which made `steps`."""
+    """Return the rank that made fewest steps; None where no other rank made fewer than this one.
+
+    Args:
+        steps: of this rank.
+        others: manifests of the job's other ranks; those without a watch on their steps are left out.
+    """
     behind = [
         (other["step_watch"].get("steps", steps), other.get("rank") or 0) for other in others if other.get("step_watch")
     ]
@@ -125,7 +130,12 @@ def first_to_stop(steps: int, others: Iterable[Facts]) -> int | None:
 
 
 def others_of_job(log_dir: str, job: str | None, rank: int) -> list[Facts]:
-    """Return the newest manifests of a job's other ranks; of a local log directory. Raises: OSError."""
+    """Return the newest live manifest of each other rank of a job, from a local log directory. Raises: OSError.
+
+    Args:
+        job: name of the job; None = no rank can be matched.
+        rank: of this process.
+    """
     newest: dict[int, Facts] = {}
     for path in sorted(Path(log_dir).glob(f"plugins/{PLUGIN_NAME}/*/manifest.json")):
         try:
@@ -140,7 +150,12 @@ def others_of_job(log_dir: str, job: str | None, rank: int) -> list[Facts]:
 
 @dataclass
 class _Work:
-    """For how long something ran so far, or could have: the training thread, the other ones, the worker processes."""
+    """CPU time that was wanted so far, in s: by the training thread, other threads, and each worker process.
+
+    Attributes:
+        at_ns: when it was read, perf ns.
+        workers_s: by process id.
+    """
 
     at_ns: int
     thread_s: float
@@ -149,7 +164,7 @@ class _Work:
 
     @classmethod
     def now(cls, thread: threading.Thread) -> _Work:
-        """Return the CPU seconds so far of the training thread, other threads and workers."""
+        """Return the CPU seconds so far of the training thread, other threads (without ours) and workers."""
         pid, ours = os.getpid(), [each.native_id for each in threading.enumerate() if each.name.startswith(OURS)]
         thread_s = runnable_s(pid, [thread.native_id])
         others_s = runnable_s(pid) - thread_s - runnable_s(pid, ours)
@@ -157,7 +172,7 @@ class _Work:
         return cls(time.perf_counter_ns(), thread_s, others_s, workers_s)
 
     def since(self, before: _Work) -> tuple[float, float]:
-        """Return how many cores the training thread wanted since then, and how many all else did."""
+        """Return how many cores the training thread wanted on average since `before`, and how many all else did."""
         seconds = max(1e-9, (self.at_ns - before.at_ns) / 1e9)
         both = self.workers_s.keys() & before.workers_s.keys()
         in_workers = sum(max(0.0, self.workers_s[pid] - before.workers_s[pid]) for pid in both)
@@ -199,32 +214,39 @@ class StuckWatch:
     def __post_init__(self) -> None:
         self.doing = ""
         self._standstills: list[Standstill] = []
-        self._times, self._seconds = 0, 0.0
-        self._now: Standstill | None = None
+        self._standstill_count, self._ended_s = 0, 0.0  # so far; seconds of those that ended
+        self._open_standstill: Standstill | None = None  # the one under way
+        # int64[calls] ns, the newest
         self._durations = {name: np.zeros(0, np.int64) for name in ("steps", "validation_steps")}
+        # perf ns: last progress; begin of the pause; last look
         self._seen_ns = self._since_ns = self._looked_ns = time.perf_counter_ns()
-        self._idle_ns = self._longest_ns = 0
-        self._patience = 1
-        self._work: _Work | None = None
-        self._stacks: Counter[tuple] = Counter()
-        self._use: deque[tuple[int, int, float]] = deque(maxlen=4096)  # (GPU, time, utilization)
-        self._workers: dict[int, Descendant] = {}
+        self._idle_ns = self._longest_ns = 0  # length of the pause so far, and of the longest one that ended
+        self._patience = 1  # times the limit that is waited
+        self._work_before: _Work | None = None  # as the pause came near its limit
+        self._stacks: Counter[tuple] = Counter()  # of the training thread since, with their samples
+        self._gpu_use: deque[tuple[int, int, float]] = deque(maxlen=4096)  # GPU, ns, %
+        self._workers: dict[int, Descendant] = {}  # by process id, as long as steps came
         self._workers_due_ns = 0
 
     # ---- what is known of the usual steps ----------------------------------------------------
 
     def add(self, tables: Tables, samples: Iterable[SampleBlock]) -> None:
-        """Add new rows of steps, and new samples."""
-        for name, known in self._durations.items():
+        """Add new rows of steps, and new samples.
+
+        The newest durations of calls (ns, without compilation) and GPU utilizations (index, ns, %) are kept.
+        """
+        for name, newest in self._durations.items():
             rows = tables.get(name)
             if rows is not None:
                 calls_ns = rows["duration_ns"] * rows.get("batches", 1) - rows.get("compile_ns", 0)
-                self._durations[name] = np.concatenate([known, calls_ns])[-KEPT_STEPS:]
+                self._durations[name] = np.concatenate([newest, calls_ns])[-KEPT_STEPS:]
         for block in samples:
             gpu, _, part = block.group.removeprefix("gpu").partition("/")
             if gpu.isdigit() and part in ("", "utilization") and "utilization_pct" in block.columns:
                 values = block.values[:, block.columns.index("utilization_pct")]
-                self._use.extend((int(gpu), int(at), float(use)) for at, use in zip(block.time_ns, values, strict=True))
+                self._gpu_use.extend(
+                    (int(gpu), int(at), float(use)) for at, use in zip(block.time_ns, values, strict=True)
+                )
 
     @property
     def _usual_ns(self) -> np.ndarray:
@@ -232,10 +254,10 @@ class StuckWatch:
 
     @property
     def limit_ns(self) -> int:
-        """Time without a step after which the training stands still, unless something computes."""
+        """Time without a step (ns) after which the training stands still, unless something computes."""
         usual = self._usual_ns
         least_ns = 1e9 * self.limits["no_step_s"]
-        if not len(usual):
+        if not len(usual):  # before the first step: set-up and compilation
             return int(PATIENT * least_ns)
         times_usual = self.limits["times_p99"] * float(np.percentile(usual, 99))
         # One step of a validation may stand for all of it: a metric over the whole set, generated text.
@@ -250,31 +272,34 @@ class StuckWatch:
         Args:
             before, after: readings around this thread's last wait; None where the system has none.
             pause_s: how long it meant to wait.
-            stopped: whether the process was stopped meanwhile.
+            stopped: whether the process was stopped in it.
         """
         now, progress = time.perf_counter_ns(), self._progress()
         passed_ns, self._looked_ns = now - self._looked_ns, now
         if not stopped:
-            locked = self._lock_held(before, after, pause_s) if self._now is None else None
-            if locked is not None:
+            locked = self._lock_held(before, after, pause_s) if self._open_standstill is None else None
+            if locked is not None:  # it is over already
                 self._seen_ns = self._since_ns = progress
                 self._idle_ns = 0
                 return locked
             self._idle_ns += min(passed_ns, TICK_NS)
-        if progress != self._seen_ns:
-            return self._went_on(progress)
-        return self._watch_on() if self._now is None else None
+        if progress != self._seen_ns:  # a step has come
+            return self._note_progress(progress)
+        return self._look_for_standstill() if self._open_standstill is None else None
 
     def _progress(self) -> int:
         done = tuple(self.timeline.device_done.values())  # on other threads, of calls that are queued
         return max(self.timeline.latest(), max(done, default=0))
 
-    def _went_on(self, seen: int) -> Standstill | None:
-        """Begin to wait for the next step, after one was seen (ns); return the standstill that it ended, if any."""
-        ended, self._now = self._now, None
+    def _note_progress(self, seen: int) -> Standstill | None:
+        """Begin to wait for the next step, after one was seen (perf ns).
+
+        Return the standstill that it ended, or None.
+        """
+        ended, self._open_standstill = self._open_standstill, None
         if ended is not None:
             ended["end_ns"] = seen + self.offset_ns
-            self._count(ended)
+            self._set_duration(ended)
         if len(self._usual_ns):  # setting up is no pause in between
             self._longest_ns = max(self._longest_ns, self._idle_ns)
         self._restart(seen)
@@ -287,11 +312,14 @@ class StuckWatch:
     def _restart(self, since: int) -> None:
         """Count the time without a step from a moment on."""
         self._seen_ns = self._progress()
-        self._since_ns, self._idle_ns, self._patience, self._work = since, 0, 1, None
+        self._since_ns, self._idle_ns, self._patience, self._work_before = since, 0, 1, None
         self._stacks.clear()
 
-    def _watch_on(self) -> Standstill | None:
-        """Return a standstill that begins to be one, None while the pause is short or has an excuse."""
+    def _look_for_standstill(self) -> Standstill | None:
+        """Return a standstill that begins to be one, None while the pause is short or has an excuse.
+
+        Where something still computes, the next look is a limit later.
+        """
         # From a quarter of the limit on, so that there are samples by then.
         if 4 * self._idle_ns < 1e9 * self.limits["no_step_s"]:
             return None
@@ -300,32 +328,38 @@ class StuckWatch:
             return None
         stack = stack_of(self.thread().ident or 0, self.fit(), MOST_FRAMES)
         self.doing = self._excuse(stack)
-        if self.doing:
+        if self.doing:  # a pause that has an excuse does not count
             self._restart(self._looked_ns)
             return None
-        if self._work is None:
-            self._work = _Work.now(self.thread())
+        if self._work_before is None:  # the first look in this pause
+            self._work_before = _Work.now(self.thread())
         if len(self._stacks) < MOST_STACKS:
+            # what the training thread does, to see whether it moves
             self._stacks[tuple((code, line) for _, code, line in stack)] += 1
         # A rank that waits for others lets these say first what they do.
         if self._idle_ns < self._patience * limit_ns * (LATER if self.ranks() > 1 else 1):
             return None
-        before, self._work = self._work, _Work.now(self.thread())
-        moves, busy = self._computes(before, self._work)
+        before, self._work_before = self._work_before, _Work.now(self.thread())
+        moves, busy = self._computes(before, self._work_before)
         self._stacks.clear()
         others = self.others() if self.ranks() > 1 else []
+        # it, or a rank it waits for, is at work
         if moves or (busy and self._patience < PATIENT) or any(map(_holds_up, others)):
             self._patience += 1
             self.doing = "computing" if moves or busy else ""
             return None
-        standstill = self._begin(stack, limit_ns)
+        standstill = self._begin_standstill(stack, limit_ns)
         first = first_to_stop(self.steps(), others)
         if first is not None:
             standstill["first_rank"] = first
         return standstill
 
     def _excuse(self, stack: Stack) -> str:
-        """Return what explains a pause, such as "validation" or "compiling"; "" = nothing."""
+        """Return what explains a pause, such as "validation" or "compiling"; "" = nothing.
+
+        Args:
+            stack: of the training thread.
+        """
         excuse = self.timeline.inside or excused(stack)
         if not excuse and stack and _LEAVES in path_of(stack[0][1]):  # frees what a call has made, perhaps a pipeline
             return self.doing
@@ -337,10 +371,10 @@ class StuckWatch:
         return "" if excuse == "validation" else excuse
 
     def _computes(self, before: _Work, now: _Work) -> tuple[bool, bool]:
-        """Return whether the training thread's Python moves, and whether anything else is at work."""
+        """Return whether the training thread's Python moves, and whether anything else (GPUs, workers) is at work."""
         in_thread, elsewhere = now.since(before)
-        most = max(self._stacks.values(), default=0)
-        varied = len(self._stacks) >= VARIED and 2 * most < self._stacks.total()
+        most_samples = max(self._stacks.values(), default=0)
+        varied = len(self._stacks) >= VARIED and 2 * most_samples < self._stacks.total()
         moves = in_thread >= BUSY and varied
         if self.ranks() > 1:  # waiting for the others keeps a core and a GPU busy
             return moves, False
@@ -348,15 +382,20 @@ class StuckWatch:
         return moves, busy_gpu or in_thread + elsewhere >= BUSY
 
     def _gpu_pct(self) -> float | None:
-        """Return how active the GPUs in use were since the last step, %; None where none was sampled."""
+        """Return how active the GPUs in use were since the last step, mean %; None where none was sampled."""
         gpus, since = self.gpus(), self._since_ns + self.offset_ns
-        values = [use for gpu, at, use in tuple(self._use) if at > since and gpu in gpus and use == use]
+        values = [use for gpu, at, use in tuple(self._gpu_use) if at > since and gpu in gpus and use == use]
         return float(np.mean(values)) if values else None
 
     # ---- a standstill ------------------------------------------------------------------------
 
-    def _begin(self, stack: Stack, limit_ns: int) -> Standstill:
-        """Return the facts of a standstill, after keeping the stacks of all threads."""
+    def _begin_standstill(self, stack: Stack, limit_ns: int) -> Standstill:
+        """Return the facts of a standstill that begins, after keeping the stacks of all threads in a file.
+
+        Args:
+            stack: of the training thread.
+            limit_ns: that the pause has exceeded.
+        """
         stacks = all_stacks(MOST_FRAMES)
         standstill = self._first_facts(self._since_ns, limit_ns)
         self._place_in(standstill, stack, stacks)
@@ -364,15 +403,20 @@ class StuckWatch:
         use = self._gpu_pct()
         if use is not None:
             standstill["gpu_active_pct"] = round(use, 1)
-        if self._times < MOST_KEPT:
-            standstill["stacks"] = f"stuck-{self._times + 1}.txt"
-            self.keep_file(standstill["stacks"], self._written(stacks).encode(errors="replace"))
-        self._now = standstill
-        self._append(standstill)
+        if self._standstill_count < MOST_KEPT:
+            standstill["stacks"] = f"stuck-{self._standstill_count + 1}.txt"
+            self.keep_file(standstill["stacks"], self._as_text(stacks).encode(errors="replace"))
+        self._open_standstill = standstill
+        self._keep(standstill)
         return standstill
 
     def _first_facts(self, since: int, limit_ns: int) -> Standstill:
-        """Return when a standstill began (ns), how long it is, and how long a step usually takes."""
+        """Return when a standstill began, how long it is, and how long a step usually takes.
+
+        Args:
+            since: perf ns.
+            limit_ns: that the pause has exceeded.
+        """
         usual = self._usual_ns
         facts: Standstill = {
             "step": self.steps(),
@@ -386,39 +430,52 @@ class StuckWatch:
             facts["step_ms"] = round(float(np.median(usual)) / 1e6, 3)
         return facts
 
-    def _append(self, found: Standstill) -> None:
-        self._times += 1
+    def _keep(self, found: Standstill) -> None:
+        self._standstill_count += 1
         del self._standstills[MOST_KEPT - 1 :]
         self._standstills.append(found)
 
-    def _place_in(self, found: Standstill, stack: Stack, stacks: Mapping[int, Stack]) -> None:
-        """Set where the program waits: in the training thread, or in one that makes its batches."""
+    def _place_in(self, standstill: Standstill, stack: Stack, stacks: Mapping[int, Stack]) -> None:
+        """Set where the program waits: in the training thread, or in one that makes its batches.
+
+        Args:
+            standstill: the facts that are extended, by `place`, `calls`, `thread` and `collective`.
+            stack: of the training thread, up to the fit.
+            stacks: of all threads, by identifier.
+        """
         fit = self.fit()
         in_fit = bool(stack) and stack[-1][1] is fit
-        own = where_is(stack[:-1] if in_fit else stack)
+        training = where_is(stack[:-1] if in_fit else stack)
         others = Counter(
             where_is(other)
             for thread, other in stacks.items()
             if thread != self.thread().ident and any(_lies_in(code, _INPUT) for _, code, _ in other)
         )
         inputs = [place for place, _ in others.most_common() if place.line]
-        if inputs and (not own.line or own.fetches):
-            own = inputs[0]._replace(fetches=True)
-        elif not own.line:
-            own = where_is(stacks.get(self.thread().ident or 0, []))
-        found["place"], found["calls"] = own.line, own.calls
-        found["thread"] = "input" if own.fetches else "training"
-        found["collective"] = own.collective
+        # the training thread waits for a batch, or is in no line of the program
+        if inputs and (not training.line or training.fetches):
+            training = inputs[0]._replace(fetches=True)
+        elif not training.line:  # the program's line may lie outside the fit
+            training = where_is(stacks.get(self.thread().ident or 0, []))
+        standstill["place"], standstill["calls"] = training.line, training.calls
+        standstill["thread"] = "input" if training.fetches else "training"
+        standstill["collective"] = training.collective
 
     def _states_of_workers(self) -> dict[str, int]:
-        """Return how many worker processes live, are stopped, and have died since the steps stopped coming."""
+        """Return the number of worker processes by state: "alive", "stopped", "dead" (since the last step).
+
+        0 is left out.
+        """
         state_of = {process.pid: process.state for process in descendants() or ()}
         states = Counter(_WORKER_STATES.get(state, "alive") for state in state_of.values())
         states["dead"] += len(self._workers.keys() - state_of.keys())
         return {state: count for state, count in states.items() if count}
 
-    def _written(self, stacks: Mapping[int, Stack]) -> str:
-        """Return the stacks of all threads as text, without secrets, and names where they are redacted."""
+    def _as_text(self, stacks: Mapping[int, Stack]) -> str:
+        """Return the stacks of all threads but ours as text, the training thread's first, without secrets.
+
+        Names are left out where they are redacted.
+        """
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         training = self.thread().ident
         parts = []
@@ -432,29 +489,35 @@ class StuckWatch:
         return printable("\n\n".join(parts)) + "\n"
 
     def _lock_held(self, before: Reading | None, after: Reading | None, pause_s: float) -> Standstill | None:
-        """Return the standstill that ends now because C code held Python's lock, and computed nothing."""
+        """Return the standstill that ends now because C code held Python's lock, and computed nothing; None = none.
+
+        Args:
+            before, after: readings around this thread's last wait; None where the system has none.
+            pause_s: how long it meant to wait; the rest of the time it was kept from running.
+        """
         if before is None or after is None:
             return None
         took_ns, cpu_ns = after.perf_ns - before.perf_ns, after.cpu_ns - before.cpu_ns
         late_ns = took_ns - round(1e9 * pause_s)
+        # short, or something computed
         if late_ns < 1e9 * self.limits["no_step_s"] or late_ns < self.limit_ns or cpu_ns >= BUSY * took_ns:
             return None
         # A thread that waits for the lock asks for it again and again; one without a core does not.
         if after.waits - before.waits < MOST_ASKS * asks_within(late_ns):
             return None
-        if self._ran_between(after.perf_ns - late_ns, after.perf_ns):
+        if self._ran_between(after.perf_ns - late_ns, after.perf_ns):  # the training thread had the lock in it
             return None
         stacks = all_stacks(MOST_FRAMES)
         stack = stack_of(self.thread().ident or 0, self.fit(), MOST_FRAMES)
         start = after.perf_ns - late_ns
         standstill = self._first_facts(start, self.limit_ns)
-        if self._progress() < start + late_ns // 2:
+        if self._progress() < start + late_ns // 2:  # the training thread has not gone on since
             self._place_in(standstill, stack, stacks)
         else:  # the thread has gone on since, to who knows where
             standstill["place"], standstill["calls"] = "", self._long_phase(start, after.perf_ns)
         standstill["thread"], standstill["end_ns"] = "lock", after.perf_ns + self.offset_ns
-        self._append(standstill)
-        self._count(standstill)
+        self._keep(standstill)
+        self._set_duration(standstill)
         return standstill
 
     def _ran_between(self, start: int, end: int) -> bool:
@@ -469,29 +532,33 @@ class StuckWatch:
         long = (item for item in reversed(newest) if isinstance(item, Phase) and item.kind != "epoch")
         return next((item.name for item in long if min(item.end, end) - max(item.start, start) > (end - start) / 2), "")
 
-    def _count(self, ended: Standstill) -> None:
-        """Add the time of a standstill that ended, s; without times in which the process was stopped."""
+    def _set_duration(self, ended: Standstill) -> None:
+        """Set the duration of a standstill that ended, without times in which the process was stopped; sum it up."""
         stood_ns = max(0, ended["end_ns"] - ended["start_ns"])
         if ended["thread"] != "lock":  # without times in which the process was stopped
             stood_ns = min(stood_ns, self._idle_ns)
         ended["seconds"] = round(stood_ns / 1e9, 3)
-        self._seconds += ended["seconds"]
+        self._ended_s += ended["seconds"]
 
     def close(self, ended_ns: int, interrupted: bool) -> Standstill | None:
-        """End with the training, at a time on the recording's clock; return a standstill that was over before."""
-        standstill = self._now
+        """End with the training, at a time on the recording's clock; return a standstill that was over before, or None.
+
+        Args:
+            interrupted: the training was left in the standstill, which stays open.
+        """
+        standstill = self._open_standstill
         if standstill is None:
             return None
         if not interrupted:  # by itself: steps went on, or none was to come
-            return self._went_on(max(self._since_ns, min(self._progress(), ended_ns - self.offset_ns)))
+            return self._note_progress(max(self._since_ns, min(self._progress(), ended_ns - self.offset_ns)))
         standstill["seconds"] = round(min(self._idle_ns, max(0, ended_ns - standstill["start_ns"])) / 1e9, 3)
         return None
 
     def pause(self) -> None:
         """Leave out the time up to now: nothing trains between two fits."""
         self._looked_ns = time.perf_counter_ns()
-        if self._now is not None:
-            self._went_on(self._looked_ns)
+        if self._open_standstill is not None:
+            self._note_progress(self._looked_ns)
         self._restart(self._looked_ns)
 
     # ---- what is said of it ------------------------------------------------------------------
@@ -499,16 +566,21 @@ class StuckWatch:
     @property
     def worth_a_line(self) -> bool:
         """Return whether the newest standstill is printed: one that comes again and again is known."""
-        return self._times <= MOST_SAID
+        return self._standstill_count <= MOST_SAID
 
     def facts(self) -> StuckFacts:
-        """Return the manifest's `stuck`."""
-        now = self._now
+        """Return the manifest's `step_watch`.
+
+        Returns: `seconds` stood still in all, `times`, the newest `standstills`, `still` (one is under way),
+        `steps` so far,
+            `doing` (what the thread does in which no step is missed).
+        """
+        now = self._open_standstill
         if now is not None:
             now["seconds"] = round(self._idle_ns / 1e9, 3)
         return {
-            "seconds": round(self._seconds + (now["seconds"] if now is not None else 0.0), 3),
-            "times": self._times,
+            "seconds": round(self._ended_s + (now["seconds"] if now is not None else 0.0), 3),
+            "times": self._standstill_count,
             "standstills": [{**standstill} for standstill in self._standstills],
             "still": now is not None,
             "steps": self.steps(),

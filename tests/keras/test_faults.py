@@ -166,7 +166,7 @@ def test_verdict_and_summary_come_from_memory(tmp_path, monkeypatch, capsys, blo
 
     # Earlier fits of this process have a part in the verdict, which is not said each time.
     monkeypatch.setattr(recorder, "_process", type(recorder._process)())
-    monkeypatch.setattr(messages, "_said_of_script", {})
+    monkeypatch.setattr(messages, "_fits_at_last_verdict", {})
     # The verdict needs less, but on a machine that others load; the files get all of it in vain.
     monkeypatch.setattr(recorder, "_patience_s", 1.0)
     monkeypatch.setattr(recorder, "_storage_hangs", lambda: False)  # another test's may

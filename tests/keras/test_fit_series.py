@@ -320,7 +320,7 @@ def slow_to_compile():
 def test_that_every_fit_compiles_is_said_once_over_all_of_them(tmp_path, monkeypatch, capsys):
     """As scikit-learn's searches do: a new model and a copy of the callback for each fit."""
     monkeypatch.setattr(recorder, "_process", ProcessTime())
-    monkeypatch.setattr(messages, "_said_of_script", {})
+    monkeypatch.setattr(messages, "_fits_at_last_verdict", {})
     monkeypatch.setattr(messages, "_SHORT_S", 0.001)
     callback = GpuUtilCallback(str(tmp_path))
     for _ in range(FOLDS):
@@ -369,9 +369,9 @@ def test_other_code_is_named_by_its_function_with_all_its_lines():
     """Seen: `prepare` was nine tenths of it, and none of its lines half."""
     process = ProcessTime()
     process._fits, process._samples, process._between_ns = 2, 100, 10 * 10**9
-    process._weights.update({"other code": 100})
+    process._earlier_ns.update({"other code": 100})
     lines = {"train (a.py, line 9)": 34, "prepare (a.py, line 3)": 35, "prepare (a.py, line 5)": 30}
-    process._at.update(lines | {"prepare_all (a.py, line 5)": 1})
+    process._line_ns.update(lines | {"prepare_all (a.py, line 5)": 1})
     facts = process.facts(0)
     assert (facts["other_at"], facts["other_at_s"]) == ("prepare (a.py, line 3)", 6.5)
 

@@ -286,12 +286,12 @@ def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
         monkeypatch.setattr(owner, name, failing)
 
     monkeypatch.setattr(outputs, "RETRIES_S", (0.05, 0.05, 0.05))
-    short(outputs.Outputs, "_turn", 2)
+    short(outputs.Outputs, "_write_or_seal", 2)
     short(writer.RecordingWriter, "open", 1)
     short(writer.RecordingWriter, "_take_rows", 2)
     recorded_loop(tmp_path)
     assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
-    assert faults == {"_turn": 2, "open": 1, "_take_rows": 2}
+    assert faults == {"_write_or_seal": 2, "open": 1, "_take_rows": 2}
 
 
 SLOW = """
