@@ -224,7 +224,7 @@ class StuckWatch:
         self._patience = 1  # times the limit that is waited
         self._work_before: _Work | None = None  # as the pause came near its limit
         self._stacks: Counter[tuple] = Counter()  # of the training thread since, with their samples
-        self._gpu_use: deque[tuple[int, int, float]] = deque(maxlen=4096)  # GPU, ns, %
+        self._usage: deque[tuple[int, int, float]] = deque(maxlen=4096)  # GPU, ns, %
         self._workers: dict[int, Descendant] = {}  # by process id, as long as steps came
         self._workers_due_ns = 0
 
@@ -243,10 +243,8 @@ class StuckWatch:
         for block in samples:
             gpu, _, part = block.group.removeprefix("gpu").partition("/")
             if gpu.isdigit() and part in ("", "utilization") and "utilization_pct" in block.columns:
-                values = block.values[:, block.columns.index("utilization_pct")]
-                self._gpu_use.extend(
-                    (int(gpu), int(at), float(use)) for at, use in zip(block.time_ns, values, strict=True)
-                )
+                used = block.values[:, block.columns.index("utilization_pct")]
+                self._usage.extend((int(gpu), int(at), float(pct)) for at, pct in zip(block.time_ns, used, strict=True))
 
     @property
     def _usual_ns(self) -> np.ndarray:
@@ -384,7 +382,7 @@ class StuckWatch:
     def _gpu_pct(self) -> float | None:
         """Return how active the GPUs in use were since the last step, mean %; None where none was sampled."""
         gpus, since = self.gpus(), self._since_ns + self.offset_ns
-        values = [use for gpu, at, use in tuple(self._gpu_use) if at > since and gpu in gpus and use == use]
+        values = [use for gpu, at, use in tuple(self._usage) if at > since and gpu in gpus and use == use]
         return float(np.mean(values)) if values else None
 
     # ---- a standstill ------------------------------------------------------------------------

@@ -109,25 +109,26 @@ def session_clocks(recordings: Sequence[Recording]) -> Clocks:
     ranks = sorted(ranked)
     ranges = _ranges(min(recording.step_count for recording in ranked.values()))
     steps = {rank: _Steps.read(ranked[rank], ranges) for rank in ranks}
-    base = ranks[0]
-    clocks = {base: ClockOffset(ranked[base].id, base, 0, 0.0, ranked[base].start_ns, 0, 0)}
+    lowest = ranks[0]
+    # all are compared with the lowest rank first
+    clocks = {lowest: ClockOffset(ranked[lowest].id, lowest, 0, 0.0, ranked[lowest].start_ns, 0, 0)}
     unknown = []
     for rank in ranks[1:]:
-        offset = _compare(steps[base], steps[rank], ranked[rank].id, rank)
-        if isinstance(offset, str):
+        offset = _compare(steps[lowest], steps[rank], ranked[rank].id, rank)
+        if isinstance(offset, str):  # the reason why it is not known
             unknown.append((rank, offset))
         else:
             clocks[rank] = offset
     if len(clocks) < 2:
         return Clocks(None, (), tuple(unknown))
     middle = sorted(clocks.values(), key=lambda clock: clock.offset_ns)[(len(clocks) - 1) // 2]
-    reference = clocks[base] if len(clocks) == 2 else middle
+    reference = clocks[lowest] if len(clocks) == 2 else middle
     return Clocks(reference.rank, tuple(_against(clock, reference) for clock in clocks.values()), tuple(unknown))
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Some steps of one worker: number, end of the work, and length, in ns."""
+    """Some steps of one worker, ascending: number, end of the work, and length; int64[steps], ns."""
 
     number: np.ndarray
     end_ns: np.ndarray
@@ -135,7 +136,10 @@ class _Steps:
 
     @classmethod
     def read(cls, recording: Recording, ranges: list[tuple[int, int]]) -> "_Steps":
-        """Return the steps in these ranges [first, end) of numbers, each once, with end and length in ns."""
+        """Return the steps in these ranges [first, end) of numbers, each once, with end and length in ns.
+
+        The work of a step ends before its callbacks.
+        """
         parts: list[tuple[np.ndarray, ...]] = []
         for first, end in ranges:
             for rows in recording.rows_of("steps", first, end - 1):
@@ -157,29 +161,44 @@ def _ranges(steps: int) -> list[tuple[int, int]]:
 
 
 def _compare(base: _Steps, other: _Steps, id: str, rank: int) -> ClockOffset | str:
-    """Return the other worker's clock against the base's, or why it cannot be known."""
-    number, at, to = np.intersect1d(base.number, other.number, return_indices=True)
+    """Return the other worker's clock against the base's, or in words why it cannot be known.
+
+    Args:
+        id, rank: of the other worker's recording.
+    """
+    number, base_rows, other_rows = np.intersect1d(base.number, other.number, return_indices=True)
     if len(number) < MIN_STEPS:
         return f"only {len(number)} common steps, {MIN_STEPS} are needed"
-    mine, theirs = base.length_ns[at].astype(float), other.length_ns[to].astype(float)
-    apart = (other.end_ns[to] - base.end_ns[at]).astype(float)
-    when = other.end_ns[to]
+    mine, theirs = base.length_ns[base_rows].astype(float), other.length_ns[other_rows].astype(float)
+    difference_ns = (other.end_ns[other_rows] - base.end_ns[base_rows]).astype(float)
+    when = other.end_ns[other_rows]
     middle = int(np.median(when))
-    offset, drift, tilt = _line((when - middle).astype(float), apart)
-    residual_ns = apart - offset - drift * (when - middle)
+    offset, drift, slope = _line((when - middle).astype(float), difference_ns)
+    residual_ns = difference_ns - offset - drift * (when - middle)
     scatter = _spread(residual_ns)
-    span = float(when[-1] - when[0])
-    length = float(np.median(np.concatenate([mine, theirs])))
-    alone = "its steps do not end together with the others'"
-    if abs(tilt) * span > MAX_DRIFT * span + 3 * scatter or scatter > MAX_SCATTER * length:
-        return alone
+    span_ns = float(when[-1] - when[0])
+    step_ns = float(np.median(np.concatenate([mine, theirs])))
+    reason = "its steps do not end together with the others'"
+    # drifts more than clocks do, or scatters by much of a step
+    if abs(slope) * span_ns > MAX_DRIFT * span_ns + 3 * scatter or scatter > MAX_SCATTER * step_ns:
+        return reason
+    # wanders, or does not lengthen with the others'
     if _walk(number, residual_ns) > MAX_WALK or not _together(number, mine, theirs):
-        return alone
+        return reason
     return ClockOffset(id, rank, round(offset), drift, middle, round(scatter), len(number))
 
 
 def _line(when: np.ndarray, apart: np.ndarray) -> tuple[float, float, float]:
-    """Return (offset at 0, drift, slope): drift is the slope where it exceeds the scatter."""
+    """Fit a robust line through clock differences.
+
+    Args:
+        when: float64[steps] ns, from the middle of the run.
+        apart: float64[steps] ns, the other clock minus the base's.
+
+    Returns: (offset at 0 in ns, drift, slope): slope and drift in ns per ns; drift is 0 where the slope does not
+        exceed the scatter.
+    """
+    # medians of up to 20 parts of the run; the slope is the median of all pairs'
     parts = np.array_split(np.arange(len(when)), min(20, len(when) // 8))
     times = np.array([np.median(when[part]) for part in parts])
     middles = np.array([np.median(apart[part]) for part in parts])
@@ -201,7 +220,10 @@ def _spread(values: np.ndarray) -> float:
 
 
 def _walk(number: np.ndarray, residual_ns: np.ndarray) -> float:
-    """Return 1 for a random walk, 1 / q for a stationary series; q is the root of the count."""
+    """Return how much the residuals wander: 1 for a random walk, 1 / q for a stationary series.
+
+    q is the root of the number of steps.
+    """
     q = max(4, int(np.sqrt(len(number))))
 
     def variance(lag: int) -> float:
@@ -216,6 +238,10 @@ def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
     """Return whether steps of the same number lengthen together, more than those of other numbers.
 
     For a host that runs ahead of its device by whole steps, a later step lengthens instead.
+
+    Args:
+        number: int64[steps].
+        mine, theirs: float64[steps], lengths of these steps at two workers, ns.
     """
     mine, theirs = _tamed(mine), _tamed(theirs)
 
@@ -244,13 +270,13 @@ def _tamed(values: np.ndarray) -> np.ndarray:
 
 
 def _against(clock: ClockOffset, reference: ClockOffset) -> ClockOffset:
-    """Return a clock's offset against another worker's than the one it was compared with."""
+    """Return a clock's offset against `reference`, where both were compared with a third worker."""
     if clock is reference:
         return replace(clock, offset_ns=0, drift=0.0, scatter_ns=0, steps=max(clock.steps, reference.steps))
-    moved = reference.offset_ns + round(reference.drift * (clock.at_ns - reference.at_ns))
+    reference_ns = reference.offset_ns + round(reference.drift * (clock.at_ns - reference.at_ns))
     return replace(
         clock,
-        offset_ns=clock.offset_ns - moved,
+        offset_ns=clock.offset_ns - reference_ns,
         drift=clock.drift - reference.drift,
         scatter_ns=round(float(np.hypot(clock.scatter_ns, reference.scatter_ns))),
         steps=clock.steps or reference.steps,

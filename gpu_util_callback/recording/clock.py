@@ -34,12 +34,12 @@ class Clock:
         self._perf_ns = perf_ns
         self._wall_ns = wall_ns
         self._lock = threading.Lock()
-        self._ours: list[int] = []
+        self._ours: list[int] = []  # the pairs: this clock and the wall clock, ns
         self._wall: list[int] = []
         self._era: list[int] = []  # the era each pair belongs to, ascending
-        self._eras: list[tuple[np.ndarray, np.ndarray]] | None = None
+        self._eras: list[tuple[np.ndarray, np.ndarray]] | None = None  # by era: the pairs as arrays; None = to be made
         perf, wall = self._read_both()
-        self.offset_ns = wall - perf
+        self.offset_ns = wall - perf  # from `perf_counter_ns` to this clock
         self._keep(wall, wall)
 
     def now(self) -> int:
@@ -59,23 +59,26 @@ class Clock:
         return own_ns, wall
 
     def _read_both(self) -> tuple[int, int]:
-        """Return the closest (perf, wall) pair of three attempts: a preemption costs one."""
+        """Return (perf, wall) in ns, read as close together as three attempts allow: a preemption spoils one."""
         best = (0, 0, 0)
         for attempt in range(3):
             before = self._perf_ns()
             wall = self._wall_ns()
-            took = self._perf_ns() - before
-            if attempt == 0 or took < best[0]:
-                best = (took, before + took // 2, wall)
+            took_ns = self._perf_ns() - before
+            if attempt == 0 or took_ns < best[0]:
+                best = (took_ns, before + took_ns // 2, wall)
         return best[1], best[2]
 
     def _keep(self, ours: int, wall: int) -> None:
-        """Keep a reading of this process's clock and the wall clock, ns each; a jump between two begins a new era."""
+        """Keep a pair of readings, ns: of this clock and of the wall clock.
+
+        A jump since the last pair begins a new era.
+        """
         era = 0
         if self._ours:
             elapsed = ours - self._ours[-1]
-            apart = abs((wall - self._wall[-1]) - elapsed)
-            jumped = apart > self.TOLERANCE_NS + self.SLEW * max(0, elapsed)
+            jump_ns = abs((wall - self._wall[-1]) - elapsed)
+            jumped = jump_ns > self.TOLERANCE_NS + self.SLEW * max(0, elapsed)
             era = self._era[-1] + jumped
         self._ours.append(ours)
         self._wall.append(wall)
@@ -85,7 +88,7 @@ class Clock:
             self._thin()
 
     def _thin(self) -> None:
-        """Drop every second pair of the older half; the ends of an era stay."""
+        """Drop every second pair of the older half; the first and last of an era stay."""
         half = len(self._ours) // 2
         era = self._era
         keep = [i >= half or i % 2 == 0 or era[i] != era[i - 1] or era[i] != era[i + 1] for i in range(len(era))]
@@ -129,9 +132,15 @@ def _convert_by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndar
 
 
 def _convert_by_era(stamps: np.ndarray, eras: list, near_ns: int | None) -> np.ndarray:
-    """Convert each stamp in the era that holds it; see `Clock` for the choice among several."""
+    """Convert each stamp in the era that holds it; see `Clock` for the choice among several.
+
+    Args:
+        stamps: int64[n], wall-clock ns.
+        eras: the pairs of each era, as (ours, wall), int64[pairs] ns.
+        near_ns: where a wall time happened twice, the era nearest to this time on our clock wins; None = the latest.
+    """
     best = np.zeros(len(stamps), dtype=np.int64)
-    best_miss = np.full(len(stamps), np.iinfo(np.int64).max)
+    best_outside_ns = np.full(len(stamps), np.iinfo(np.int64).max)
     near = eras[-1][0][-1] if near_ns is None else near_ns
     for number, (ours, wall) in enumerate(eras):
         candidate = _convert_by_nearest_pair(stamps, ours, wall)
@@ -139,10 +148,10 @@ def _convert_by_era(stamps: np.ndarray, eras: list, near_ns: int | None) -> np.n
         # an era reaches up to its neighbours' pairs; the first and the last have no far end.
         low = eras[number - 1][0][-1] if number else np.iinfo(np.int64).min
         high = eras[number + 1][0][0] if number + 1 < len(eras) else np.iinfo(np.int64).max
-        outside = np.where(candidate < low, low - candidate, 0)
-        outside = np.where(candidate > high, candidate - high, outside)
-        closer = outside < best_miss
-        tie = (outside == best_miss) & (abs(candidate - near) < abs(best - near))
+        outside_ns = np.where(candidate < low, low - candidate, 0)
+        outside_ns = np.where(candidate > high, candidate - high, outside_ns)
+        closer = outside_ns < best_outside_ns
+        tie = (outside_ns == best_outside_ns) & (abs(candidate - near) < abs(best - near))  # held by several eras
         best = np.where(closer | tie, candidate, best)
-        best_miss = np.where(closer, outside, best_miss)
+        best_outside_ns = np.where(closer, outside_ns, best_outside_ns)
     return best

@@ -79,7 +79,7 @@ def pack(index: Mapping[str, Any], arrays: Mapping[str, np.ndarray], level: int 
 
 
 class Container:
-    """An opened container: `index` and, on demand, its arrays.
+    """An opened container: `index` (a JSON object) and, on demand, its arrays.
 
     Raises: Damaged from every method, and nothing else.
     """
@@ -116,7 +116,7 @@ class Container:
         return [name.removesuffix(".npy") for name in self._members if name.endswith(".npy")]
 
     def array(self, name: str) -> np.ndarray:
-        """Return one member, as stored (read-only)."""
+        """Return one member as stored (read-only), of at most two dimensions. Raises: Damaged."""
         data = self._read(name + ".npy")
         try:
             shape, fortran, dtype = _header(data[: _header_bytes(data)])
@@ -153,7 +153,7 @@ class Container:
 
 
 def _header_bytes(data: bytes) -> int:
-    """Return the length that the header of an `.npy` claims, its own first bytes included."""
+    """Return how many bytes the header of an `.npy` claims, its own first ten included. Raises: ValueError."""
     if not data.startswith(_MAGIC):
         raise ValueError("no .npy of version 1.0")
     return 10 + min(_MOST_HEADER, int.from_bytes(data[8:10], "little"))
@@ -161,7 +161,7 @@ def _header_bytes(data: bytes) -> int:
 
 @lru_cache(maxsize=256)
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return (shape, Fortran order, dtype) of a header; many arrays share one."""
+    """Return (shape, Fortran order, dtype) of a header; many arrays share one. Raises: ValueError."""
     match = _HEADER.fullmatch(data, 10)
     if match is None:
         raise ValueError("its header describes something else, not numbers")
@@ -183,6 +183,9 @@ def encode_frame(
     columns: Mapping[str, Sequence[Any] | np.ndarray], kinds: Mapping[str, str]
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Encode equally long columns, all at once: a flush has hundreds of short ones.
+
+    Each column is stored as offsets from its first value, or as differences from the value before where these are
+    smaller, divided by their common divisor.
 
     Args:
         columns: name -> int64[n], float64[n] (NaN = absent) or a sequence of n strings.
@@ -206,7 +209,7 @@ def encode_frame(
             numbers[name], described[name]["words"] = _codes(values)
         elif kinds[name] == "int":
             numbers[name] = np.asarray(values, np.int64)
-    table = np.stack([numbers[name] for name in columns])
+    table = np.stack([numbers[name] for name in columns])  # int64[columns, rows]
     base = table[:, :1]
     offsets = table - base  # may wrap around; decoding wraps, too
     steps = np.diff(table, axis=1, prepend=base)
@@ -216,18 +219,18 @@ def encode_frame(
     residuals //= units[:, np.newaxis]
     # Zigzag: small numbers of either sign become small unsigned ones: 0, -1, 1, -2 are 0, 1, 2, 3.
     zigzag = ((residuals << 1) ^ (residuals >> 63)).view(np.uint64)
-    widths = [(int(most).bit_length() + 7) // 8 for most in zigzag.max(axis=1)]
+    widths = [(int(most).bit_length() + 7) // 8 for most in zigzag.max(axis=1)]  # bytes of each column's largest number
     at = 0
     numbers_of = (widths, base[:, 0].tolist(), units.tolist(), summed.tolist())
     for entry, width, first, unit, is_summed in zip(described.values(), *numbers_of, strict=True):
         entry |= {"at": at, "width": width, "base": first, "unit": unit, "summed": is_summed}
         at += width
-    has_absent = np.flatnonzero(is_absent.any(axis=1)).tolist()
+    has_absent = np.flatnonzero(is_absent.any(axis=1)).tolist()  # one more plane for each column with absent values
     for number, name in enumerate(floats):
         described[name]["per"] = per[number]
         if number in has_absent:
             described[name]["absent"] = at + has_absent.index(number)
-    octets = zigzag.astype("<u8", copy=False).view(np.uint8).reshape(len(table), rows, 8)
+    octets = zigzag.astype("<u8", copy=False).view(np.uint8).reshape(len(table), rows, 8)  # [columns, rows, 8 bytes]
     used = np.arange(8) < np.array(widths)[:, np.newaxis]
     planes = octets.transpose(0, 2, 1)[used]
     return {"rows": rows, "columns": described}, np.concatenate([planes, is_absent[has_absent].astype(np.uint8)])
@@ -286,7 +289,12 @@ def decode_frame(
 
 
 def _decode_column(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
-    """Return a column's values from its byte planes, uint8[planes, rows]. Raises: Damaged."""
+    """Return a column's values (int64, float64 or object[rows]) from its byte planes. Raises: Damaged.
+
+    Args:
+        entry: the column's description.
+        matrix: uint8[planes, rows] of all columns.
+    """
     at, width, rows = int(entry["at"]), int(entry["width"]), matrix.shape[1]
     if not 0 <= width <= 8 or at < 0 or at + width > len(matrix):
         raise Damaged("planes out of range")

@@ -71,7 +71,7 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
 
 
 def group_sessions(recordings: Iterable[Recording]) -> None:
-    """Set `session` on each recording: ranks of one job that ran their n-th fit together.
+    """Set `session` on each recording: ranks of one job that ran their n-th fit together get the same value.
 
     The n-th fit of a restarted job is another session: its rank is present already, or it began
     after the others had ended. Since clocks of two hosts may differ, the latter alone splits only
@@ -80,22 +80,23 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
     jobs: dict[tuple[str, str], list[Recording]] = {}
     for recording in recordings:
         job = recording.facts.get("job")
+        # without a job, each recording is its own session
         key = (job, str(recording.facts.get("fit_index"))) if job else (recording.run, recording.folder)
         jobs.setdefault(key, []).append(recording)
     for members in jobs.values():
         members.sort(key=lambda recording: (recording.start_ns, recording.folder))
         counts = Counter(member.rank for member in members)
-        apart = CLOCKS_APART_NS if len(set(counts.values())) == 1 else 0
-        starts: list[list[Recording]] = []
+        tolerance_ns = CLOCKS_APART_NS if len(set(counts.values())) == 1 else 0
+        sessions: list[list[Recording]] = []
         for recording in members:
-            start = next((joined for joined in starts if _joins(recording, joined, apart)), None)
-            if start is None:
-                starts.append([recording])
+            session_members = next((present for present in sessions if _joins(recording, present, tolerance_ns)), None)
+            if session_members is None:
+                sessions.append([recording])
             else:
-                start.append(recording)
-        for start in starts:
-            for recording in start:
-                recording.session = start[0].folder
+                session_members.append(recording)
+        for session_members in sessions:
+            for recording in session_members:
+                recording.session = session_members[0].folder
 
 
 def _joins(recording: Recording, members: list[Recording], apart_ns: int) -> bool:
@@ -127,12 +128,13 @@ class Found:
 
 
 def expanded(patterns: Iterable[str]) -> list[str]:
-    """Return log directories, with globs replaced by the directories that match them.
+    """Return log directories, each once, with globs replaced by the directories that match them.
 
     Raises: UnusableInput where nothing matches.
     """
     logdirs: list[str] = []
     for text in patterns:
+        # a plain path, or a directory whose name has such characters
         if not glob.has_magic(text) or (not is_remote(text) and os.path.isdir(text)):  # noqa: PTH112
             logdirs.append(text)
             continue
@@ -164,6 +166,7 @@ def find_recordings(
     """Return the storage of a log directory, and the recordings in it, in order of their folders.
 
     Args:
+        logdir: a path or an fsspec URL.
         problems: folders that cannot be listed are appended.
         progress: is called with the number of recordings found so far.
         requests: to a remote store at a time.
@@ -172,6 +175,7 @@ def find_recordings(
     try:
         storage, root = storage_for(logdir, within=logdir)
         names = storage.names(root)
+        # all files by one listing; None = the folders have to be walked
         listed = storage.find(root) if isinstance(storage, RemoteStorage) else None
     except NotADirectoryError:
         raise UnusableInput(f"{logdir} is a file; give the log directory") from None
@@ -180,6 +184,7 @@ def find_recordings(
     except (OSError, ImportError) as error:
         raise UnusableInput(f"{logdir} cannot be opened: {error}") from None
     places = _walked(storage, root, names, problems, requests) if listed is None else _listed_runs(root, listed)
+    # folders with a summary; None = not known
     summarized = None if listed is None else {name.rpartition("/")[0] for name in listed if name.endswith(SUMMARY_FILE)}
     places_found = []
     for run, path in places:
@@ -189,7 +194,7 @@ def find_recordings(
 
 
 def _listed_runs(root: str, listed: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield run and folder of the recordings among all files below `root`."""
+    """Yield (run, folder) of the recordings among `listed`, the paths of all files below `root`."""
     paths = (name.rpartition("/") for name in listed)
     for folder in {folder for folder, _, file in paths if _is_recording_file(file)}:
         run = _run_of(root, folder)
@@ -203,11 +208,14 @@ def _is_recording_file(file: str) -> bool:
 
 
 def _run_of(root: str, folder: str) -> str | None:
-    """Return the name of the run that a recording's folder belongs to; None if the folder is no recording's."""
-    if folder == root:
+    """Return the name of the run that a recording's folder belongs to; None if the folder is no recording's.
+
+    "." is the log directory `root` itself. A run's recordings lie in `<run>/plugins/<plugin>/`.
+    """
+    if folder == root:  # `root` is a recording's folder
         return "."
     parent = posixpath.dirname(folder)
-    if parent == root and posixpath.basename(root) == PLUGIN_NAME:
+    if parent == root and posixpath.basename(root) == PLUGIN_NAME:  # `root` is the folder of a run's recordings
         return "."
     inside = parent.removeprefix(f"{root}/") if parent.startswith(f"{root}/") else ""
     if inside == f"plugins/{PLUGIN_NAME}":
@@ -220,19 +228,21 @@ def _run_of(root: str, folder: str) -> str | None:
 def _walked(
     storage: Storage, root: str, names: Sequence[str], problems: list[Problem], requests: int
 ) -> Iterator[tuple[str, str]]:
-    """Walk the folders: those of a remote store several at a time.
+    """Yield (run, folder) of the recordings, walking the folders: those of a remote store several at a time.
 
     Args:
         names: what `root` contains: a log directory, one of its runs, or one recording's folder.
+        problems: folders that cannot be listed are appended.
+        requests: to a remote store at a time.
     """
     if any(map(_is_recording_file, names)):
         yield ".", root
         return
 
     def look(place: tuple[str, str, int]) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
-        """Return (recordings, folders to look into)."""
+        """Return the recordings (run, folder) in one folder, and the folders to look into (run, folder, depth)."""
         run, path, depth = place
-        home = path
+        home = path  # where the recordings lie: here, if this is the plugin's folder
         recordings = folders = _folders(storage, path, problems)
         below: list[str] = []
         if depth or os.path.basename(path) != PLUGIN_NAME:
@@ -255,7 +265,7 @@ def _walked(
 
 
 def _folders(storage: Storage, path: str, problems: list[Problem]) -> list[str]:
-    """Return the folders in one; none and a problem where it cannot be listed."""
+    """Return the names of the folders in one; [] and a problem where it cannot be listed."""
     try:
         return storage.folders(path)
     except FileNotFoundError:

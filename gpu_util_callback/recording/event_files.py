@@ -52,7 +52,7 @@ class ScalarWriter:
         self._file: _LocalFile | _RemoteFiles = (
             _RemoteFiles(storage, folder, name) if is_remote(log_dir) else _LocalFile(folder, name)
         )
-        self._marked = False
+        self._has_marker = False
         self._known_tags: set[str] = set()
         self._closed = False
         self._begin()
@@ -62,7 +62,7 @@ class ScalarWriter:
 
     def marker(self, wall_time: float | None = None) -> None:
         """Write the event that shows TensorBoard that this run has a recording."""
-        self._marked = True
+        self._has_marker = True
         description = _bytes_field(3, b"A gpu-util-callback recording; see the GPU Utilization tab.")
         metadata = _metadata(PLUGIN_NAME, description, data_class=2)  # DATA_CLASS_TENSOR
         tensor = b"\x08\x07\x12\x00" + _bytes_field(8, b"gpu-util-callback")  # DT_STRING, a scalar's shape
@@ -86,7 +86,7 @@ class ScalarWriter:
             self._write(*events)
 
     def flush(self) -> None:
-        """Make the written events readable by others.
+        """Make the written events readable by others; a file that somebody removed is begun again.
 
         Raises: OSError; nothing is lost then, and the next flush retries.
         """
@@ -99,7 +99,7 @@ class ScalarWriter:
             self._file.begin()
             self._known_tags.clear()
         self._begin()
-        if self._marked:
+        if self._has_marker:
             self.marker()
         with self._lock:
             self._file.flush()
@@ -119,7 +119,7 @@ class ScalarWriter:
                 self._closed = False
 
     def _point(self, tag: str, value: float) -> bytes:
-        """Return a point as a value of a summary; TensorBoard takes the metadata of a tag's first point."""
+        """Return a point as a value of a summary, in protobuf bytes; a tag's first point has the tag's metadata."""
         metadata = b"" if tag in self._known_tags else _metadata("scalars", b"", data_class=1)  # DATA_CLASS_SCALAR
         self._known_tags.add(tag)
         try:
@@ -157,7 +157,7 @@ def _bytes_field(number: int, data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return a whole number from 0 on in groups of seven bits, the lowest first."""
+    """Return a whole number of 0 or more as protobuf writes it: groups of seven bits, the lowest first."""
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)
@@ -240,7 +240,7 @@ class _RemoteFiles:
             self._buffer.write(data)
 
     def flush(self) -> None:
-        """Write the whole buffer under its name again; begin another file once it is large."""
+        """Write the whole buffer under its name again; begin another file once it has `REMOTE_FILE_BYTES`."""
         data = self._buffer.getvalue()
         if len(data) == self._written:
             return
@@ -299,7 +299,7 @@ def next_step_offset(log_dir: str | os.PathLike) -> int:
 
 
 def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
-    """Return (one more than the highest step, True if every recording read was closed).
+    """Return one more than the highest step (0 without recordings), and whether every recording read was closed.
 
     The newest ones suffice: each began after the highest step of those before it.
     """
@@ -325,7 +325,7 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
 
 
 def _from_event_files(storage: Storage, root: str) -> int:
-    """Return one more than the highest step in our newest event file; 0 without one."""
+    """Return one more than the highest step in our newest event file with points; 0 without one."""
     names = [name for name in storage.names(root) if "tfevents" in name and name.endswith(SUFFIX)]
     for name in reversed(names):
         last = _last_step(storage.read(storage.join(root, name), 1 << 30))
@@ -335,8 +335,12 @@ def _from_event_files(storage: Storage, root: str) -> int:
 
 
 def _last_step(data: bytes) -> int | None:
-    """Return the step of the last complete scalar event, found by hopping over the records."""
-    at, last = 0, None
+    """Return the step of the last complete record, found by hopping over the records; None if it is no scalar's.
+
+    Args:
+        data: of an event file, whose last record may be cut off.
+    """
+    at, last = 0, None  # offset of the record; (offset, length) of the last one's content
     while at + 12 <= len(data):
         length = int.from_bytes(data[at : at + 8], "little")
         if at + 16 + length > len(data):

@@ -38,7 +38,7 @@ class Fold:
 
     Args:
         size: number of cells, even.
-        width: keys per cell at first.
+        width: keys per cell at first; doubles with each join.
         first: number of the first cell, whose keys are from `first * width` on; None: that of the
             first row's key. Older keys go into the first cell.
 
@@ -55,37 +55,38 @@ class Fold:
         self._parts: dict[str, tuple[dict[str, int], np.ndarray]] = {}  # -> (row of a column, [columns, allocated])
 
     def add(self, keys: np.ndarray, **parts: Columns) -> None:
-        """Add rows.
+        """Add rows: in each cell, each column is reduced with what was there.
 
         Args:
             keys: int64[rows], 0 or more.
-            parts: name of a reduction -> the columns to reduce by it, with their values.
+            parts: name of a reduction (see `REDUCTIONS`) -> the columns to reduce by it, with their
+                values[columns, rows].
         """
         if not len(keys):
             return
         order: slice | np.ndarray = slice(None)
-        if (keys[1:] < keys[:-1]).any():
+        if (keys[1:] < keys[:-1]).any():  # not ascending: `reduceat` needs the rows of a cell together
             order = np.argsort(keys, kind="stable")
             keys = keys[order]
         if self.first is None:
             self.first = int(keys[0]) // self.width
-        while int(keys[-1]) // self.width - self.first >= self.size:
+        while int(keys[-1]) // self.width - self.first >= self.size:  # beyond the last cell
             self._allocate(self.size)
             self._join(self.first % 2)
         cells = np.maximum(keys // self.width - self.first, 0)
-        heads = np.flatnonzero(np.diff(cells, prepend=-1))
-        cells = cells[heads]
+        first_rows = np.flatnonzero(np.diff(cells, prepend=-1))  # where each cell's rows begin
+        cells = cells[first_rows]
         self.used = max(self.used, int(cells[-1]) + 1)
         self._allocate(self.used)
         for part, (columns, values) in parts.items():
             ufunc, dtype, _ = REDUCTIONS[part]
             rows, data = self._room(part, columns)
-            reduced = ufunc.reduceat(values[:, order], heads, axis=1, dtype=dtype)
+            reduced = ufunc.reduceat(values[:, order], first_rows, axis=1, dtype=dtype)
             at = np.array([rows[column] for column in columns])[:, np.newaxis], cells
             data[at] = ufunc(data[at], reduced)
 
     def _room(self, part: str, columns: Sequence[str]) -> tuple[dict[str, int], np.ndarray]:
-        """Return a part's rows and data, with rows for these columns."""
+        """Return (row of each column, data[columns, cells]) of a part, extended by these columns where they are new."""
         _, dtype, empty = REDUCTIONS[part]
         rows, data = self._parts.get(part, ({}, np.empty((0, self._allocated), dtype)))
         new = [column for column in columns if column not in rows]
@@ -106,7 +107,11 @@ class Fold:
         self._allocated += more
 
     def _join(self, odd: int) -> None:
-        """Halve the number of cells in use; `odd`: 1 where the first is the later half of one."""
+        """Join pairs of neighbouring cells, which halves the number of cells in use.
+
+        Args:
+            odd: 1 where the first cell is the later half of its pair, else 0.
+        """
         half = self.size // 2
         for part, (_, data) in self._parts.items():
             ufunc, _, empty = REDUCTIONS[part]
@@ -137,7 +142,7 @@ class Fold:
         return data[rows[column], : self.used]
 
     def matrix(self, part: str, columns: Sequence[str] | None = None) -> np.ndarray:
-        """Return [columns, used]: all columns, or those named; one that is not there is empty."""
+        """Return [columns, used]: all columns, or those named; a column that is not there has empty cells."""
         rows, data = self._parts[part]
         if columns is None:
             return data[:, : self.used]
@@ -153,7 +158,14 @@ class Fold:
     def restore(
         self, used: int, cells: np.ndarray | None, part: str, columns: Sequence[str], values: np.ndarray
     ) -> None:
-        """Fill an empty part with cells as `matrix` returned them; `cells`: their numbers, where others are empty."""
+        """Fill an empty part with cells as `matrix` returned them.
+
+        Args:
+            used: number of cells in use.
+            cells: int64[n], the numbers of the cells in `values`, where all others are empty; None = all are there.
+            part: name of its reduction.
+            values: [columns, n] or [columns, used].
+        """
         data = values
         if cells is not None:
             data = np.full((len(columns), used), REDUCTIONS[part].empty, REDUCTIONS[part].dtype)
@@ -165,7 +177,11 @@ class Fold:
 class EvenlySpread:
     """Amounts that are spread evenly, each from a begin to its end.
 
-    All are of one length; of stretches that overlap, the later one begins where the earlier one ends.
+    Where stretches overlap, the later one begins where the earlier one ends.
+
+    Args:
+        begin, end: int64[n] ns.
+        amounts: arrays [n].
     """
 
     def __init__(self, begin: np.ndarray, end: np.ndarray, *amounts: np.ndarray):

@@ -52,7 +52,7 @@ def strict_json(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with numpy's numbers as plain ones, and None for what is not finite."""
+    """Return a value as JSON can hold it: numpy's numbers as Python's, None for what is not finite, else text."""
     if isinstance(value, dict):  # the usual ones first: this runs for every fact at every flush
         return {str(key): plain(item) for key, item in value.items()}
     if value is None or isinstance(value, (str, bool, int)):
@@ -147,8 +147,8 @@ def killed_since(manifest: Mapping[str, Any]) -> dict[str, int]:
         return {}
     folder, inode = str(memory.get("control_group") or ""), int(memory.get("group_inode") or 0)
     now = kill_count(folder=folder, inode=inode).kills
-    since = {name: now[name] - int(counted[name]) for name in counted if name in now}
-    return {name: kills for name, kills in since.items() if kills > 0}
+    killed = {name: now[name] - int(counted[name]) for name in counted if name in now}
+    return {name: kills for name, kills in killed.items() if kills > 0}
 
 
 def _boot_id() -> str | None:
@@ -171,7 +171,10 @@ def _process_started(pid: int) -> int | None:
 
 
 def writer_state(manifest: Facts) -> str | None:
-    """Return the letter of the writer's state in /proc, "" if it is dead; None where pids have another meaning."""
+    """Return the letter of the writer's state in /proc, "" if it is dead; None where that cannot be known.
+
+    It is known only on the host, boot and in the namespace where the recording was written.
+    """
     pid, boot = manifest.get("pid"), manifest.get("boot_id")
     if pid is None or not boot or boot != _boot_id():
         return None
@@ -180,6 +183,7 @@ def writer_state(manifest: Facts) -> str | None:
     if manifest.get("pid_namespace") != _pid_namespace():
         return None
     started = _process_started(pid)
+    # no such process, or a later one with its id
     if started is None or manifest.get("process_started") not in (None, started):
         return ""
     return (stat_of(pid)[:1] or [b""])[0].decode().strip(DEAD)
@@ -192,14 +196,14 @@ def lost(manifest: Facts, age_s: float | None = None, now_s: float | None = None
         manifest: as parsed.
         age_s: age of the file by a clock nearer to the writer's (the file system's, or the time
             since a reader saw it change); the smaller age counts, since two machines' clocks may
-            differ.
+            differ. None = not known.
         now_s: the wall clock, for tests.
     """
     if writer_state(manifest) == "":
         return True
     heartbeat = manifest.get("heartbeat_wall_ns")
     flush_s = manifest.get("flush_s")
-    patience = max(PATIENCE_S, 5 * (flush_s or 0))
+    patience = max(PATIENCE_S, 5 * (flush_s or 0))  # seconds
     ages = [] if age_s is None else [age_s]
     if heartbeat is not None:
         age = (time.time() if now_s is None else now_s) - heartbeat / 1e9

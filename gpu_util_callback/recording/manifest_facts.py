@@ -1058,7 +1058,7 @@ _ANY_NUMBER = Within(-MOST_COUNT, MOST_COUNT)
 
 @cache
 def _kinds(declared: Any) -> _Kinds:
-    """Return the kinds of values of a declared type."""
+    """Return the types of JSON values that a declared type allows, each with its limits."""
     kind, marks = unwrapped(declared)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
@@ -1119,7 +1119,13 @@ def _value(kinds: _Kinds, value: Any, at: str, problems: list[str]) -> Any:
 
 
 def _object(kind: Any, value: dict[str, Any], at: str, problems: list[str]) -> dict[str, Any]:
-    """Return the fields of an object that are as declared. Raises: _Invalid where a required one is not."""
+    """Return the fields of an object that are as declared. Raises: _Invalid where a required one is not.
+
+    Args:
+        kind: a TypedDict.
+        at: its place in the manifest, for `problems`.
+        problems: a line for each part that is left out is appended.
+    """
     fields = _fields(kind)
     items = ((sys.intern(name), fields[name], item) for name, item in value.items() if name in fields)
     good_fields = dict(_valid_items(items, at, problems))
@@ -1132,7 +1138,14 @@ def _object(kind: Any, value: dict[str, Any], at: str, problems: list[str]) -> d
 def _valid_items(
     items: Iterable[tuple[str | int, _Kinds, Any]], at: str, problems: list[str]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield key and value of each item that is as declared; name the others. Equal texts are held once."""
+    """Yield key and value of each item that is as declared; the others are named in `problems`.
+
+    Equal texts are held once.
+
+    Args:
+        items: (key or index, what its value may be, its value).
+        at: their place in the manifest.
+    """
     for key, kinds, item in items:
         kind = kinds.get(type(item))
         if type(item) not in (dict, list) and kind is not None and kind.takes(item):  # nearly all of them
@@ -1179,7 +1192,7 @@ def _check_times(facts: Facts, problems: list[str]) -> None:
 
 
 def _check_account(facts: Facts, problems: list[str]) -> None:
-    """Drop an account that does not sum to the wall time, and say so."""
+    """Drop an account that does not sum to the wall time, with a problem."""
     account = facts.get("account")
     if account is not None and not adds_up(account):
         problems.append("account does not sum to the wall time")
@@ -1192,7 +1205,7 @@ def with_known_parts(account: AccountFacts) -> AccountFacts:
 
 
 def adds_up(account: AccountFacts) -> bool:
-    """Return whether the parts of an account sum to the wall time, none longer than it."""
+    """Return whether the parts of an account sum to the wall time, none longer than it, within rounding."""
     wall, parts = account["wall_s"], account["time_s"]
     most = wall * (1 + ROUNDED) + ROUNDED_S
     return (
@@ -1202,7 +1215,7 @@ def adds_up(account: AccountFacts) -> bool:
 
 
 def _check_gpus(facts: Facts, problems: list[str]) -> None:
-    """Keep the first of GPUs with one index."""
+    """Keep the first of GPUs with one index; name the others in `problems`."""
     by_index: dict[int, Gpu] = {}
     for at, gpu in enumerate(facts.get("gpus") or ()):
         index = gpu["index"]

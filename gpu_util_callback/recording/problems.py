@@ -48,7 +48,7 @@ def reason(error: Exception) -> str:
 
 
 def remedy(error: Exception) -> str:
-    """Return the remedy on one line."""
+    """Return in one line what the user can do about an error of reading."""
     if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
         return "if this folder is a copy, copy it again"
     if isinstance(error, LeadsOutside):

@@ -55,9 +55,9 @@ class RecordingFiles:
         self._lock = threading.RLock()  # held briefly, never while a file is read
         # Results computed from the files, until they change; and the computations under way.
         self._cache: dict[str, Any] = {}
-        self._making: dict[str, threading.RLock] = {}
-        self._top_file: tuple[Any, Top] | None = None  # and the number of segments that it covers
-        self.unanswered = False
+        self._locks_of_results: dict[str, threading.RLock] = {}  # held while a result is computed
+        self._top_file: tuple[Any, Top] | None = None  # number of segments that it covers, and the stored top
+        self.unanswered = False  # opening the recording again may make more of it readable
 
     @property
     def remote(self) -> bool:
@@ -65,7 +65,10 @@ class RecordingFiles:
         return self._storage.remote
 
     def _stored_top(self) -> Top | None:
-        """Return `top.npz`, kept until it is written again; None if the file is missing."""
+        """Return `top.npz`, read again only when the manifest says that it was written again.
+
+        None if missing or damaged.
+        """
         covered = self._covered
         current = self._top_file
         if current is None or current[0] != covered:
@@ -80,7 +83,7 @@ class RecordingFiles:
         return self.facts.get("covered")
 
     def _read_top(self) -> Top | None:
-        """Return the stored sums, None where they are missing, damaged or of another version."""
+        """Return the stored sums; None where they are missing, damaged (a problem) or of another version."""
         try:
             return Top.unpack(
                 Container(self._read("top.npz")), partial(self._damaged, "top.npz", "the first view lacks it")
@@ -99,7 +102,7 @@ class RecordingFiles:
         return next((stretch for stretch in stretches if stretch[0] <= info.first <= stretch[1]), None)
 
     def open_stretch(self, stretch: tuple[int, int]) -> Top | None:
-        """Return the top of a stretch of segments, or None (and a problem) where it is damaged."""
+        """Return the top of a stretch of segments (first, last), or None (and a problem) where it is damaged."""
         name = stretch_name(*stretch)
         damaged = partial(self._damaged, name, "reading the segments instead")
         try:
@@ -122,7 +125,7 @@ class RecordingFiles:
         return self.cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:
-        """Return the sealed segments, by the sums' list and the folder's names; name what is missing."""
+        """Return the sealed segments in order, by the top's list and the folder's names; a missing one is a problem."""
         stored = self._stored_top()
         for _ in range(2):  # a list made while files are sealed may have neither
             names = self._names()
@@ -166,7 +169,11 @@ class RecordingFiles:
             return None
 
     def _vanished(self, info: SegmentInfo) -> Segment | None:
-        """Handle a listed file that is gone: it was sealed, or the recording was deleted."""
+        """Return the segment for a listed file that is gone: that in which it was sealed, or None.
+
+        Where several were sealed into one, only the first stands for it. None with a problem: the rows are lost, or the
+        recording was deleted.
+        """
         self._cache.pop("segments", None)
         for other in self.segments:
             if other.first <= info.first and info.last <= other.last and other != info:
@@ -190,9 +197,9 @@ class RecordingFiles:
         return None
 
     def damaged(self, name: str, error: Exception) -> None:
-        """Record a damaged file as a problem; its content is left out."""
+        """Record a damaged or unreadable file as a problem; its content is left out."""
         known = (f"{info.steps:,} steps not readable" for info in self.segments if info.name == name and info.steps > 0)
-        trouble, lost = "damaged", next(known, "its rows are not shown")
+        trouble, lost = "damaged", next(lost, "its rows are not shown")
         if not isinstance(error, Damaged):
             trouble, self.unanswered = "cannot be read", True
         self._problem(self._storage.join(self.path, name), f"{trouble}: {reason(error)}; {lost}: {remedy(error)}")
@@ -202,12 +209,15 @@ class RecordingFiles:
             self._problems.setdefault(path, Problem(path, message))
 
     def cached(self, key: str, make: Callable[[], Any]) -> Any:
-        """Return `make`'s result, cached until the files change; other keys do not wait for it."""
+        """Return `make`'s result, computed once until the files change.
+
+        Several threads that ask for one key wait for one computation; other keys do not wait for it.
+        """
         with self._lock:
             cache = self._cache
             if key in cache:
                 return cache[key]
-            making = self._making.setdefault(key, threading.RLock())
+            making = self._locks_of_results.setdefault(key, threading.RLock())
         with making:
             if key not in cache:
                 cache[key] = make()
@@ -245,19 +255,19 @@ class Recording(RecordingFiles):
         self.run = run
         self.id = id or recording_id(run, self.folder)
         self.session = self.folder
-        self._stamp: tuple | None = None
+        self._stamp: tuple | None = None  # of the manifest's file when it was last read
         self._changed_at: float | None = None  # when the manifest was last seen to change
         self._refreshing = threading.Lock()
-        self._top_of_rows: tuple[Any, Top] | None = None  # where none is stored, for as many segments
-        self._newest: dict[str, Part] = {}  # of the segments after those
+        self._folded_top: tuple[Any, Top] | None = None  # number of segments, and their top, where none is stored
+        self._newer_rows: dict[str, Part] = {}  # rows of the segments after those, by the file's name
         self.refresh()
 
     def release(self) -> None:
         """Free what was read of the rows; it is read again when it is asked for."""
         with self._lock:
             self._forget()
-            self._top_file = self._top_of_rows = None
-            self._newest = {}
+            self._top_file = self._folded_top = None
+            self._newer_rows = {}
 
     # --- identity ---------------------------------------------------------------------------------
 
@@ -279,28 +289,29 @@ class Recording(RecordingFiles):
             except (OSError, ManifestError) as error:
                 return self._without_manifest(error)
             with self._lock:
-                back = [self._problems.pop(place, None) for place in (self.path, path)]
+                # problems that are over, as the manifest is readable
+                solved = [self._problems.pop(place, None) for place in (self.path, path)]
                 changed = facts != self.facts
                 self._stamp = stamp
                 if changed:
                     if self.facts:
                         self._changed_at = time.monotonic()
                     self.facts = facts
-                if changed or any(back):
+                if changed or any(solved):
                     self._forget()
                 if left_out:
                     self._problem(path, _left_out(left_out))
-                return changed or any(back)
+                return changed or any(solved)
 
     def _without_manifest(self, error: Exception) -> bool:
-        """Note that the manifest cannot be read; return whether that is news."""
+        """Note as a problem that the manifest cannot be read; return whether what is shown changed by that."""
         path = self._storage.join(self.path, "manifest.json")
         is_reported = self.path in self._problems
         self._stamp = None  # it may come back unchanged
         self._forget()
-        if self._names() is None:
+        if self._names() is None:  # deleted, which is a problem of its own
             return not is_reported
-        if self._is_starting():
+        if self._is_starting():  # it is still to be written
             return False
         message = str(error) if isinstance(error, ManifestError) else reason(error)
         if isinstance(error, FileNotFoundError):
@@ -330,7 +341,7 @@ class Recording(RecordingFiles):
         status = self.facts.get("status")
         if status == "ended" or status == "interrupted":
             return status
-        if status != "live":
+        if status != "live":  # no readable manifest
             return "live" if self._is_starting() else "lost"
         try:
             age = self._storage.age_s(self._storage.join(self.path, "manifest.json"), time.time())
@@ -352,6 +363,7 @@ class Recording(RecordingFiles):
 
     @property
     def problems(self) -> list[Problem]:
+        """Parts that could not be read so far, and rows that the recorder had to drop."""
         with self._lock:
             problems = list(self._problems.values())
         dropped = self.facts.get("dropped_rows")
@@ -372,14 +384,14 @@ class Recording(RecordingFiles):
         return stored if stored is not None else self.cached("account", self._account_of_rows)
 
     def _account_of_rows(self) -> AccountFacts:
-        """Return the account of all rows, without parts that are longer than the recording."""
-        whole = account(self.steps, self.phases, self.start_ns, self.end_ns)
-        known = with_known_parts(whole)
-        if known is not whole:
+        """Return the account of all rows; with its wall time alone, and a problem, where parts exceed the recording."""
+        from_rows = account(self.steps, self.phases, self.start_ns, self.end_ns)
+        plausible = with_known_parts(from_rows)
+        if plausible is not from_rows:
             self._problem(
                 self.path, "its steps and phases take longer than the recording; where its time went is not shown"
             )
-        return known
+        return plausible
 
     @property
     def top(self) -> Top:
@@ -429,7 +441,7 @@ class Recording(RecordingFiles):
         return 0 if stored is None else stored.origin_ns
 
     def _time_range(self) -> tuple[int, int]:
-        """Return the first and the last time in its rows."""
+        """Return the first and the last time in its rows, ns; without rows, twice the start in the folder's name."""
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]
         if not times and not len(steps["step"]):
@@ -485,7 +497,7 @@ class Recording(RecordingFiles):
         return self.cached("samples", self._all_samples)
 
     def _all_samples(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return the samples of all segments: group -> column -> values."""
+        """Return the samples of all segments: group -> column -> values[n]."""
         groups: dict[str, list[dict[str, np.ndarray]]] = {}
         for info, segment in self.opened():
             _, samples = segment.readable((), partial(self.damaged, info.name))
@@ -500,6 +512,7 @@ class Recording(RecordingFiles):
             after: skip the segments up to this flush, counted from 0.
         """
         is_over = self.facts.get("status") in ("ended", "interrupted")
+        # of an ended recording nothing newer can come: list no files
         for info in () if is_over and self.facts.get("sealed") == after + 1 else self.segments:
             segment = self.open_segment(info) if info.last > after else None
             if segment is not None:
@@ -508,7 +521,10 @@ class Recording(RecordingFiles):
     def stored_sums(self, kind: type[_Sums]) -> _Sums | None:
         """Return the sums of a class that its recorder stored, with all groups of samples in memory.
 
-        None where there are none, or those of another version; damaged ones are a problem.
+        None where there are none, or those of another version, or damaged ones (a problem).
+
+        Args:
+            kind: `Top` or a class derived from it.
         """
         if self._covered == 0:
             return None
@@ -543,6 +559,7 @@ class Recording(RecordingFiles):
         for info in self.segments:
             if not info.may_hold(table):
                 continue
+            # no step of it is wanted: it is not opened
             if table == "steps" and info.steps > 0 and not (low <= info.last_step and info.first_step <= high):
                 continue
             segment = self.open_segment(info)
@@ -557,24 +574,25 @@ class Recording(RecordingFiles):
     # --- derived files ----------------------------------------------------------------------------
 
     def _top(self) -> Top:
-        """Return the stored first view with the rows of newer segments added."""
+        """Return the stored top with the rows of newer segments added; without a stored one, that of all rows."""
         top = self._stored_top()
         if top is None:
-            if self._top_of_rows is None or self._top_of_rows[0] != self._covered or self._covered is None:
-                self._top_of_rows = self._covered, self._folded()
-            top = self._top_of_rows[1]
+            if self._folded_top is None or self._folded_top[0] != self._covered or self._covered is None:
+                self._folded_top = self._covered, self._folded()
+            top = self._folded_top[1]
         # A live run writes a small segment at each flush.
         parts, newest = [], {}
         for info in self.segments:
             if info.last > top.covered:
-                rows = self._newest.get(info.name) or self._rows_of(self.open_segment(info), info)
+                # each newer segment is read once
+                rows = self._newer_rows.get(info.name) or self._rows_of(self.open_segment(info), info)
                 parts.append(rows)
                 newest[info.name] = rows
-        self._newest = newest
+        self._newer_rows = newest
         return top.with_rows(*joined(parts)) if parts else top
 
     def _folded(self) -> Top:
-        """Return a top of all rows but those of newer segments."""
+        """Return a top of the rows of all segments that a stored one would cover (all, if that is not known)."""
         top = Top(self.start_ns)
         covered = self._covered
         last = max((i.last for i in self.segments), default=-1) if covered is None else covered - 1

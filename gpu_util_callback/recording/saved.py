@@ -37,7 +37,10 @@ def _made_of(kind: Any) -> tuple[Any, list[Any]]:
 
 
 def save(sums: object, prefix: str) -> dict[str, np.ndarray]:
-    """Return copies of all that `load` needs to make the same sums again, by the names of a container's members."""
+    """Return copies of all that `load` needs to make the same sums again, by the names of a container's members.
+
+    These are `<prefix>state`, JSON with each array's place, and a member for the arrays of each type.
+    """
     arrays: dict[str, list[np.ndarray]] = {kind: [] for kind in _SIZES}
     kind = type(sums)
     versions = {part.__qualname__: _version(part) for part in kind.__mro__ if hasattr(part, "VERSION")}
@@ -74,7 +77,7 @@ def _version(kind: Any) -> str:
 
 @cache
 def _declared(kind: Any) -> int:
-    """Return a checksum of the names that a class and the classes in it declare."""
+    """Return a checksum of the names that a class, and the classes it declares, declare."""
     names: dict[str, list[str]] = {}
     ahead = [kind]
     while ahead:
@@ -95,7 +98,12 @@ class _Arrays:
         self._left: dict[str, int] = {}  # values that may still be taken
 
     def take(self, kind: str, at: int, shape: list[int]) -> np.ndarray:
-        """Return an array of a kind. Raises: Damaged, KeyError."""
+        """Return an array. Raises: Damaged, KeyError.
+
+        Args:
+            kind: its type, a key of `_SIZES`.
+            at: place of its first value among all of this type.
+        """
         if kind not in self._flat:
             planes = self._container.array(f"{self._prefix}{kind}")
             if planes.dtype != np.uint8 or planes.ndim != 2 or len(planes) != _SIZES[kind]:
@@ -103,7 +111,7 @@ class _Arrays:
             self._flat[kind] = planes.T.copy().view(kind).ravel()
             self._left[kind] = len(self._flat[kind])
         length = prod(shape)
-        self._left[kind] -= length
+        self._left[kind] -= length  # a file must not claim one value many times
         if at < 0 or min(shape) < 0 or self._left[kind] < 0 or at + length > len(self._flat[kind]):
             raise Damaged("sums: an array is missing")
         return self._flat[kind][at : at + length].reshape(shape).copy()
@@ -118,14 +126,18 @@ def _placed(array: np.ndarray, arrays: dict[str, list[np.ndarray]]) -> int:
 
 
 def _stored(kind: Any, value: Any, arrays: dict[str, list[np.ndarray]]) -> Any:
-    """Return JSON for a value of a declared kind; its arrays go to those of their kinds."""
+    """Return JSON for a value of a declared kind; its arrays are added to those of their type.
+
+    Args:
+        arrays: type -> the arrays of it so far.
+    """
     origin, args = _made_of(kind)
     if value is None or kind in (int, float, str, bool):
         return value
     if origin is UnionType:
         return _stored(args[0], value, arrays)
     if kind is np.ndarray:
-        if value.dtype == object:
+        if value.dtype == object:  # texts: a dictionary of words, and their numbers
             words, codes = np.unique(value.astype(str), return_inverse=True)
             return [*_stored(kind, codes.astype(np.int64), arrays), words.tolist()]
         return [value.dtype.str, _placed(value, arrays), list(value.shape)]
@@ -150,7 +162,13 @@ Take = Callable[[str, int, list[int]], np.ndarray]
 
 
 def _restored(kind: Any, stored: Any, take: Take) -> Any:
-    """Return the value of a declared kind from its JSON. Raises: Damaged, or what a wrong type raises."""
+    """Return the value of a declared kind from its JSON, the inverse of `_stored`.
+
+    Args:
+        take: as `_Arrays.take`.
+
+    Raises: Damaged, or what a wrong type raises.
+    """
     if kind in (int, float, str, bool):
         return _restored_scalar(kind, stored)
     if kind is np.ndarray:
@@ -188,7 +206,7 @@ def _restored_scalar(kind: Any, stored: Any) -> Any:
 
 
 def _texts(codes: np.ndarray, words: list[str]) -> np.ndarray:
-    """Return the words of an array of texts."""
+    """Return the texts (object[n]) that `codes` number among `words`. Raises: Damaged."""
     words_array = np.empty(len(words), object)
     words_array[:] = [_restored_scalar(str, word) for word in words]
     if len(codes) and not 0 <= codes.min() <= codes.max() < len(words):
@@ -197,7 +215,11 @@ def _texts(codes: np.ndarray, words: list[str]) -> np.ndarray:
 
 
 def _fold(stored: list[Any], take: Take) -> Fold:
-    """Return a fold as stored, of all cells or of those with rows. Raises: Damaged if it claims what none has."""
+    """Return a fold as stored, of all cells or of those with rows. Raises: Damaged if it claims what none has.
+
+    Args:
+        stored: size, width, first cell, cells in use, {part: [columns, place]}, and the cells with rows if not all.
+    """
     size, width, first, used, parts, *sparse = stored
     if not all(type(number) is int and 0 <= number < 1 << 62 for number in (size, width, used, first or 0)):
         raise Damaged("sums: cells without a number")

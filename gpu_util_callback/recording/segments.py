@@ -45,8 +45,14 @@ class SampleBlock:
         return {"time_ns": self.time_ns, **dict(zip(self.columns, self.values.T, strict=True))}
 
 
-def _given(table: str, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return how far columns follow from others of their table; they are kept without that."""
+def _predicted(table: str, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what values some columns of a table would have if nothing special happened.
+
+    Only the differences are stored. Steps follow each other without a gap, and the body is what the other parts of
+    a step leave.
+
+    Returns: column -> int64[rows]; {} for other tables.
+    """
     if table in ("steps", "validation_steps"):
         given = {"start_ns": np.cumsum(rows["duration_ns"]) - rows["duration_ns"]}
         if table == "steps":
@@ -84,7 +90,7 @@ def empty_column(kind: str, rows: int) -> np.ndarray:
 
 
 def complete(table: str, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the columns of one of the schema's tables, absent ones filled in.
+    """Return the columns of one of the schema's tables, as they are stored; those that are not given are absent.
 
     Raises: ValueError for an unknown table or column, or columns of different lengths.
     """
@@ -105,7 +111,12 @@ def complete(table: str, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _column(kind: str, values: Any) -> np.ndarray:
-    """Return a copy of a column's values as they are stored; an absent integer is `ABSENT_INT`. Raises: ValueError."""
+    """Return a copy of a column's values as they are stored; an absent integer is `ABSENT_INT`. Raises: ValueError.
+
+    Args:
+        kind: "int", "float" or "text".
+        values: [rows].
+    """
     if kind == "text":
         result = np.empty(len(values), object)
         result[:] = ["" if value is None else str(value) for value in values]
@@ -121,7 +132,11 @@ def _column(kind: str, values: Any) -> np.ndarray:
 
 
 def concatenate(table: str | None, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Concatenate rows of the parts; `table` None: a sample group (columns may vary)."""
+    """Concatenate rows of the parts, each column -> values[rows].
+
+    Args:
+        table: None = a sample group, whose columns may vary; where a part lacks one, it is absent.
+    """
     if len(parts) == 1:
         return parts[0]
     names: dict[str, None] = {}
@@ -138,7 +153,7 @@ def concatenate(table: str | None, parts: list[dict[str, np.ndarray]]) -> dict[s
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Return (tables, samples) of several parts as those of one."""
+    """Return (tables, samples) of several parts, in order, as those of one."""
     if len(parts) == 1:
         return parts[0]
     result: Part = ({}, {})
@@ -164,7 +179,7 @@ def encode_segment(tables: Tables, samples: Tables, level: int) -> bytes:
     index: dict[str, Any] = {"tables": {}, "samples": {}}
     arrays: dict[str, np.ndarray] = {}
     for table, rows in tables.items():
-        following = {name: rows[name] - given for name, given in _given(table, rows).items()}
+        following = {name: rows[name] - given for name, given in _predicted(table, rows).items()}
         index["tables"][table], arrays[f"tables/{table}"] = encode_frame({**rows, **following}, TABLES[table])
     for group, rows in samples.items():
         kinds = {name: _kind(None, name) for name in rows}
@@ -201,10 +216,10 @@ class Segment:
         return frame["rows"] if frame else 0
 
     def table(self, table: str) -> dict[str, np.ndarray]:
-        """Return the columns of one of the schema's tables; those not stored are filled as absent."""
+        """Return the columns of one of the schema's tables; those not stored are absent. Raises: Damaged."""
         stored, rows = self._decode(f"tables/{table}", None), self.rows(table)
         try:
-            derived = _given(table, stored) if rows else {}
+            derived = _predicted(table, stored) if rows else {}
             stored |= {name: stored[name] + values for name, values in derived.items()}
         except KeyError as error:
             raise Damaged(f"{table[:40]}: no column {error}") from error
@@ -219,7 +234,12 @@ class Segment:
         return {encodable(name): values for name, values in stored.items()}
 
     def readable(self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]) -> Part:
-        """Return tables (all of them: None) and samples, skipping damaged ones."""
+        """Return (tables, samples) without damaged ones.
+
+        Args:
+            tables: names of the wanted ones; None = all.
+            on_damage: called with the error of each that is damaged.
+        """
         result: Part = ({}, {})
         table_names = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
         reads: tuple[Callable[[str], dict[str, np.ndarray]], ...] = (self.table, self.samples)
@@ -232,7 +252,12 @@ class Segment:
         return result
 
     def _decode(self, key: str, names: Iterable[str] | None) -> dict[str, np.ndarray]:
-        """Return the columns of a table, or of a group of samples; {} where the segment has none. Raises: Damaged."""
+        """Return the columns of a table, or of a group of samples; {} where the segment has none. Raises: Damaged.
+
+        Args:
+            key: "tables/<name>" or "samples/<group>".
+            names: columns that are wanted; None = all.
+        """
         frame = self._frames.get(key)
         if frame is None:
             return {}
@@ -248,7 +273,11 @@ _SAMPLED = {"time_ns": "int"}
 
 
 def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return a frame's description if its columns are of the kinds in the schema."""
+    """Return a frame's description if its columns are of the kinds in the schema. Raises: Damaged.
+
+    Args:
+        kinds: column -> "int", "float" or "text"; columns that are not in it are of another version.
+    """
     rows = frame.get("rows") if isinstance(frame, dict) else None
     columns = frame.get("columns") if isinstance(frame, dict) else None
     if type(rows) is not int or not isinstance(columns, dict):
@@ -266,7 +295,11 @@ def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, 
 
 
 class SegmentInfo(NamedTuple):
-    """The known facts of a segment without opening it; step and time -1/0 where unknown."""
+    """Facts of a segment that are known without opening it; -1 (times: 0) where unknown.
+
+    Attributes:
+        first, last: flushes whose rows it holds, counted from 0.
+    """
 
     first: int
     last: int
@@ -319,7 +352,7 @@ def list_segments(
     gaps: list[SegmentInfo] = []
     covered = -1
     for first, last in sorted(ranges, key=lambda span: (span[0], -span[1])):
-        if last <= covered:
+        if last <= covered:  # its rows are in a sealed one
             continue
         if first > covered + 1:
             gaps.append(_gap(covered + 1, first - 1, known))
@@ -331,7 +364,7 @@ def list_segments(
 
 
 def _gap(first: int, last: int, known: Sequence[SegmentInfo]) -> SegmentInfo:
-    """Return the known facts of the missing segments first to last."""
+    """Return what is known of the missing segments `first` to `last`, as one."""
     missing = [info for info in known if first <= info.first and info.last <= last and info.steps > 0]
     if not missing:
         return SegmentInfo(first, last)
@@ -345,7 +378,7 @@ def _gap(first: int, last: int, known: Sequence[SegmentInfo]) -> SegmentInfo:
 
 
 def extent(tables: Tables, samples: Tables) -> tuple[int, int]:
-    """Return first and last time of steps and samples, for look-ups of segments by time."""
+    """Return first and last time of steps and samples, ns; (0, 0) without rows. For look-ups of segments by time."""
     times = [columns["time_ns"] for columns in samples.values()]
     if "steps" in tables:
         times.append(tables["steps"]["start_ns"])

@@ -44,7 +44,7 @@ def storage_for(path: str | os.PathLike, within: str | os.PathLike | None = None
 
     Args:
         within: the directory outside of which nothing is read, wherever links lead; it may be a
-            link itself. Local ones only: object stores have no links.
+            link itself. Local ones only: object stores have no links. None = everything is read.
 
     Raises: OSError or ImportError (with what to install) for a URL that cannot be opened.
     """
@@ -102,6 +102,7 @@ class LocalStorage:
             return sorted(entry.name for entry in entries if _is_folder(entry))
 
     def read(self, path: str, limit: int) -> bytes:
+        """Return a file's bytes. Raises: OSError, also for one of more than `limit` bytes, and LeadsOutside."""
         self._check(path)
         # Do not wait for the writer of a pipe: a log directory may hold anything.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE)) as file:
@@ -113,6 +114,7 @@ class LocalStorage:
         return data
 
     def write(self, path: str, data: bytes) -> None:
+        """Replace a file as a whole: readers see the old or the new one. Raises: OSError."""
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name}.tmp")
         try:
@@ -139,7 +141,7 @@ class LocalStorage:
 
 
 def _replace(temporary: str, path: str) -> None:
-    """Put a file in the place of another; on Windows, wait for a reader to close that one."""
+    """Put the file `temporary` in the place of `path`; on Windows, wait for a reader to close that one."""
     for pause_s in _PAUSES_S if _OPEN_FILES_STAY else ():
         try:
             os.replace(temporary, path)
@@ -210,6 +212,10 @@ class RemoteStorage:
         return data
 
     def write(self, path: str, data: bytes) -> None:
+        """Replace a file as a whole, under a temporary name where the store does not do so by itself.
+
+        Raises: OSError.
+        """
         with _as_oserror():
             if self._atomic:
                 self._fs.pipe_file(path, data)
@@ -235,9 +241,9 @@ class RemoteStorage:
         return tuple(str(info[key]) for key in keys if key in info)
 
     def find(self, path: str) -> list[str] | None:
-        """Return all files below `path`, where one listing names them all.
+        """Return the paths of all files below `path`, where one listing names them all; None where it does not.
 
-        Object stores list a thousand names a request, whatever their folders; None elsewhere.
+        Object stores list a thousand names a request, whatever their folders.
         """
         if not self._atomic:
             return None

@@ -24,7 +24,11 @@ _SHARES = np.array(_QUANTILES) / 100
 class Distribution:
     """Count, sum, extremes and quantiles of the added values; quantiles within 1 %.
 
-    Values below one (zeros, mostly) share one bucket; stored values are never negative.
+    Values below one (zeros, mostly) share one bucket, number -1; stored values are never negative.
+
+    Attributes:
+        total: the sum.
+        low, high: infinite without values.
     """
 
     count: int = 0
@@ -39,7 +43,12 @@ class Distribution:
         _add([self], values[np.newaxis])
 
     def _take(self, at: np.ndarray, total: float, low: float, high: float) -> None:
-        """Count values of these buckets; arrays are replaced, not modified: copies share them."""
+        """Count values by their buckets; arrays are replaced, not modified, as copies share them.
+
+        Args:
+            at: int64[n], the bucket of each value.
+            total, low, high: sum and extremes of the values.
+        """
         first = int(at.min())
         counts = np.bincount(at - first)
         present = np.flatnonzero(counts)
@@ -48,7 +57,7 @@ class Distribution:
         self.total += total
         self.low, self.high = min(self.low, low), max(self.high, high)
         place = np.searchsorted(self._buckets, buckets)
-        inside = place < len(self._buckets)
+        inside = place < len(self._buckets)  # buckets that have been counted before
         inside[inside] = self._buckets[place[inside]] == buckets[inside]
         counts_after = self._counts.copy()
         counts_after[place[inside]] += counts[inside]
@@ -60,7 +69,7 @@ class Distribution:
         self._counts = counts_after
 
     def check(self) -> None:
-        """Raise ValueError where values are missing, or too many."""
+        """Raise ValueError where buckets and counts contradict each other; after they were read from a file."""
         if self._buckets.shape != self._counts.shape or self._counts.sum() != self.count or (self._counts < 0).any():
             raise ValueError("buckets that do not hold what is counted")
         if self.count and self._buckets.max() >= 1024 * _PER_OCTAVE:  # behind that of the largest float64
@@ -81,7 +90,12 @@ class Distribution:
 
 
 def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
-    """Add float[columns, n], a column to each distribution; NaN is left out."""
+    """Add a row of values to each distribution; NaN is left out.
+
+    Args:
+        to: the distributions.
+        values: float[distributions, n].
+    """
     if not values.shape[1]:
         return
     finite = np.isfinite(values)
@@ -116,7 +130,11 @@ class ColumnDistributions:
         return other
 
     def add(self, tables: AnyTables, samples: AnyTables) -> None:
-        """Add rows; of the tables, only steps are used."""
+        """Add rows; of the tables, only steps are used.
+
+        Args:
+            samples: group -> column -> values[n].
+        """
         if "steps" in tables:
             self._add("steps", STEP_SERIES, step_series(tables["steps"]))
         for group, columns in samples.items():

@@ -42,7 +42,11 @@ PIPELINE, STAGE = "pipeline", "stage "
 
 
 def pipeline_readings(tables: AnyTables) -> Tables:
-    """Return the readings among new rows as samples; {} without any."""
+    """Return the readings among new rows as a group of samples; {} without any.
+
+    Rows of `pipeline` are one a stage and reading; the samples have a row a reading and a column a stage: its work, ns.
+    Only the training's pipeline counts.
+    """
     rows = tables.get("pipeline")
     train = np.zeros(0, bool) if rows is None else rows["which"] == "train"
     if rows is None or not train.any():
@@ -53,7 +57,7 @@ def pipeline_readings(tables: AnyTables) -> Tables:
     np.add.at(work, (named, at), np.maximum(rows["processing_ns"][train], 0))
     is_read[named, at] = True
     batches, step = np.zeros((2, len(times)))
-    root = rows["parent"][train] < 0
+    root = rows["parent"][train] < 0  # the last stage, whose elements are batches
     np.maximum.at(batches, at[root], rows["elements"][train][root])
     np.maximum.at(step, at, rows["step"][train])
     stages = zip(names.tolist(), np.where(is_read, work, np.nan), strict=True)
@@ -63,7 +67,12 @@ def pipeline_readings(tables: AnyTables) -> Tables:
 
 
 def statistics(columns: Any, values: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:
-    """Return the parts of `Fold.add` for measured values, float[columns, n]; what is not finite is absent."""
+    """Return the parts of `Fold.add` for measured values; what is not finite is absent.
+
+    Args:
+        columns: their names.
+        values: float[columns, n].
+    """
     is_measured = np.isfinite(values)
     if not is_measured.all():
         values = np.where(is_measured, values, np.nan)
@@ -91,7 +100,10 @@ class StepCells:
 
     @staticmethod
     def _extremes(steps: Mapping[str, np.ndarray]) -> dict[str, Columns]:
-        """Return the parts of `Fold.add` that are no sums."""
+        """Return the parts of `Fold.add` that are no sums.
+
+        Extremes and counts of each series, and where the steps lie.
+        """
         values = step_series(steps)
         number, start = np.maximum(steps["step"], 0), steps["start_ns"]
         end = start + np.maximum(steps["duration_ns"], 0)
@@ -113,7 +125,7 @@ class SampleCells:
 
     VERSION = 1
     CAPACITY = SAMPLE_CELLS
-    _SLICE = 1 << 14
+    _ROWS_AT_ONCE = 1 << 14
 
     fold: Fold
     since_ns: int  # the origin, since the epoch
@@ -126,15 +138,17 @@ class SampleCells:
         """Add samples: `time_ns` and one array per column, NaN = absent."""
         times = np.asarray(block.get("time_ns", ()), np.int64)
         names = [name for name in block if name != "time_ns"]
-        for first in range(0, len(times), self._SLICE):
-            part = slice(first, first + self._SLICE)
+        for first in range(0, len(times), self._ROWS_AT_ONCE):
+            part = slice(first, first + self._ROWS_AT_ONCE)
             values = np.array([np.asarray(block[name], np.float64)[part] for name in names])
             self._add(np.maximum(times[part] - self.since_ns, 0), names, values.reshape(len(names), -1))
 
     def _add(self, since: np.ndarray, names: list[str], values: np.ndarray) -> None:
-        """Add samples: `since` in ns from the origin, values float[columns, n].
+        """Add samples, rounded so that their sums have the same bits in any order.
 
-        They are rounded so that their sums have the same bits in any order.
+        Args:
+            since: int64[n] ns from the origin.
+            values: float64[columns, n], NaN = absent.
         """
         parts = statistics(names, values)
         grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names]).reshape(-1, 1)
@@ -173,8 +187,9 @@ class Top:
         self.stretches: list[tuple[int, int]] = []
         self.covered = -1
         self.samples: dict[str, Any] = {}  # group -> `SAMPLES`
-        self._cells: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
-        self._stored: dict[str, Callable[[], Any]] = {}  # groups that nobody asked for yet
+        # result of `step_cells`; None = to be made
+        self._steps_of_cells: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
+        self._loaders: dict[str, Callable[[], Any]] = {}  # group -> makes its cells, at the first use
 
     def check(self) -> None:
         """Refuse an origin that is no time. Raises: Damaged."""
@@ -184,13 +199,13 @@ class Top:
 
     @property
     def groups(self) -> list[str]:
-        return list(dict.fromkeys([*self.samples, *self._stored]))
+        return list(dict.fromkeys([*self.samples, *self._loaders]))
 
     def group(self, name: str) -> Fold | None:
-        """Return the samples of a group, None where there are none."""
+        """Return the cells of a group's samples, None where there are none; stored ones are read at the first call."""
         cells = self.samples.get(name)
-        if cells is None and name in self._stored:
-            cells = self.samples[name] = self._stored[name]()
+        if cells is None and name in self._loaders:
+            cells = self.samples[name] = self._loaders[name]()
         return None if cells is None else cells.fold
 
     @property
@@ -207,21 +222,27 @@ class Top:
         return int(fold.of("first", "first_step").min()), int(fold.of("last", "end_step").max()) - 1
 
     def step_cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (first step, last step, start, end) of cells with steps, int64[n] each, in ns since the origin."""
+        """Return (first step, last step, start, end) of cells with steps: int64[n] each, ns since the origin."""
         fold = self.steps.fold
         if not fold.used:
             return tuple(np.zeros((4, 0), np.int64))  # type: ignore[return-value]
-        if self._cells is None:
+        if self._steps_of_cells is None:
             first, end_step = fold.of("first", "first_step"), fold.of("last", "end_step")
             has_steps = first < end_step
             start = np.maximum(fold.of("first", "start_ns")[has_steps] - self.origin_ns, 0)
             start = np.maximum.accumulate(start)
             end = np.maximum(fold.of("last", "end_ns")[has_steps] - self.origin_ns, start)
-            self._cells = first[has_steps], end_step[has_steps] - 1, start, end
-        return self._cells
+            self._steps_of_cells = first[has_steps], end_step[has_steps] - 1, start, end
+        return self._steps_of_cells
 
     def start_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return float64: when these steps began; NaN beyond the last one."""
+        """Return when these steps began: float64[n] ns since the origin, NaN beyond the last one or without steps.
+
+        Within a cell, steps are taken to be equally long.
+
+        Args:
+            numbers: int64[n], of steps.
+        """
         first, last, start, end = self.step_cells()
         if not len(first):
             return np.full(len(numbers), np.nan)
@@ -231,7 +252,11 @@ class Top:
         return np.where(numbers > last[-1], np.nan, begins)
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
-        """Return int64: the step under way at these times."""
+        """Return the step under way at these times: int64[n]; that of the run's begin or end outside of it.
+
+        Args:
+            since_ns: int64[n] ns since the origin.
+        """
         first, last, start, end = self.step_cells()
         if not len(first):
             return np.zeros(len(since_ns), np.int64)
@@ -253,19 +278,24 @@ class Top:
             self.longest = longest(concatenate("phases", [self.longest, dict(tables["phases"])]), LONGEST)
 
     def fold(self, tables: AnyTables, samples: AnyTables) -> None:
-        """Add rows to the cells alone; of the tables, only steps are used."""
+        """Add rows to the cells, but not to the distributions and the longest phases.
+
+        Args:
+            tables: of which only steps are used.
+            samples: group -> "time_ns" and columns.
+        """
         self._add_steps(tables)
         for group, columns in samples.items():
-            if len(columns["time_ns"]) and len(columns) > 1:
+            if len(columns["time_ns"]) and len(columns) > 1:  # some rows, with values and not times alone
                 self.values += len(columns["time_ns"]) * (len(columns) - 1)
-                self.group(group)
+                self.group(group)  # stored cells are read first, so that these rows are added to them
                 self.samples.setdefault(group, self.SAMPLES(self.origin_ns)).add(columns)
 
     def _add_steps(self, tables: AnyTables) -> None:
         """Add new rows of the `steps` table."""
         steps = tables.get("steps")
         if steps is not None and len(steps["step"]):
-            self._cells = None
+            self._steps_of_cells = None
             self.values += len(steps["step"]) * len(STEP_SERIES)
             self.steps.add(steps)
 
@@ -281,13 +311,13 @@ class Top:
         other._add_phases(tables)
         samples = {**samples, **pipeline_readings(tables)}
         other.samples = {}
-        other._stored = {
-            group: partial(self._later, group, samples) for group in dict.fromkeys([*self.groups, *samples])
+        other._loaders = {
+            group: partial(self._group_with_rows, group, samples) for group in dict.fromkeys([*self.groups, *samples])
         }
         return other
 
-    def _later(self, name: str, samples: Tables) -> Any:
-        """Return a group's cells with samples added; the stored ones stay as they are."""
+    def _group_with_rows(self, name: str, samples: Tables) -> Any:
+        """Return a copy of a group's cells with new samples added; the stored cells stay as they are."""
         self.group(name)
         cells, columns = self.samples.get(name, self.SAMPLES(self.origin_ns)), samples.get(name)
         if columns is None or not len(columns["time_ns"]) or len(columns) < 2:
@@ -299,7 +329,7 @@ class Top:
     # --- its file ---------------------------------------------------------------------------------
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Return copies of all that is stored, but for the lists of segments and stretches."""
+        """Return copies of all that is stored, by the member's name, but for the lists of segments and stretches."""
         members = save(self, f"{STATE}/")
         for name in self.groups:
             self.group(name)
@@ -325,7 +355,7 @@ class Top:
         top.stretches = [(first, last) for first, last in _integers(container, "stretches", 2)]
         top.covered = max((info.last for info in top.segments), default=-1)
         names = (name.removesuffix(f"/{STATE}") for name in container.names if name.endswith(f"/{STATE}"))
-        top._stored = {name: partial(top._group_of, container, name, on_damage) for name in names if name != STATE}
+        top._loaders = {name: partial(top._group_of, container, name, on_damage) for name in names if name != STATE}
         return top
 
     def _group_of(self, container: Container, name: str, on_damage: Callable[[Damaged], None]) -> Any:
@@ -342,7 +372,12 @@ class Top:
 
 
 def _check(fold: Fold, amount: str, places: Mapping[str, Sequence[str]]) -> None:
-    """Make sure that what every cell has is there. Raises: Damaged."""
+    """Make sure that each cell has what all have: low, high, count, an amount and its place. Raises: Damaged.
+
+    Args:
+        amount: part that has the sums: "sum" or "total".
+        places: part -> the columns that it must have.
+    """
     columns = {part: fold.columns(part) for part in ("low", "high", "count", amount, *places)} if fold.used else {}
     lacking = any(not {*names} <= {*columns.get(part, ())} for part, names in places.items())
     if columns and (lacking or not all(columns.values())):
@@ -352,7 +387,13 @@ def _check(fold: Fold, amount: str, places: Mapping[str, Sequence[str]]) -> None
 def packed(
     members: Mapping[str, np.ndarray], segments: Sequence[SegmentInfo] = (), stretches: Sequence[tuple[int, int]] = ()
 ) -> bytes:
-    """Return the bytes of `top.npz` or of a stretch's file: what `Top.saved` returned, and the segments in it."""
+    """Return the bytes of `top.npz` or of a stretch's file.
+
+    Args:
+        members: what `Top.saved` returned.
+        segments: those in it.
+        stretches: first and last segment of each.
+    """
     lists = {
         "segments": np.array(segments, np.int64).reshape(-1, len(SegmentInfo._fields)),
         "stretches": np.array(stretches, np.int64).reshape(-1, 2),

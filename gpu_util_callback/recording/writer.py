@@ -106,32 +106,32 @@ class RecordingWriter:
         # The new rows, the facts, and sums over all rows; held briefly.
         self._lock = threading.Lock()
         self._io_lock = threading.Lock()  # everything below; held while writing
-        self._new: NewRows = {}
-        self._new_rows: Counter[tuple[str, str]] = Counter()
+        self._new: NewRows = {}  # appended since the last flush
+        self._new_count: Counter[tuple[str, str]] = Counter()
         self._summing = threading.Lock()  # around the sums, never while storage is waited for; taken before `_lock`
-        self._unsummed: NewRows = {}  # those that the sums lack
-        self._sums_error: Exception | None = None
-        self._saved: dict[str, np.ndarray] | None = None  # the sums of all rows up to this flush
+        self._unsummed: NewRows = {}  # rows that the sums lack
+        self._sums_error: Exception | None = None  # why there are no sums
+        self._saved_sums: dict[str, np.ndarray] | None = None  # the sums of all rows up to this flush
         self._level = REMOTE_LEVEL if is_remote(log_dir) else LOCAL_LEVEL
         self._waiting: Part = {}, {}  # rows that are in no file yet
-        self._open: list[Part] = []  # those of each small segment, in order
-        self._open_rows: Counter[tuple[str, str]] = Counter()
-        self._open_bytes = 0
-        self._open_since: int | None = None  # when the first row came that is not sealed
-        self._number = 0  # of the next segment
+        self._small_parts: list[Part] = []  # rows of each small segment that is not sealed, in order
+        self._small_rows: Counter[tuple[str, str]] = Counter()
+        self._small_bytes = 0
+        self._unsealed_since_ns: int | None = None  # when the first row came that is not sealed; None = all are
+        self._next_segment = 0  # of the next segment
         self._superfluous: list[str] = []  # files to remove once the top is written
         self._covered = 0  # number of the first segment that the written top lacks
         self._segments: list[SegmentInfo] = []  # the sealed ones
         self._stretches: list[tuple[int, int]] = []  # the first and last segment of each
-        self._stretch = Top(self.facts["started_ns"])
+        self._stretch = Top(self.facts["started_ns"])  # of the sealed segments after the last stretch
         self._top_is_due = False
         self._account = Account()
-        self._rows = dict.fromkeys(TABLES, 0)
+        self._total_rows = dict.fromkeys(TABLES, 0)
         self._dropped_rows = 0
         self._flushes = 0
         self._status = "live"
         self._ended_ns: int | None = None
-        self._failed_writes = False
+        self._failed_writes = False  # the last write failed
         self._is_summarized = False
         self.answered = 0.0
         if not later:
@@ -195,11 +195,15 @@ class RecordingWriter:
     def count_dropped(self, table: str, rows: int) -> None:
         """Count dropped rows of a table; the numbers of later rows continue after them."""
         with self._lock:
-            self._rows[table] += rows
+            self._total_rows[table] += rows
             self._dropped_rows += rows
 
     def _keep_rows(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
-        """Keep new rows for the next flush; the oldest ones go where none comes."""
+        """Keep new rows for the next flush, and for the sums: enough of them are summed up at once.
+
+        Args:
+            key: ("tables" or "samples", name).
+        """
         self._keep_for_flush(key, rows)
         unsummed = self._unsummed.get(key, ())
         if len(unsummed) >= MOST_UNSUMMED_PARTS or sum(map(_length, unsummed)) >= MOST_UNSUMMED:
@@ -207,32 +211,38 @@ class RecordingWriter:
                 self._sum_up(self._take_unsummed())
 
     def _keep_for_flush(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
-        """Keep new rows of a table or group for the next flush; of too many the oldest are counted and dropped."""
+        """Keep new rows for the next flush; where none comes, the oldest are counted and dropped.
+
+        Many parts are merged into one. Of too many rows three quarters remain, so that dropping is rare.
+
+        Args:
+            key: ("tables" or "samples", name).
+        """
         with self._lock:
             if self.sums is not None:
                 self._unsummed.setdefault(key, []).append(rows)
             parts = self._new.setdefault(key, [])
             parts.append(rows)
-            count = self._new_rows[key] = self._new_rows[key] + _length(rows)
-            if len(parts) < MAX_WAITING_PARTS and count <= MAX_WAITING_ROWS:
+            row_count = self._new_count[key] = self._new_count[key] + _length(rows)
+            if len(parts) < MAX_WAITING_PARTS and row_count <= MAX_WAITING_ROWS:
                 return
             try:
-                whole = concatenate(key[1] if key[0] == "tables" else None, parts)
+                merged = concatenate(key[1] if key[0] == "tables" else None, parts)
             except MemoryError:  # they are kept as they are
                 return
-            if count > MAX_WAITING_ROWS:
-                surplus = count - MAX_WAITING_ROWS * 3 // 4
-                self._count(key, {name: column[:surplus] for name, column in whole.items()})
-                whole = {name: column[surplus:] for name, column in whole.items()}
+            if row_count > MAX_WAITING_ROWS:
+                surplus = row_count - MAX_WAITING_ROWS * 3 // 4
+                self._add_to_totals(key, {name: column[:surplus] for name, column in merged.items()})
+                merged = {name: column[surplus:] for name, column in merged.items()}
                 self._dropped_rows += surplus
-                self._new_rows[key] -= surplus
-            self._new[key] = [whole]
+                self._new_count[key] -= surplus
+            self._new[key] = [merged]
 
-    def _count(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
-        """Add rows to the totals, once each."""
+    def _add_to_totals(self, key: tuple[str, str], rows: dict[str, np.ndarray]) -> None:
+        """Add rows to the number of rows of their table, and to the host account; once each."""
         kind, name = key
         if kind == "tables":
-            self._rows[name] += _length(rows)
+            self._total_rows[name] += _length(rows)
             if name == "steps":
                 self._account.add_steps(rows)
             elif name == "phases":
@@ -245,7 +255,7 @@ class RecordingWriter:
 
     @contextlib.contextmanager
     def summed(self) -> Iterator[Top | None]:
-        """Hold `sums` of all rows appended so far; nobody adds any meanwhile. Waits for no storage.
+        """Hold `sums` of all rows appended so far; nobody adds any until the end. Waits for no storage.
 
         Raises: what adding rows raised, here or during a flush.
         """
@@ -261,7 +271,7 @@ class RecordingWriter:
         return rows
 
     def _sum_up(self, new: NewRows) -> None:
-        """Add rows to the sums; where that fails there are none."""
+        """Add rows to the sums; where that fails there are none any more, and the error is kept."""
         if self.sums is None or not new:
             return
         try:
@@ -284,7 +294,7 @@ class RecordingWriter:
             self._flush()
 
     def take_request(self) -> bytes | None:
-        """Return what `gpu-util look` has left in the recording's folder, and remove it there."""
+        """Return what `gpu-util look` has left in the recording's folder, and remove it there; None = nothing."""
         path = self._storage.join(self.path, LOOK_FILE)
         if not self._storage.exists(path):
             return None
@@ -326,11 +336,13 @@ class RecordingWriter:
     def _flush(self, seal: bool = False) -> None:
         """Write all that is new. Raises: OSError, after which the next flush writes the same again.
 
+        Rows go into a small segment, or are sealed with all small ones if that is due; then the top is written, too.
+
         Args:
             seal: join the small segments into one, whatever their age.
         """
         self._open_folder()
-        if self._is_summarized:
+        if self._is_summarized:  # the recording goes on: its summary is no longer true
             with contextlib.suppress(FileNotFoundError):
                 self._storage.remove(self._storage.join(self.path, SUMMARY_FILE))
             self._is_summarized = False
@@ -339,7 +351,7 @@ class RecordingWriter:
             del self.files[name]
         self._clock.pair()
         is_sealed = self._take_new_rows(seal)
-        while any(self._waiting):
+        while any(self._waiting):  # as many rows at a time as fit into a segment
             part, remaining = _split(self._waiting)
             if is_sealed:
                 if not self._fits(part):
@@ -348,15 +360,15 @@ class RecordingWriter:
             else:
                 self._write_small(part)
             self._waiting = remaining
-        if self._open and is_sealed:
+        if self._small_parts and is_sealed:  # small segments alone, without new rows
             self._seal()
         if self._top_is_due and is_sealed:
             self._write_stretch(seal)
-            if self._saved is not None:
-                self._write("top.npz", packed(self._saved, self._segments, self._stretches))
-                self._covered = self._number
+            if self._saved_sums is not None:
+                self._write("top.npz", packed(self._saved_sums, self._segments, self._stretches))
+                self._covered = self._next_segment
             self._top_is_due = False
-            for name in self._superfluous:
+            for name in self._superfluous:  # small segments whose rows are in a sealed one that the top lists
                 try:
                     self._storage.remove(self._storage.join(self.path, name))
                 except OSError:
@@ -365,7 +377,7 @@ class RecordingWriter:
         self._write_manifest()
 
     def _take_new_rows(self, seal: bool) -> bool:
-        """Move appended rows to those that wait for a file; return whether all of these are sealed now.
+        """Move appended rows to those that wait for a file; return whether all of these are to be sealed now.
 
         If so, the sums are saved as they are: of the same rows.
         """
@@ -373,92 +385,98 @@ class RecordingWriter:
         with self._summing if is_sealed else contextlib.nullcontext():
             with self._lock:
                 new, self._new = self._new, {}
-                self._new_rows.clear()
+                self._new_count.clear()
                 unsummed, self._unsummed = (self._unsummed, {}) if is_sealed else ({}, self._unsummed)
             if is_sealed:
                 self._sum_up(unsummed)
-                self._saved = None if self.sums is None else self.sums.saved()
-        self._take_all(new)
+                self._saved_sums = None if self.sums is None else self.sums.saved()
+        self._move_to_waiting(new)
         return is_sealed
 
-    def _take_all(self, new: NewRows) -> None:
-        """Move rows to those that wait for a file, adding them to the totals. Raises: MemoryError."""
+    def _move_to_waiting(self, new: NewRows) -> None:
+        """Move rows to those that wait for a file, adding them to the totals.
+
+        Raises: MemoryError; the rows that are left are flushed the next time.
+        """
         if not new:
             return
         try:
             while new:
                 key = next(iter(new))
-                self._take_rows(key, new[key])
+                self._move_rows_to_waiting(key, new[key])
                 del new[key]
         except MemoryError:  # the next flush takes the rest
             with self._lock:
                 for key, parts in new.items():
                     self._new[key] = parts + self._new.get(key, [])
-                    self._new_rows[key] += sum(_length(part) for part in parts)
+                    self._new_count[key] += sum(_length(part) for part in parts)
             raise
-        if self._open_since is None:
-            self._open_since = self._clock.now()
+        if self._unsealed_since_ns is None:
+            self._unsealed_since_ns = self._clock.now()
 
-    def _take_rows(self, key: tuple[str, str], parts: list[dict[str, np.ndarray]]) -> None:
-        """Move a table's or a group's new rows. Raises: MemoryError, before anything is changed."""
+    def _move_rows_to_waiting(self, key: tuple[str, str], parts: list[dict[str, np.ndarray]]) -> None:
+        """Move a table's or a group's new rows to those that wait for a file; while writing fails, drop the oldest.
+
+        Raises: MemoryError, before anything is changed.
+        """
         kind, name = key
         table = name if kind == "tables" else None
         rows = concatenate(table, parts)
         waiting_rows = self._waiting[0 if table is not None else 1]
         all_rows = concatenate(table, [waiting_rows[name], rows]) if name in waiting_rows else rows
-        waiting = _length(all_rows)
-        if waiting > MAX_WAITING_ROWS and self._failed_writes:
-            self._dropped_rows += waiting - MAX_WAITING_ROWS
+        count = _length(all_rows)
+        if count > MAX_WAITING_ROWS and self._failed_writes:
+            self._dropped_rows += count - MAX_WAITING_ROWS
             all_rows = {column: part[-MAX_WAITING_ROWS:] for column, part in all_rows.items()}
         with self._lock:
-            self._count(key, rows)
+            self._add_to_totals(key, rows)
         waiting_rows[name] = all_rows
 
     def _seal_is_due(self) -> bool:
         """Return whether rows are old or many enough to be sealed, or wait for it since a flush that failed."""
         with self._lock:
             size = sum(column.nbytes for parts in self._new.values() for rows in parts for column in rows.values())
-            rows = self._new_rows + self._open_rows
-        is_large = self._open_bytes + size >= SEAL_BYTES or max(rows.values(), default=0) > MAX_ROWS
-        is_old = self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS
+            rows = self._new_count + self._small_rows
+        is_large = self._small_bytes + size >= SEAL_BYTES or max(rows.values(), default=0) > MAX_ROWS
+        is_old = self._unsealed_since_ns is not None and self._clock.now() - self._unsealed_since_ns >= SEAL_NS
         return self._top_is_due or any(self._waiting) or is_large or is_old
 
     def _fits(self, part: Part) -> bool:
         """Return whether one segment may hold these rows and those of the small ones."""
-        return not self._open or max((_sizes(part) + self._open_rows).values()) <= MAX_ROWS
+        return not self._small_parts or max((_sizes(part) + self._small_rows).values()) <= MAX_ROWS
 
     def _write_small(self, part: Part) -> None:
-        """Write rows as a segment of its own, which a later one replaces."""
+        """Write rows as a small segment of their own, which a sealed one replaces later."""
         data = encode_segment(*part, self._level)
-        self._write(segment_name(self._number, self._number), data)
-        self._number += 1
-        self._open.append(part)
-        self._open_rows += _sizes(part)
+        self._write(segment_name(self._next_segment, self._next_segment), data)
+        self._next_segment += 1
+        self._small_parts.append(part)
+        self._small_rows += _sizes(part)
         tables = (columns for rows in part for columns in rows.values())
-        self._open_bytes += sum(column.nbytes for table in tables for column in table.values())
+        self._small_bytes += sum(column.nbytes for table in tables for column in table.values())
 
     def _seal(self, new: Part | None = None) -> None:
-        """Write the small segments as one, and with them rows that are in no file yet.
+        """Write the rows of the small segments as one, and with them `new` rows that are in no file yet (None = none).
 
         The small ones are removed only when the top lists the new one, so that a reader (or a
         crash) in between sees all rows once: it prefers the file that holds more numbers.
         """
-        tables, samples = joined([*self._open, new] if new is not None else self._open)
-        first, last = self._number - len(self._open), self._number - (new is None)
+        tables, samples = joined([*self._small_parts, new] if new is not None else self._small_parts)
+        first, last = self._next_segment - len(self._small_parts), self._next_segment - (new is None)
         data = encode_segment(tables, samples, SEALED_LEVEL)
         info = SegmentInfo.of(first, last, len(data), tables, samples)
         self._write(info.name, data)
         if last > first:
-            self._superfluous += [segment_name(n, n) for n in range(first, self._number)]
-        self._number = last + 1
-        self._open, self._open_rows, self._open_bytes = [], Counter(), 0
-        self._open_since = None
+            self._superfluous += [segment_name(n, n) for n in range(first, self._next_segment)]
+        self._next_segment = last + 1
+        self._small_parts, self._small_rows, self._small_bytes = [], Counter(), 0
+        self._unsealed_since_ns = None
         self._segments.append(info)
         self._stretch.fold(tables, samples)
         self._top_is_due = True
 
     def _write_stretch(self, last_one: bool) -> None:
-        """Store the top of the newest segments by itself once it is large, or at the end."""
+        """Store the top of the newest segments by itself once it has `STRETCH_VALUES`, or at the end of a long run."""
         long = self._stretch.values >= STRETCH_VALUES
         stretches = self._stretches
         if long or (last_one and stretches and self._stretch.values):
@@ -473,7 +491,12 @@ class RecordingWriter:
         self._write("manifest.json", manifests.dumps(self.manifest(self._status, now)))
 
     def manifest(self, status: str, now: int) -> dict[str, Any]:
-        """Return the manifest of what was flushed so far; waits for no storage."""
+        """Return the manifest of what was flushed so far; waits for no storage.
+
+        Args:
+            status: "live", "ended" or "interrupted".
+            now: ns on the recording's clock.
+        """
         with self._lock:
             facts = dict(self.facts)
         if self._redact is not None:
@@ -491,9 +514,9 @@ class RecordingWriter:
             "heartbeat_wall_ns": time.time_ns(),
             "flush_s": self.flush_s,
             "flushes": self._flushes,
-            "sealed": self._number,
+            "sealed": self._next_segment,
             "covered": self._covered,
-            "rows": {table: rows for table, rows in self._rows.items() if rows},
+            "rows": {table: rows for table, rows in self._total_rows.items() if rows},
             "dropped_rows": self._dropped_rows,
             "account": self.account(end),
         }
@@ -502,7 +525,7 @@ class RecordingWriter:
         """Make the folder again that somebody removed, for all rows that are still in memory."""
         self._storage.make_folder(self.path)
         self.removals += 1
-        self._open_since = 0  # seal what the small segments held
+        self._unsealed_since_ns = 0  # seal what the small segments held
         self._top_is_due |= bool(self._segments)
 
     def _write(self, name: str, data: bytes) -> None:
@@ -521,7 +544,10 @@ class RecordingWriter:
         self.answered = time.monotonic()
 
     def _make_folder(self, root: str, host: str) -> tuple[str, str]:
-        """Create a folder with a unique name, without coordination between processes."""
+        """Create a folder with a unique name, without coordination between processes; return its (name, path).
+
+        Raises: OSError.
+        """
         join = self._storage.join
         stamp = manifests.folder_stamp(self.facts["started_ns"])
         if self._redact is not None:
@@ -532,7 +558,7 @@ class RecordingWriter:
         for attempt in range(1000):
             name = base if not attempt else f"{base}.{attempt}"
             path = join(root, "plugins", PLUGIN_NAME, name)
-            if self._storage.exists(join(path, "manifest.json")):
+            if self._storage.exists(join(path, "manifest.json")):  # object stores have no folders that could exist
                 continue
             try:
                 self._storage.make_folder(path)
@@ -543,7 +569,7 @@ class RecordingWriter:
 
 
 def _split(part: Part) -> tuple[Part, Part]:
-    """Return (as many rows as fit into one segment, the rest)."""
+    """Return (as many rows of each table and group as fit into one segment, the rest)."""
     first: Part = {}, {}
     remaining: Part = {}, {}
     for kind, rows in enumerate(part):

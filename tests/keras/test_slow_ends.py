@@ -288,10 +288,10 @@ def test_a_writing_thread_without_memory_waits_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(outputs, "RETRIES_S", (0.05, 0.05, 0.05))
     short(outputs.Outputs, "_write_or_seal", 2)
     short(writer.RecordingWriter, "open", 1)
-    short(writer.RecordingWriter, "_take_rows", 2)
+    short(writer.RecordingWriter, "_move_rows_to_waiting", 2)
     recorded_loop(tmp_path)
     assert len(newest(tmp_path, "ended").steps["step"]) == STEPS
-    assert faults == {"_write_or_seal": 2, "open": 1, "_take_rows": 2}
+    assert faults == {"_write_or_seal": 2, "open": 1, "_move_rows_to_waiting": 2}
 
 
 SLOW = """
@@ -442,7 +442,7 @@ def test_rows_that_cannot_be_written_stay_in_bounds(tmp_path, hangs, monkeypatch
     monkeypatch.setattr(outputs, "SILENT_S", 1.0)
     queued = []
     recorded, steps = hot_loop(tmp_path, 3.0, lambda one: queued.append(len(one.timeline.queue)))
-    waiting = recorded._outputs._writer._new_rows["tables", "steps"]
+    waiting = recorded._outputs._writer._new_count["tables", "steps"]
     assert steps > 12_000 and queued[0] < steps / 2 and waiting <= 1000
     assert f"{tmp_path} has not answered for 1 s" in caplog.text
     assert recorded._judged.wait(20)
