@@ -15,7 +15,17 @@ _SM_CLOCK = 1
 
 @dataclass
 class NvmlGpu:
-    """A GPU or a MIG device of one. `board` is the whole GPU's handle."""
+    """A GPU or a MIG device of one.
+
+    Attributes:
+        nvml_index: place in NVML's list; a MIG device has its board's.
+        handle: NVML's handle; None for one that hangs.
+        board: handle of the whole GPU.
+        parent_uuid: of a MIG device's board; "" = a whole GPU.
+        gi: number of a MIG device's GPU instance.
+        migs: the MIG devices of a whole GPU in MIG mode.
+        facts: those that do not change, by the manifest's names.
+    """
 
     nvml_index: int
     handle: object
@@ -45,7 +55,7 @@ def driver_facts(gate: Gate) -> dict[str, str | None]:
 
 
 def list_gpus(gate: Gate) -> list[NvmlGpu]:
-    """Return all GPUs in NVML's order, including MIG devices; GPUs without a handle are left out.
+    """Return all GPUs in NVML's order, each with its MIG devices; GPUs without a handle are left out.
 
     A GPU in `Memory.skipped` is not queried: it keeps its place, without a handle.
     """
@@ -68,16 +78,20 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
 
 
 def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
-    """Get new handles of a GPU that was lost; return True if it answers."""
+    """Get new handles of a GPU that was lost; return True if it answers.
+
+    Args:
+        key: "gpu<i>", to which failures are attributed.
+    """
     gate.probing = True
     try:
         if gpu.uuid:
             handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
-            answers = handle is not None and gate.ask("nvmlDeviceGetUUID", handle, gpu=key)
+            name_or_uuid = handle is not None and gate.ask("nvmlDeviceGetUUID", handle, gpu=key)
         else:  # no UUID reported: its position in the list stays the same
             handle = gate.ask("nvmlDeviceGetHandleByIndex", gpu.nvml_index, gpu=key)
-            answers = handle is not None and gate.ask("nvmlDeviceGetName", handle, gpu=key)
-        if not answers:
+            name_or_uuid = handle is not None and gate.ask("nvmlDeviceGetName", handle, gpu=key)
+        if not name_or_uuid:
             gate.memory.still_lost(key)
             return False
         board = handle
@@ -119,7 +133,11 @@ def _physical_gpu(gate: Gate, handle: object, index: int, key: str) -> NvmlGpu:
 
 
 def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
-    """Return the MIG devices of a GPU: each with its own memory and multiprocessors, on its parent's bus."""
+    """Return the MIG devices of a GPU: each with its own memory and multiprocessors, on its parent's bus.
+
+    Args:
+        key: "nvml <i>", to which failures are attributed.
+    """
     migs = []
     for index in range(gate.ask("nvmlDeviceGetMaxMigDeviceCount", parent.handle, gpu=key) or 0):
         handle = gate.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, index, gpu=key)
@@ -174,7 +192,7 @@ def _is_unified(name: str, total: int | None) -> bool:
 
 
 def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, object]:
-    """Return the facts that do not change while a process runs.
+    """Return the facts that do not change while a process runs, by the manifest's names.
 
     Unknown ones are None, as are numbers that no GPU has: drivers answer nonsense at times.
     """

@@ -47,7 +47,7 @@ class Retired(Exception):
 class Memory:
     """State of each value of each GPU: off and why, or when to retry.
 
-    Shared by the threads of one sampler. `key` is (symbol, GPU key).
+    Shared by the threads of one sampler. A value's `key` is (symbol of the call, GPU key such as "gpu0").
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Memory:
         self._reasons[symbol, gpu] = {"source": f"{gpu} {source}".strip(), "reason": reason, "cure": cure}
 
     def back_off(self, symbol: str, gpu: str, reason: str) -> None:
-        """Try again later; report a value that fails repeatedly as unavailable."""
+        """Try again later, after longer and longer pauses; report a value that fails twice or more as unavailable."""
         key = (symbol, gpu)
         count = self._failures[key] = self._failures.get(key, 0) + 1
         pause = BACK_OFF_S[min(count, len(BACK_OFF_S)) - 1]
@@ -86,7 +86,7 @@ class Memory:
             self.note(*key, f"the driver took {took_s:.1f} s to answer; asked every {pause_s:.0f} s")
 
     def lost(self, gpu: str, reason: str) -> None:
-        """Mark the GPU as gone and try it again later."""
+        """Mark the GPU as gone, with the reason, and try it again later."""
         self._gone_failures[gpu] = self._gone_failures.get(gpu, 0) + 1
         self.still_lost(gpu)
         why = f"{reason}: no values from it since then"
@@ -98,7 +98,7 @@ class Memory:
         self.gone[gpu] = time.perf_counter() + pause
 
     def recovered(self, gpu: str) -> None:
-        """Mark a lost GPU as back."""
+        """Mark a lost GPU as back: its values are asked for again, but for those that are off for good."""
         self.gone.pop(gpu, None)
         self._gone_failures.pop(gpu, None)
         self._reasons.pop(("GPU", gpu), None)
@@ -128,8 +128,12 @@ class Memory:
 class Gate:
     """Queries the driver; returns a value or None. One per thread, over a shared `Memory`.
 
-    `calling` is (symbol, GPU key, perf seconds) during a call, so that a watcher in another thread
-    can see which call hangs.
+    Attributes:
+        calling: (symbol, GPU key, perf seconds) during a call, so that a watcher in another thread
+            can see which call hangs; else None.
+        retired: set by the watcher: the thread has to leave its work after its call, by `Retired`.
+        slow_s: time spent in calls that took long.
+        probing: a lost GPU is asked whether it is back.
     """
 
     def __init__(self, binding: ModuleType, memory: Memory) -> None:
@@ -149,19 +153,23 @@ class Gate:
         return self._functions[symbol] is not None
 
     def ask(self, symbol: str, *args: object, gpu: str = "", name: str = "") -> Answer:
-        """Return the driver's answer, or None when there is none.
+        """Return the driver's answer; None where there is none, or the value is off or not due again.
 
         Args:
-            gpu: the GPU that a failure is attributed to.
-            name: the key under which the query is remembered, where one symbol answers several.
+            symbol: the binding's function.
+            args: its arguments.
+            gpu: key of the GPU that a failure is attributed to; "" = none.
+            name: the key under which the query is remembered, where one symbol answers several; "" = the symbol.
+
+        Raises: Retired, after a call in which this thread lost its work to another one.
         """
         key = (name or symbol, gpu)
         memory = self.memory
         blocked = memory.blocked.get(key)
         started = time.perf_counter()
-        if blocked is not None and blocked > started:
+        if blocked is not None and blocked > started:  # off, or not due again
             return None
-        if gpu in memory.gone and not self.probing:
+        if gpu in memory.gone and not self.probing:  # the GPU is lost
             return None
         function = self._functions.get(symbol)
         if function is None:
@@ -178,7 +186,7 @@ class Gate:
             answer = None
             self._failed(key[0], gpu, error)
         else:
-            if blocked is not None:
+            if blocked is not None:  # it had failed and works again
                 memory.answered(key)
         self.calling = None
         took_s = time.perf_counter() - started
@@ -197,7 +205,7 @@ class Gate:
         return answer
 
     def first_of(self, *questions: tuple[str, *tuple[object, ...]], gpu: str = "") -> Answer:
-        """Return the answer of the first of several calls for one value that this driver has.
+        """Return the answer of the first of several calls for one value that this driver has; None without one.
 
         An older call is used only where the newer one is missing for good: a passing failure must
         not change the meaning of a value.
@@ -222,10 +230,10 @@ class Gate:
         return self.memory.blocked.get((symbol, gpu)) == _NEVER
 
     def _failed(self, symbol: str, gpu: str, error: Exception) -> None:
-        """Record why a call failed for a GPU: never ask again, ask less often, or give the GPU up."""
+        """Record why a call failed for a GPU: never ask again, ask less often, or give the GPU up until it is back."""
         code = code_of(self.binding, error)
         memory = self.memory
-        if code in NO_NEW_VALUE or (code == TIMEOUT and symbol in WAITS):
+        if code in NO_NEW_VALUE or (code == TIMEOUT and symbol in WAITS):  # no failure: there is nothing new
             return
         reason, cure = explain(code, error)
         if code == 3:
@@ -249,10 +257,13 @@ def nvidia_gpus(root: str = "/") -> int | None:
     """Return the number of NVIDIA GPUs on the PCI bus; None where the system does not report it.
 
     Sandboxes show an empty bus, WSL has its GPUs elsewhere, Jetsons do not attach theirs to a bus.
+
+    Args:
+        root: of the file system; another one in tests.
     """
     base = Path(root)
     try:
-        if (base / "dev/dxg").exists() or list((base / "dev").glob("nvidia*")):
+        if (base / "dev/dxg").exists() or list((base / "dev").glob("nvidia*")):  # there is one, perhaps on no bus
             return None
         devices = list((base / "sys/bus/pci/devices").iterdir())
         texts = [
@@ -282,7 +293,7 @@ _starting_since: float | None = None  # perf seconds
 
 
 def open_nvml() -> tuple[Any, Unavailable | None]:
-    """Return (the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
+    """Start NVML if this process has not, which may hang; return (its Python binding, None) or (None, why not)."""
     global _started_in, _starting_since
     if "pynvml" not in sys.modules and nvidia_gpus() == 0 and not _load_library():
         return None, _problem(*NO_GPU)  # without the binding's 6 ms and 2 MB
@@ -329,9 +340,9 @@ def _start(binding: ModuleType) -> None:
 
 
 def _load_library() -> bool:
-    """Load the driver's library, from a folder that the loader does not know if need be; return whether there is one.
+    """Load the driver's library; return whether there is one.
 
-    The loader finds it by its name afterwards.
+    Folders that the loader does not know are tried, too. The loader finds it by its name afterwards.
     """
     if not sys.platform.startswith("linux"):
         return False

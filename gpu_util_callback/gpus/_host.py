@@ -48,10 +48,11 @@ class Host:
         self._psutil: Any = None
         self._process: Any = None
         self._read_s = -_TOO_SOON_S
-        self._off: set[str] = set()
-        self._before: dict[str, tuple[float, Any]] = {}
+        self._unreadable: set[str] = set()  # parts that psutil failed to read
+        self._last_counts: dict[str, tuple[float, Any]] = {}  # counter -> (perf seconds, its reading)
         self._group = MemoryGroup()
-        self._last: dict[str, tuple[Any, float]] = {}  # part -> its last reading, and when it is due again
+        # part -> its last reading, and when it is due again, perf s
+        self._last_readings: dict[str, tuple[Any, float]] = {}
         try:
             import psutil
 
@@ -62,13 +63,13 @@ class Host:
         self.columns = tuple(_COLUMNS.split())
 
     def read(self) -> None:
-        """Store one row; the first one only starts the counters."""
+        """Store one row, if the last one is `_TOO_SOON_S` old; the first one only starts the counters."""
         now_s = time.perf_counter()
         if self._psutil is None or now_s - self._read_s < _TOO_SOON_S:
             return
         self._read_s = now_s
         row = dict.fromkeys(self.columns, NAN)
-        first = not self._before
+        first = not self._last_counts
         self._cpu(row)
         self._read_process(row)
         memory = self._try("memory", self._psutil.virtual_memory)
@@ -81,10 +82,13 @@ class Host:
             self._store.add("host", self.columns, self._clock.now(), list(row.values()))
 
     def _cpu(self, row: dict[str, float]) -> None:
-        """Add the use of all cores and of the busiest, in per cent since the reading before."""
+        """Set the use of all cores, that of the busiest, and their wait for I/O, in percent since the last reading.
+
+        The first reading sets none.
+        """
         times = self._try("CPU", lambda: self._psutil.cpu_times(percpu=True))
-        before = self._before.get("cpu", (0.0, None))[1]
-        self._before["cpu"] = (time.perf_counter(), times)
+        before = self._last_counts.get("cpu", (0.0, None))[1]
+        self._last_counts["cpu"] = (time.perf_counter(), times)
         if not times or not before or len(times) != len(before):
             return
         names = [name for name in times[0]._fields if name not in _COUNTED_TWICE]
@@ -104,7 +108,7 @@ class Host:
             row["iowait_pct"] = 100 * waited / total if hasattr(times[0], "iowait") else NAN
 
     def _read_process(self, row: dict[str, float]) -> None:
-        """Add this process's CPU (100 = one core), memory and I/O, and its main thread's wait for a core."""
+        """Set this process's CPU (100 = one core), memory and I/O."""
 
         def read() -> tuple[float, Any]:
             """Return this process's CPU seconds and memory."""
@@ -123,7 +127,7 @@ class Host:
             row["process_write_bytes_per_s"] = self._rate("process_write", io.write_bytes)
 
     def _read_held_memory(self, row: dict[str, float]) -> None:
-        """Add what this process, its workers and its container hold."""
+        """Set what this process, its workers and its container hold (bytes), and the use of cores by its children."""
         held_bytes = _held_bytes()
         row["process_held_bytes"] = row["process_memory_bytes"] if held_bytes is None else held_bytes
         row["python_blocks"] = float(sys.getallocatedblocks())
@@ -133,7 +137,10 @@ class Host:
         row["container_memory_bytes"] = NAN if container_bytes is None else container_bytes
 
     def _read_workers(self) -> tuple[float, float]:
-        """Return the number of this process's children and what they hold of their own; NaN where none are listed."""
+        """Return the number of this process's children, and the bytes that they hold of their own.
+
+        NaN if none are listed.
+        """
         children = descendants()
         if children is None:
             return NAN, NAN
@@ -141,22 +148,29 @@ class Host:
         return float(len(sizes)), float(sum(sizes))
 
     def _read_cores(self) -> tuple[float, float]:
-        """Return the CPU use of this process' children, and what its threads wait for a core, % of one core."""
+        """Return the CPU use of this process's children, and what its threads wait for a core, in percent of one core.
+
+        NaN = unknown.
+        """
         children_s, (had_s, waited_s) = _children_cpu_s(), core_s(os.getpid())
         children = NAN if children_s is None else self._rate("children", children_s)
         return 100 * children, 100 * self._rate("queued", waited_s) if had_s else NAN
 
     def _seldom(self, part: str, every_s: float, read: Callable[[], T]) -> T:
-        """Return a part that costs more than others: its last reading, or a new one if that is due."""
+        """Return the reading of a part that costs more than others: its last one, or a new one if that is due.
+
+        Args:
+            every_s: between two readings, at least; more where reading takes more than its share of a core.
+        """
         now_s, cpu_s = time.perf_counter(), time.thread_time()
-        reading, due_s = self._last.get(part, (None, 0.0))
+        reading, due_s = self._last_readings.get(part, (None, 0.0))
         if now_s >= due_s:
             reading = read()  # its cost in CPU time: on full cores the clock counts the wait for one as well
-            self._last[part] = reading, now_s + max(every_s, (time.thread_time() - cpu_s) / _SELDOM_SHARE)
+            self._last_readings[part] = reading, now_s + max(every_s, (time.thread_time() - cpu_s) / _SELDOM_SHARE)
         return reading
 
     def _traffic(self, row: dict[str, float]) -> None:
-        """Add what disks and network cards moved, in bytes per second, without the loopback."""
+        """Set what disks and network cards moved, in bytes per second, without the loopback."""
         disk = self._try("disk", self._psutil.disk_io_counters)
         if disk is not None:
             row["disk_read_bytes_per_s"] = self._rate("disk_read", disk.read_bytes)
@@ -170,20 +184,20 @@ class Host:
     def _rate(self, name: str, count: float) -> float:
         """Return a counter's growth per second since its reading before; NaN for the first, or after a reset."""
         now_s = time.perf_counter()
-        before = self._before.get(name)
-        self._before[name] = (now_s, count)
+        before = self._last_counts.get(name)
+        self._last_counts[name] = (now_s, count)
         if before is None or now_s <= before[0] or count < before[1]:
             return NAN
         return (count - before[1]) / (now_s - before[0])
 
     def _try(self, part: str, read: Callable[[], T]) -> T | None:
-        """Return psutil's answer, or None; a part it cannot read is switched off."""
-        if part in self._off:
+        """Return what `read` returns; None where it failed once: that part is switched off and reported."""
+        if part in self._unreadable:
             return None
         try:
             return read()
         except Exception as error:
-            self._off.add(part)
+            self._unreadable.add(part)
             self._memory.note(f"host {part}", "", f"{type(error).__name__}: {error}")
             return None
 
@@ -202,7 +216,7 @@ def _own_bytes(pid: int) -> int | None:
 
 
 def _sum_of(path: str, names: Sequence[str]) -> int | None:
-    """Return the bytes in these lines of a file of the kernel's; None where it has none of them."""
+    """Return the sum, in bytes, of the lines of these names in a file of the kernel's (in kB); None without any."""
     sizes = []
     try:
         for line in Path(path).read_text().splitlines():
@@ -229,6 +243,9 @@ def host_facts(root: str = "/") -> dict[str, object]:
     the CPU computes in float16, beyond storing it. cpus_allowed: the CPUs this process may run on.
     cpu_quota: cores' worth of time its control group may use (a container's `--cpus`).
     address_space_limit_bytes: `ulimit -v`.
+
+    Args:
+        root: of the file system; another one in tests.
     """
     groups = control_groups(Path(root))
     quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
@@ -256,7 +273,7 @@ _FLOAT16 = {"avx512_fp16", "asimdhp"}
 
 
 def _cpu(root: Path) -> dict[str, str | bool | None]:
-    """Return `cpu` and `cpu_float16` of the first CPU; None where the system does not say."""
+    """Return `cpu` (the model's name) and `cpu_float16` of the first CPU; None where the system does not say."""
     facts: dict[str, str | bool | None] = {"cpu": None, "cpu_float16": None}
     for line in text_of(root / "proc/cpuinfo").partition("\n\n")[0].splitlines():
         name, _, value = line.partition(":")

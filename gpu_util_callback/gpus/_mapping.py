@@ -33,8 +33,9 @@ class CudaGpu:
 class Visible:
     """The GPUs CUDA may use, in CUDA's order.
 
-    certain: True if that order is known (False: unlike GPUs, and CUDA sorts them by speed).
-    problem: the problem with the variables, for people.
+    Attributes:
+        certain: True if that order is known (False: unlike GPUs, and CUDA sorts them by speed).
+        problem: what is wrong with the variables, in words; "" = nothing.
     """
 
     gpus: list[NvmlGpu]
@@ -44,7 +45,14 @@ class Visible:
 
 @dataclass(frozen=True)
 class Match:
-    """A GPU to record. certain: False where it was taken by an order that may be another one."""
+    """A GPU to record.
+
+    Attributes:
+        index: its number in the recording.
+        framework: as the framework names it; None = the framework does not use it.
+        gpu: NVML's; None = not found in its list.
+        certain: False where it was taken by an order that may be another one.
+    """
 
     index: int
     framework: FrameworkGpu | None
@@ -53,14 +61,14 @@ class Match:
 
 
 def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
-    """Return the part of `gpus` that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave."""
+    """Return the part of `gpus` that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave, in CUDA's order."""
     by_bus = environ.get("CUDA_DEVICE_ORDER", "").strip().upper() == "PCI_BUS_ID"
     ordered = list(gpus)  # NVML's order is that of the bus; a GPU that hangs reports no bus id
     if all(gpu.pci_bus_id for gpu in gpus):
         ordered.sort(key=lambda gpu: pci_key(gpu.pci_bus_id))
     certain = by_bus or len({gpu.name for gpu in ordered}) <= 1
     setting = environ.get("CUDA_VISIBLE_DEVICES")
-    if setting is None:
+    if setting is None:  # no limit: all GPUs, or the first MIG device if there are only such
         whole = [gpu for gpu in ordered if not gpu.mig_mode]
         if whole:
             return Visible(whole, certain)
@@ -92,8 +100,14 @@ def match(
 ) -> list[Match]:
     """Return the GPUs to record.
 
-    Without framework GPUs: all that the variables allow, numbered in that order. `cuda` lists the
-    devices of this process's CUDA driver, when it is up.
+    A framework's GPU is found by its UUID or PCI address, else by those of CUDA's device of its number. Only where
+    NVML and neither of these can be compared, its number among the allowed ones counts.
+
+    Args:
+        framework_gpus: None or empty: all that the variables allow are recorded, numbered in that order.
+        allowed: those that the variables allow.
+        every: all GPUs in NVML's list.
+        cuda: devices of this process's CUDA driver, when it is up.
     """
     if not framework_gpus:
         return [Match(i, None, gpu) for i, gpu in enumerate(allowed.gpus)]
@@ -105,8 +119,8 @@ def match(
         gpu, certain = _gpu_by_identity(framework_gpu.uuid, framework_gpu.pci_bus_id, pool, allowed), True
         if gpu is None and cuda_device is not None:
             gpu = _gpu_by_identity(cuda_device.uuid, cuda_device.pci_bus_id, pool, allowed)
-        known = any(_comparable(device, pool) for device in (framework_gpu, cuda_device))
-        if gpu is None and not known and ordinal < len(allowed.gpus):
+        has_identity = any(_comparable(device, pool) for device in (framework_gpu, cuda_device))
+        if gpu is None and not has_identity and ordinal < len(allowed.gpus):
             alike = [device for device in allowed.gpus if _same_name(device.name, framework_gpu.name)]
             certain = allowed.certain or len(alike) == 1
             gpu = alike[0] if certain and not allowed.certain else allowed.gpus[ordinal]
@@ -123,7 +137,12 @@ def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) 
 
 
 def _gpu_by_identity(uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible) -> NvmlGpu | None:
-    """Return the GPU of `pool` with this UUID, else with this PCI address; else None."""
+    """Return the GPU of `pool` with this UUID, else with this PCI address; else None.
+
+    Args:
+        pool: all GPUs and MIG devices.
+        allowed: those that CUDA may use: which of a board's MIG devices it is.
+    """
     if uuid:
         for gpu in pool:
             if bare_uuid(gpu.uuid) == bare_uuid(uuid):
@@ -138,7 +157,10 @@ def _gpu_by_identity(uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu],
 
 
 def _gpu_named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
-    """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names."""
+    """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names: a number, or the begin of a UUID; None = none.
+
+    A GPU in MIG mode stands for its first MIG device.
+    """
     if re.fullmatch(r"\+?\d+", entry):
         number = int(entry)
         if number >= len(ordered):
@@ -166,7 +188,7 @@ def bare_uuid(uuid: str) -> str:
 
 
 def pci_key(bus_id: str) -> tuple[int, ...]:
-    """Return (domain, bus, device) of a PCI bus id, with or without domain, of any width."""
+    """Return (domain, bus, device) of a PCI bus id, with or without domain, of any width; (-1,) if it is none."""
     parts = re.split(r"[:.]", bus_id.strip())
     try:
         numbers = [int(part, 16) for part in parts]
@@ -183,7 +205,7 @@ def _same_name(a: str, b: str) -> bool:
 
 
 def describe(match: Match) -> dict[str, object]:
-    """Return a GPU as the recording's facts show it; unknown values are None."""
+    """Return a GPU by the names of the manifest's `gpus`; unknown values are None."""
     gpu, framework = match.gpu, match.framework
     named = gpu or framework or FrameworkGpu(match.index)
     capability = framework.compute_capability if framework else None
@@ -215,7 +237,7 @@ def describe_listed(gpu: NvmlGpu, allowed: Sequence[NvmlGpu]) -> dict[str, objec
 
 
 def cuda_gpus() -> list[CudaGpu]:
-    """Return the devices in CUDA's own order; empty where CUDA is not up in this process."""
+    """Return the devices in CUDA's own order; [] where CUDA is not up in this process."""
     library = _already_loaded()
     if library is None:
         return []
@@ -239,7 +261,7 @@ def _already_loaded() -> ctypes.CDLL | None:
 
 
 def _cuda_gpu(library: ctypes.CDLL, ordinal: int) -> CudaGpu:
-    """Return CUDA's device `ordinal`; an identity that the driver does not tell is ""."""
+    """Return CUDA's device `ordinal`; an identity that the driver does not give is ""."""
     device, raw, text = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(32)
     if library.cuDeviceGet(ctypes.byref(device), ordinal) != 0:
         return CudaGpu(ordinal, "", "")

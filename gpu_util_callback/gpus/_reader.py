@@ -36,7 +36,11 @@ FEWEST_REFRESHES = 2
 
 
 class _Source:
-    """A kind of readings of one GPU, which the driver is asked for through its gate."""
+    """A kind of readings of one GPU, which the driver is asked for through its gate.
+
+    Args:
+        key: "gpu<i>", to which failures are attributed.
+    """
 
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
         self._gate = gate
@@ -56,42 +60,51 @@ class Refreshes:
 
     The driver's value is the mean of the window before its last refresh, as long as the time
     between two refreshes, and is held until the next one.
+
+    Attributes:
+        period_ns: between two refreshes; None = not known yet.
     """
 
     def __init__(self) -> None:
-        self._before: tuple[int, Sequence[float]] | None = None  # the newest poll
-        self._changed_ns: int | None = None
-        self._apart: deque[int] = deque(maxlen=64)  # ns between successive changes
-        self._written_ns = 0
+        self._last_poll: tuple[int, Sequence[float]] | None = None  # (ns, values)
+        self._changed_ns: int | None = None  # time of the last change
+        self._intervals_ns: deque[int] = deque(maxlen=64)  # ns between successive changes
+        self._written_ns = 0  # time of the last row
         self.period_ns: int | None = None
 
     def rows(self, time_ns: int, polled: Sequence[float]) -> list[tuple[int, Sequence[float]]]:
-        """Return (end of the window, values) of the refreshes that a poll reveals."""
-        before, self._before = self._before, (time_ns, polled)
+        """Return rows (end of the window in ns, values) of the refreshes that a poll reveals.
+
+        Args:
+            time_ns: of the poll.
+            polled: the values; the first one is utilization.
+        """
+        before, self._last_poll = self._last_poll, (time_ns, polled)
         window_ns = self.period_ns or SHORTEST_WINDOW_NS
+        # no refresh is seen: the value held still stands for a window now and then
         if before is None or polled[0] == before[1][0]:
-            return self._new([(time_ns - window_ns, polled)], window_ns)
+            return self._far_enough([(time_ns - window_ns, polled)], window_ns)
         changed_ns = (before[0] + time_ns) // 2
         if self._changed_ns is not None:
             self._add_refresh(changed_ns - self._changed_ns)
         self._changed_ns = changed_ns
-        last = self._new([(changed_ns - window_ns, before[1])], window_ns // 2)
-        return last + self._new([(changed_ns, polled)], 1)
+        held = self._far_enough([(changed_ns - window_ns, before[1])], window_ns // 2)
+        return held + self._far_enough([(changed_ns, polled)], 1)
 
-    def _new(self, rows: list[tuple[int, Sequence[float]]], apart_ns: int) -> list[tuple[int, Sequence[float]]]:
-        """Return the rows at least `apart_ns` after the last one."""
+    def _far_enough(self, rows: list[tuple[int, Sequence[float]]], apart_ns: int) -> list[tuple[int, Sequence[float]]]:
+        """Return the rows (ns, values) that are at least `apart_ns` after the last written one."""
         rows = [row for row in rows if row[0] >= self._written_ns + apart_ns]
         self._written_ns = rows[-1][0] if rows else self._written_ns
         return rows
 
     def _add_refresh(self, apart_ns: int) -> None:
-        """Add the time between two new values; the period is the mean of those near the lower third."""
-        if apart_ns > LONGEST_REFRESH_NS:
+        """Add the time between two changes; the period is the mean of those near the lower third."""
+        if apart_ns > LONGEST_REFRESH_NS:  # the value stayed the same over refreshes between
             return
-        self._apart.append(apart_ns)
+        self._intervals_ns.append(apart_ns)
         # A refresh may bring the same value again, and polls see one early or late by a poll.
-        lower = sorted(self._apart)[(len(self._apart) - 1) // 3]
-        refreshes = [apart for apart in self._apart if lower <= 2 * apart < 4 * lower]
+        lower = sorted(self._intervals_ns)[(len(self._intervals_ns) - 1) // 3]
+        refreshes = [interval_ns for interval_ns in self._intervals_ns if lower <= 2 * interval_ns < 4 * lower]
         if len(refreshes) >= FEWEST_REFRESHES:
             self.period_ns = round(statistics.fmean(refreshes))
 
@@ -110,29 +123,34 @@ class UtilizationBuffer(_Source):
         super().__init__(gate, gpu, key)
         self._store = store
         self._clock = clock
-        self._last_us = [0, 0]
+        self._last_us = [0, 0]  # newest stamp of each column, the driver's µs
         self._since_ns = clock.now()  # older samples are not part of this recording
         self._newest_ns = self._since_ns
-        self._ever = False
-        self._apart: deque[int] = deque(maxlen=64)  # ns between the ring's samples
-        self._polled = Refreshes()
-        self._pending: list[tuple[int, Sequence[float]]] = []  # polled since the ring's newest sample
+        self._has_samples = False  # the ring has had a sample
+        self._intervals_ns: deque[int] = deque(maxlen=64)  # ns between the ring's samples
+        self._refreshes = Refreshes()
+        self._polled_rows: list[tuple[int, Sequence[float]]] = []  # polled since the ring's newest sample
 
     def poll(self, time_ns: int, polled: Sequence[float]) -> None:
-        """Take (utilization, memory utilization) of this tick where the driver's buffer has no samples."""
+        """Take (utilization, memory utilization) in % of this tick, for where the driver's buffer has no samples.
+
+        Args:
+            time_ns: on the recording's clock.
+            polled: NaN = no answer.
+        """
         if polled[0] != polled[0]:
             return
         absent = self._gate.lacks("nvmlDeviceGetSamples", self._key)
-        dry = absent or time_ns - self._newest_ns > 2 * BUFFER_S * 1e9
-        self._pending += self._polled.rows(time_ns, polled)
+        dry = absent or time_ns - self._newest_ns > 2 * BUFFER_S * 1e9  # no sample of the ring for two reads
+        self._polled_rows += self._refreshes.rows(time_ns, polled)
         if dry:
-            for stamp_ns, values in self._pending:
+            for stamp_ns, values in self._polled_rows:
                 if stamp_ns >= self._newest_ns:
                     self._store.add(self._key + "/utilization", self.columns, stamp_ns, list(values))
-            self._pending.clear()
+            self._polled_rows.clear()
 
     def read(self) -> None:
-        """Drain the ring."""
+        """Drain the ring into the store; polled values of that time are dropped."""
         rows: dict[int, list[float]] = {}
         for column, kind in enumerate((_GPU_UTIL, _MEMORY_UTIL)):
             for stamp_us, value in self._drain(column, kind):
@@ -142,25 +160,25 @@ class UtilizationBuffer(_Source):
         for stamp_us in sorted(rows):
             time_ns = self._clock.from_wall(stamp_us * 1000 + offset_ns)
             if time_ns >= self._since_ns:
-                if self._ever and rows[stamp_us][0] == rows[stamp_us][0]:
-                    self._apart.append(time_ns - self._newest_ns)
-                self._ever = True
+                if self._has_samples and rows[stamp_us][0] == rows[stamp_us][0]:
+                    self._intervals_ns.append(time_ns - self._newest_ns)
+                self._has_samples = True
                 self._newest_ns = max(self._newest_ns, time_ns)
                 self._store.add(group, self.columns, time_ns, rows[stamp_us])
         # What was polled of a time that the ring has samples of.
-        self._pending = [row for row in self._pending if row[0] >= self._newest_ns]
-        if any(row[0] == row[0] for row in rows.values()):
+        self._polled_rows = [row for row in self._polled_rows if row[0] >= self._newest_ns]
+        if any(row[0] == row[0] for row in rows.values()):  # utilization is known (not NaN)
             self._name_polled()
 
     @property
     def refresh_ns(self) -> int | None:
         """Time between two refreshes of utilization, which each is the mean of; None: not seen."""
-        if len(self._apart) >= FEWEST_REFRESHES:
-            return round(statistics.median(self._apart))
-        return self._polled.period_ns
+        if len(self._intervals_ns) >= FEWEST_REFRESHES:
+            return round(statistics.median(self._intervals_ns))
+        return self._refreshes.period_ns
 
     def _name_polled(self) -> None:
-        """Report what is really missing where utilization cannot be polled but the ring has it."""
+        """Report only the polled values as missing where utilization cannot be polled but the ring has it."""
         memory, polled = self._gate.memory, "nvmlDeviceGetUtilizationRates"
         missing = memory.reason(polled, self._key)
         if missing is not None:
@@ -168,7 +186,12 @@ class UtilizationBuffer(_Source):
             memory.note("polled utilization", self._key, missing["reason"], missing["cure"])
 
     def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:
-        """Return the buffer's new readings as (µs since the epoch, per cent), NaN for an impossible one."""
+        """Return the buffer's new readings as (driver's stamp in µs, %), NaN for an impossible one.
+
+        Args:
+            column: 0 = utilization, 1 = memory utilization.
+            kind: NVML's number of that buffer.
+        """
         last = self._last_us[column]
         answer = self._gate.ask(
             "nvmlDeviceGetSamples",
@@ -198,7 +221,7 @@ VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5:
 
 
 def origin_ns(stamp_us: int) -> int:
-    """Return the offset (ns) from driver stamps to the wall clock: 0, or the time of boot.
+    """Return the offset (ns) from driver stamps (µs) to the wall clock: 0, or the time of boot.
 
     Some drivers count from the epoch, some from boot. Any other stamp is taken as the current time.
     """
@@ -223,9 +246,15 @@ _MOST_MW, _OVER_LIMIT = 20e6, 4.0
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the batch. unit: the value of one count in the column's unit and second.
+    """One field of the batch.
 
-    wraps: it may begin again at 2**32. spans: its mean over a time without reads is of use.
+    Attributes:
+        id: NVML's.
+        scope: NVML's; 0 = none.
+        scale: value of one count in the column's unit (and per second, if cumulative).
+        cumulative: a counter, of which the rate is recorded; else a gauge.
+        wraps: it may begin again at 2**32.
+        spans: its mean over a time without reads is of use.
     """
 
     id: int
@@ -284,14 +313,15 @@ class Counters(_Source):
     def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
         super().__init__(gate, gpu, key)
         self._fields = list(FIELDS)
-        self._before: dict[Field, tuple[float, float]] = {}  # field -> (seconds, count)
-        self._wrapped: set[Field] = set()
+        self._last_counts: dict[Field, tuple[float, float]] = {}  # field -> (seconds, count)
+        self._wrapped: set[Field] = set()  # seen to have begun again
         facts = gpu.facts
         lane = PCIE_LANE_BYTES_PER_S.get(facts.get("pcie_generation_max") or 0, 0.0)
         link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
         limit_mw = max(facts.get("power_limit_mw") or 0, facts.get("power_default_mw") or 0)
         power_mw = _OVER_LIMIT * limit_mw or _MOST_MW
-        self._most = {field: power_mw if field.spans else link_rate for field in FIELDS}
+        # per second; 0 = not known
+        self._highest_rates = {field: power_mw if field.spans else link_rate for field in FIELDS}
         self._batch_due_s = self._throughput_due_s = 0.0
         self._empty = [NAN] * len(self.columns)
         self._columns = {column: position for position, column in enumerate(self.columns)}
@@ -301,7 +331,11 @@ class Counters(_Source):
         self._prepare()
 
     def read(self, now_s: float) -> list[float]:
-        """Return [float] * len(columns): traffic at each call, the other counters once in `BATCH_S`."""
+        """Return float[len(columns)]: traffic at each call, the other counters once in `BATCH_S`, else NaN.
+
+        Args:
+            now_s: `time.perf_counter()`; infinite at the end: all are read.
+        """
         row = self._empty[:]
         uncounted = self._uncounted
         fields = self._traffic
@@ -312,7 +346,7 @@ class Counters(_Source):
             answer = self._gate.ask(_BATCH, self._gpu.board, [field.asked for field in fields], gpu=self._key)
             if answer is None:
                 # A gap: no rate over an unobserved interval, but all of its energy.
-                self._before = {field: count for field, count in self._before.items() if field.spans}
+                self._last_counts = {field: count for field, count in self._last_counts.items() if field.spans}
                 uncounted = list(_SHARES)
                 if self._gate.lacks(_BATCH, self._key):
                     self._drop_all()
@@ -328,7 +362,7 @@ class Counters(_Source):
         return any(not field.spans for field in self._wrapped)
 
     def _prepare(self) -> None:
-        """Compute everything that depends on the remaining fields."""
+        """Set the lists that depend on the remaining fields: traffic, and columns that no field counts."""
         # Counters of traffic may wrap within a second, and are cheap to read.
         self._traffic = [field for field in self._fields if field.wraps and not field.spans]
         counted = {field.column for field in self._fields}
@@ -336,7 +370,10 @@ class Counters(_Source):
         self._unmetered = [column for column in _THROUGHPUT if column not in counted]
 
     def _account(self, fields: Sequence["Field"], answer: Answer, row: list[float]) -> None:
-        """Put each field's answer into `row`: gauges as they are, counters as rates since the reading before."""
+        """Put each field's answer into `row`: gauges as they are, counters as rates since the last reading.
+
+        Fields of one column add up. A field that this GPU does not have is dropped.
+        """
         now_s = time.perf_counter()
         get_code, get_time, get_type, get_value = self._getters
         dropped = []
@@ -351,9 +388,9 @@ class Counters(_Source):
                 row[position] = count
                 continue
             rate = self._rate(field, get_time(value) / 1e6 or now_s, count)
-            if rate == rate:
-                counted = row[position]
-                row[position] = rate if counted != counted else counted + rate
+            if rate == rate:  # known (not NaN)
+                earlier_sum = row[position]
+                row[position] = rate if earlier_sum != earlier_sum else earlier_sum + rate
         for column in _SHARES:
             if row[self._columns[column]] > 100:
                 row[self._columns[column]] = 100.0  # two causes at once
@@ -361,26 +398,33 @@ class Counters(_Source):
             self._drop(field, code)
 
     def _rate(self, field: Field, at_s: float, count: float) -> float:
-        """Return a counter's growth per second in its column's unit; NaN for the first reading, or after a reset."""
-        before = self._before.get(field)
-        self._before[field] = (at_s, count)
+        """Return a counter's growth per second in its column's unit; NaN for the first reading, or after a reset.
+
+        Args:
+            at_s: when it was read, by one clock.
+        """
+        before = self._last_counts.get(field)
+        self._last_counts[field] = (at_s, count)
         if before is None or at_s <= before[0]:
             return NAN
         seconds = at_s - before[0]
-        grown = count - before[1]
-        if grown < 0:
-            most = self._most[field]  # in one second; 0 = not known
-            grown += _WRAP
-            if not field.wraps or before[1] >= _WRAP or (most and grown / seconds > 1.1 * most):
+        growth = count - before[1]
+        if growth < 0:  # it has begun again at 2**32, or was reset
+            highest = self._highest_rates[field]  # in one second; 0 = not known
+            growth += _WRAP
+            if not field.wraps or before[1] >= _WRAP or (highest and growth / seconds > 1.1 * highest):
                 return NAN  # the driver was reloaded: the counter was reset
             self._wrapped.add(field)
-        if field in self._wrapped and self._most[field] * seconds >= _WRAP:
+        if field in self._wrapped and self._highest_rates[field] * seconds >= _WRAP:
             return NAN  # it may have wrapped more than once between two reads
-        return grown / seconds * field.scale
+        return growth / seconds * field.scale
 
     def _drop(self, field: Field, code: int) -> None:
-        """Drop a field that this GPU does not have; remember why."""
-        self._before.pop(field, None)
+        """Drop a field that this GPU does not have, by NVML's return code.
+
+        Report it unless another field has its column.
+        """
+        self._last_counts.pop(field, None)
         if code in NO_NEW_VALUE or code not in OFF:
             return
         self._fields.remove(field)
@@ -411,7 +455,7 @@ class Counters(_Source):
             self._gate.memory.note(column, self._key, reason, cure)
 
     def _throughput(self, row: list[float]) -> None:
-        """Read the PCIe traffic of the last 20 ms; each query takes as long."""
+        """Put the PCIe traffic of the last 20 ms into `row` where no counter has it; each query takes as long."""
         now_s = time.perf_counter()
         if not self._unmetered or now_s < self._throughput_due_s:
             return
@@ -426,7 +470,11 @@ class Counters(_Source):
                 self._gate.memory.forget(name, self._key)  # the counter's own reason is better
 
     def _reasons(self, row: list[float], uncounted: list[str]) -> None:
-        """Put the reasons for lower clocks into `row`: 100 while one holds, for those without a counter of time."""
+        """Put the event reasons into `row`: the bits, and 100 or 0 in the columns without a counter of time.
+
+        Args:
+            uncounted: these columns.
+        """
         questions = [(symbol, self._gpu.board) for symbol in REASON_CALLS]
         bits = self._gate.first_of(*questions, gpu=self._key)
         if bits is None:
@@ -434,6 +482,7 @@ class Counters(_Source):
         row[-1] = float(bits)
         for column in uncounted:
             is_reason = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
+            # a slowdown of the hardware whose cause the driver does not give
             unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
             row[self._columns[column]] = 100.0 if is_reason or unnamed else 0.0
 
@@ -483,20 +532,20 @@ class Gpm(_Source):
         self._store = store
         self._clock = clock
         self._metrics = list(METRICS)
-        self._samples: list[object] | None = None  # (older, newer), swapped at each read
+        self._samples: list[object] | None = None  # (older, newer), swapped at each read; None = not allocated
         self._request: Answer = None
         self._taken_ns: int | None = None  # when the older of the pair was taken
         self.supported = self._probe()
 
     def read(self) -> None:
-        """Take a sample when the last one is old enough, and store the difference."""
+        """Take a sample when the last one is old enough, and store the difference between both."""
         if not self.supported or not self._ready():
             return
         time_ns = self._clock.now()
         if self._taken_ns is not None and time_ns - self._taken_ns < _APART_NS:
             return
         older, newer = self._samples  # type: ignore[misc]
-        if not self._take_sample(newer):
+        if not self._take_sample(newer):  # refused: a new chain begins
             self._taken_ns = None
             return
         chained = self._taken_ns is not None and time_ns - self._taken_ns < _TOO_OLD_NS
@@ -515,7 +564,7 @@ class Gpm(_Source):
         self.supported = False
 
     def _probe(self) -> bool:
-        """Return whether this GPU has GPM."""
+        """Return whether this GPU has GPM; switched off for good where the driver says that it has not."""
         ask, key = self._gate.ask, self._key
         answer = ask("nvmlGpmQueryDeviceSupport", self._gpu.board, gpu=key)
         if answer is None:
@@ -526,7 +575,7 @@ class Gpm(_Source):
         return True
 
     def _ready(self) -> bool:
-        """Return whether both samples of the driver are allocated; allocate them at first."""
+        """Return whether both samples of the driver are allocated, which is done at the first call."""
         if self._samples is not None:
             return True
         pair = [self._gate.ask("nvmlGpmSampleAlloc", gpu=self._key) for _ in range(2)]
@@ -549,7 +598,7 @@ class Gpm(_Source):
         return self._gate.ask("nvmlGpmSampleGet", gpu.handle, sample, gpu=key) is not None
 
     def _values(self, older: object, newer: object) -> list[float] | None:
-        """Return the metrics between two samples, in the columns' units; None if there is none of them."""
+        """Return the metrics between two samples, in the columns' units, NaN = unknown; None if all are."""
         request = self._request
         request.sample1, request.sample2 = older, newer
         request.numMetrics = len(self._metrics)
@@ -576,7 +625,7 @@ _POSSIBLE = {"pct": (0.0, 101.0), "mw": (1.0, 1e8), "c": (1.0, 200.0), "mhz": (1
 
 
 def _sane(value: float, column: str) -> float:
-    """Return a reading, or NaN where the value is impossible."""
+    """Return a reading (at most 100 for a share), or NaN where the value is impossible for the column's unit."""
     unit = column.rpartition("_")[2]
     lowest, highest = _POSSIBLE.get(unit, (0.0, math.inf))
     return min(value, 100.0 if unit == "pct" else value) if lowest <= value <= highest else NAN
@@ -644,7 +693,7 @@ class XidWatch:
             self._set, self._watched = None, False
 
     def _mark(self, event: Answer) -> None:
-        """Add a row with an error's number (Xid) to each sampled GPU on the event's board."""
+        """Store a row with an error's number (Xid) for each sampled GPU on the event's board."""
         address = _address(event.device)
         for key, gpu in self._gpus.items():
             if _address(gpu.board) == address:
@@ -718,25 +767,25 @@ class Processes(_Source):
         super().__init__(gate, gpu, key)
         self._own_pid = os.getpid()
         self._expected = expected
-        self._listed = False  # we were seen in a list, under our own id
-        self._sampled = False  # and among the utilization's samples
+        self._in_memory_list = False  # we were seen in a list, under our own id
+        self._in_utilization = False  # and among the utilization's samples
         self._ours: dict[int, bool] = {}  # by process id: whether it is this process or its child
         self._reads = 0
 
     def read(self) -> list[float]:
-        """Return [float] * len(columns)."""
+        """Return float[len(columns)]; NaN where usage cannot be attributed."""
         memory_by_pid = self._memory()
         if memory_by_pid is None:
             return [NAN] * len(self.columns)
         self._reads += 1
-        self._listed = self._listed or self._names_us(memory_by_pid)
+        self._in_memory_list = self._in_memory_list or self._names_us(memory_by_pid)
         sampled = self._utilization()
         if self._own_pid in sampled:
-            self._sampled = self._sampled or self._names_us({**memory_by_pid, **sampled})
+            self._in_utilization = self._in_utilization or self._names_us({**memory_by_pid, **sampled})
         return [*self._memory_by_owner(memory_by_pid), *self._utilization_by_owner(sampled, memory_by_pid)]
 
     def _names_us(self, pids: Mapping[int, float]) -> bool:
-        """Return whether the list holds ids of our namespace, including ours."""
+        """Return whether these ids are of our namespace: ours is among them, and all exist here."""
         if self._own_pid not in pids:
             return False
         # In a container our id may by chance equal that of a process on the host; that all others
@@ -744,8 +793,13 @@ class Processes(_Source):
         return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in pids)
 
     def _memory_by_owner(self, memory_by_pid: Mapping[int, float]) -> list[float]:
-        """Return the memory in bytes of this process's tree and of others, and how many others; NaN = unknown."""
-        if not self._listed and (self._expected or not host_pids()):
+        """Return the memory in bytes of this process's tree and of others, and how many others; NaN = unknown.
+
+        Args:
+            memory_by_pid: bytes, as the driver lists them.
+        """
+        # ids that may not be ours: nothing can be attributed
+        if not self._in_memory_list and (self._expected or not host_pids()):
             if memory_by_pid and not host_pids():
                 self._gate.memory.note(_FOREIGN, self._key, *_gate.HOST_PIDS)
             elif self._expected and self._reads > _PATIENCE:
@@ -763,14 +817,18 @@ class Processes(_Source):
         return self._ours
 
     def _utilization_by_owner(self, sampled: Mapping[int, int], memory_by_pid: Mapping[int, float]) -> list[float]:
-        """Return the GPU use in per cent of this process's tree and of others; NaN = unknown."""
+        """Return the GPU use in percent of this process's tree and of others; NaN = unknown.
+
+        Args:
+            sampled: % by process id, as the driver reports.
+        """
         if not sampled:
             return [NAN, NAN]
-        kin = self._descent({**memory_by_pid, **sampled})
-        our_pct = sum(use for pid, use in sampled.items() if kin[pid])
+        is_ours = self._descent({**memory_by_pid, **sampled})
+        our_pct = sum(use for pid, use in sampled.items() if is_ours[pid])
         other_pct = sum(sampled.values()) - our_pct
-        ours = self._sampled or (host_pids() and (self._listed or not self._expected))
-        if ours:
+        ids_are_ours = self._in_utilization or (host_pids() and (self._in_memory_list or not self._expected))
+        if ids_are_ours:
             return [min(float(our_pct), 100.0), min(float(other_pct), 100.0)]
         # Foreign ids: one of them may be this process, at most the busiest.
         least = sum(sampled.values()) - max(sampled.values())
@@ -803,7 +861,7 @@ class Processes(_Source):
         return self._gate.ask_quietly(symbol, self._gpu.handle, gpu=self._key)
 
     def _utilization(self) -> dict[int, int]:
-        """Return pid -> its newest SM utilization in percent."""
+        """Return the newest SM utilization in percent by process id; {} without any."""
         since_us = time.time_ns() // 1000 - 1_000_000  # 0 would average the whole buffer
         samples = self._gate.ask("nvmlDeviceGetProcessUtilization", self._gpu.handle, since_us, gpu=self._key)
         latest: dict[int, tuple[int, int]] = {}
@@ -856,7 +914,7 @@ class GpuGauges(_Source):
         ]
 
     def _memory(self) -> tuple[float, float]:
-        """Return (used, reserved by the driver) memory in bytes; NaN where they are the whole machine's."""
+        """Return (used, reserved by the driver) memory in bytes; NaN where unknown, or where it is the machine's."""
         if self._gpu.facts.get("unified_memory"):
             self._gate.memory.note("nvmlDeviceGetMemoryInfo", self._key, *_gate.UNIFIED)
             return NAN, NAN
@@ -867,7 +925,7 @@ class GpuGauges(_Source):
         return self._possible(used, "memory_used_bytes", "nvmlDeviceGetMemoryInfo"), float(memory.reserved)
 
     def _power(self) -> Answer:
-        """Return milliwatts; None without an answer."""
+        """Return milliwatts, at this moment where the driver has that; None without an answer."""
         if self.instant is not False:
             power = self._instant_power()
             if self.instant:
@@ -875,7 +933,7 @@ class GpuGauges(_Source):
         return self._gate.ask("nvmlDeviceGetPowerUsage", self._gpu.board, gpu=self._key)
 
     def _instant_power(self) -> Answer:
-        """Return the power at this moment in mW, where the GPU reports more than a mean; else None."""
+        """Return the power at this moment in mW; None without an answer. Sets `instant` once that is known."""
         name = f"{_BATCH}/power"
         answer = self._gate.ask(_BATCH, self._gpu.board, [_POWER_INSTANT], gpu=self._key, name=name)
         if answer is None:
@@ -931,7 +989,7 @@ class GpuReader:
         self._clock = clock
         self._expected = expected
         self._lost = False
-        self._due = [0.0] * 5
+        self._due = [0.0] * 5  # perf seconds at which each of the readings with a period is due
         self._open()
 
     def renewed(self, gate: Gate) -> "GpuReader":
@@ -946,10 +1004,14 @@ class GpuReader:
         return facts | ({"utilization_refresh_ms": round(refresh_ns / 1e6)} if refresh_ns else {})
 
     def read(self, now_s: float) -> None:
-        """Read whatever is due; now_s: `time.perf_counter()`, at the end infinite."""
+        """Read whatever is due, and store a row, or none while the GPU is lost.
+
+        Args:
+            now_s: `time.perf_counter()`; infinite at the end: all is due.
+        """
         memory = self._gate.memory
         retry_at = memory.gone.get(self.key)
-        if retry_at is not None:
+        if retry_at is not None:  # it is lost: is it back?
             self._mark(True)
             if now_s < retry_at or not find_again(self._gate, self.gpu, self.key):
                 return
@@ -981,7 +1043,7 @@ class GpuReader:
         self._gpm.close()
 
     def _open(self) -> None:
-        """Open what is read of the GPU, with the samples so far forgotten."""
+        """Make the readers of each kind of values, with nothing kept of earlier readings."""
         gate, gpu, key = self._gate, self.gpu, self.key
         self._gauges = GpuGauges(gate, gpu, key)
         self._buffer = UtilizationBuffer(gate, gpu, key, self._store, self._clock)

@@ -13,9 +13,11 @@ from gpu_util_callback.recording.segments import SampleBlock
 class FrameworkGpu:
     """A GPU as the framework names it.
 
-    index: the framework's ordinal (`gpu<i>`). uuid and pci_bus_id identify it reliably, with or
-    without the prefixes and leading zeros that NVML prints. cuda_ordinal: the CUDA runtime's
-    number where it differs from `index` (after `tf.config.set_visible_devices`).
+    Attributes:
+        index: the framework's ordinal (`gpu<i>`).
+        uuid, pci_bus_id: identify it reliably, with or without the prefixes and leading zeros that NVML prints.
+        cuda_ordinal: the CUDA runtime's number where it differs from `index` (after
+            `tf.config.set_visible_devices`); None = the same.
     """
 
     index: int
@@ -35,6 +37,7 @@ class Store:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # (group, columns) -> (ns, values) in the order of arrival
         self._rows: dict[tuple[str, tuple[str, ...]], list[tuple[int, Sequence[float]]]] = {}
 
     def add(self, group: str, columns: tuple[str, ...], time_ns: int, values: Sequence[float]) -> None:
@@ -46,7 +49,7 @@ class Store:
                 del rows[: MAX_ROWS // 10]
 
     def drain(self) -> list[SampleBlock]:
-        """Return all rows since the last drain, by group and in time order."""
+        """Return all rows since the last drain, a block for each group and set of columns, in time order."""
         with self._lock:
             rows_by_group, self._rows = self._rows, {}
         blocks = []

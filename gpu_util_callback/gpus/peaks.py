@@ -139,7 +139,11 @@ def _rate_or_lower(rates: Sequence[float | None], precision: str) -> tuple[float
 
 
 def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str) -> tuple[PeakFacts | None, str]:
-    """Return the peak at the highest clock, by what the architecture does per clock."""
+    """Return the peak at the highest clock, by what the architecture does per clock, and ""; or None and why not.
+
+    Args:
+        capability: compute capability, "9.0".
+    """
     architecture = _ARCHITECTURES.get(capability)
     clock, cores = gpu.get("sm_clock_max_mhz"), gpu.get("cores")
     if architecture is None or not name or _NOT_AS_THEIR_ARCHITECTURE.search(name):

@@ -31,8 +31,12 @@ Opened: TypeAlias = "tuple[Gate | None, Sequence[GpuReader], XidWatch | None]"
 class RateController:
     """The period of ticks: as requested, longer while the driver is slow or our CPU share is high.
 
-    hz: the requested rate. A tick may take a quarter of its period (work that waits for a slow
+    A tick may take a quarter of its period (work that waits for a slow
     driver delays training, too) and `CPU_SHARE` of one core per GPU.
+
+    Args:
+        hz: the requested rate.
+        gpus: number of GPUs read in a tick.
     """
 
     SLOWEST_S = 10.0
@@ -47,28 +51,42 @@ class RateController:
         self._ticks = 0
 
     def tick(self, wall_s: float, cpu_s: float) -> None:
-        """Account for one tick and set the period of the next."""
+        """Account for one tick, by its duration and CPU time in s, and set `period_s`, that of the next."""
         self._ticks += 1
         if self._ticks <= 2:
             return  # the first ticks load symbols
-        self._wall_s += 0.2 * (wall_s - self._wall_s)
+        self._wall_s += 0.2 * (wall_s - self._wall_s)  # moving means over about 5 and 10 ticks
         self._cpu_s += 0.1 * (cpu_s - self._cpu_s)
         period_s = max(self.asked_s, 4 * self._wall_s, self._cpu_s / self._cpu_share)
         self.period_s = min(period_s, max(self.SLOWEST_S, self.asked_s))
 
 
 class Worker(threading.Thread):
-    """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung."""
+    """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung.
+
+    Args:
+        open_driver: opens the driver on this thread.
+        hz: ticks per second.
+        stopped: set when the sampler stops.
+        patient: its GPU hung before: the driver may be slow rather than dead.
+
+    Attributes:
+        gate: None until the driver is open.
+        reading: the reader that is reading just now.
+        stuck: readers that stay here after a hang; set by the watcher.
+        pace: None until it ticks.
+        opened: the driver and its GPUs are open.
+    """
 
     def __init__(
         self, open_driver: Callable[[Worker], Opened], hz: float, stopped: threading.Event, patient: bool = False
     ) -> None:
         super().__init__(name="gpu-util-sampler", daemon=True)
-        self.patient = patient  # its GPU hung before: the driver may be slow rather than dead
+        self.patient = patient
         self.gate: Gate | None = None
         self.readers: list[GpuReader] = []
         self.reading: GpuReader | None = None
-        self.stuck: list[GpuReader] = []  # readers that stay here after a hang; set by the watcher
+        self.stuck: list[GpuReader] = []
         self.pace: RateController | None = None
         self.cpu_s = 0.0
         self.opened = False
@@ -79,7 +97,7 @@ class Worker(threading.Thread):
         self._stopped = stopped
 
     def run(self) -> None:
-        """Open the driver, then tick."""
+        """Open the driver, then tick until stopped; after a hang go on with the GPU that hung alone."""
         try:
             self.gate, readers, self._xid = self._open_driver(self)
         except Retired:  # one GPU blocked the listing; another thread has the others by now
@@ -121,7 +139,7 @@ class Worker(threading.Thread):
             self._stopped.wait(due - now)
 
     def _close(self, readers: Sequence[GpuReader], at_end: bool = False) -> None:
-        """Close readers; `at_end`: after a last reading."""
+        """Close readers; `at_end`: after a last reading of all values."""
         for reader in readers:
             try:
                 if at_end:
@@ -189,8 +207,8 @@ class Sampler:
         self._watcher: threading.Thread | None = None
         self._watcher_cpu_s = 0.0
         self._workers: list[Worker] = []
-        self._hanging: dict[Worker, _Call] = {}
-        self._gpus: list[tuple[int, dict[str, object]]] = []
+        self._hanging: dict[Worker, _Call] = {}  # the call in which each hangs
+        self._gpus: list[tuple[int, dict[str, object]]] = []  # (index, its facts) of the GPUs to sample
         self._driver: dict[str, str | None] = {}
         self._nvml_gpus: list[dict[str, object]] = []
         self._sampled: set[str] = set()  # keys of GPUs that a thread samples
@@ -282,7 +300,11 @@ class Sampler:
                 return
 
     def _check(self, worker: Worker, now: float) -> None:
-        """Note a call of a worker that has hung for `HANG_S`, or that one which hung has returned."""
+        """Note a call of a worker that has hung for `HANG_S`, or that one which hung has returned.
+
+        Args:
+            now: perf seconds.
+        """
         hanging_call, call = self._hanging.get(worker), _call_of(worker)
         if hanging_call is not None and call != hanging_call:
             del self._hanging[worker]
@@ -300,7 +322,11 @@ class Sampler:
             self._begin(self._open, patient=True)
 
     def _hangs(self, worker: Worker, symbol: str, key: str) -> None:
-        """Note a call that hangs, and sample the other GPUs on another thread."""
+        """Report a call that hangs, and sample the other GPUs on another thread.
+
+        Args:
+            symbol, key: the call and the GPU in which the worker hangs.
+        """
         call_name = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
         self._memory.note(
             _HANG + symbol,
@@ -310,10 +336,11 @@ class Sampler:
         )
         stuck = worker.reading
         answering = [reader for reader in worker.readers if reader is not stuck]
-        if worker.opened and answering and worker.gate is not None:
+        if worker.opened and answering and worker.gate is not None:  # while it sampled: the others get a new thread
             worker.stuck = [] if stuck is None else [stuck]
             worker.gate.retired.set()
             self._hand_over(worker.gate, answering)
+        # while it listed GPUs: list them without this one
         elif not worker.opened and not worker.patient and key and worker.gate is not None:
             self._memory.skipped.add(key)
             worker.gate.retired.set()
@@ -330,7 +357,12 @@ class Sampler:
         self._begin(open_again, patient=True)  # no other thread opens these GPUs
 
     def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
-        """Start a worker, which opens the driver itself; forget the workers that ended."""
+        """Start a worker, unless the sampler is stopped; forget the workers that ended.
+
+        Args:
+            open_driver: opens the driver on the worker's thread.
+            patient: as of `Worker`.
+        """
         if self._stopped.is_set():
             return
         worker = Worker(open_driver, self._hz, self._stopped, patient)
@@ -339,7 +371,10 @@ class Sampler:
         worker.start()
 
     def _open(self, worker: Worker) -> Opened:
-        """Open the driver and all GPUs that no thread samples yet; runs in sampler threads."""
+        """Open the driver and all GPUs that no thread samples yet; runs in a worker's thread.
+
+        Returns: (gate, readers, watch for critical errors); (None, [], None) where there is no driver.
+        """
         binding, problem = _gate.open_nvml()
         if problem is not None:
             self._memory.off("nvmlInit", "", problem["reason"], problem["cure"])
@@ -365,6 +400,7 @@ class Sampler:
                 if not self._memory.skipped:  # otherwise it may be the GPU that hangs
                     self._memory.note("GPU", key, "NVML lists no GPU with its UUID")
                 continue
+            # it hangs, or another thread samples it
             if match.gpu.handle is None or key in (*self._sampled, *self._memory.skipped):
                 continue
             self._memory.modes[key] = mode_of(gate, match.gpu)

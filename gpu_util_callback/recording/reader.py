@@ -199,7 +199,7 @@ class RecordingFiles:
     def damaged(self, name: str, error: Exception) -> None:
         """Record a damaged or unreadable file as a problem; its content is left out."""
         known = (f"{info.steps:,} steps not readable" for info in self.segments if info.name == name and info.steps > 0)
-        trouble, lost = "damaged", next(lost, "its rows are not shown")
+        trouble, lost = "damaged", next(known, "its rows are not shown")
         if not isinstance(error, Damaged):
             trouble, self.unanswered = "cannot be read", True
         self._problem(self._storage.join(self.path, name), f"{trouble}: {reason(error)}; {lost}: {remedy(error)}")
