@@ -55,7 +55,7 @@ class KerasAdapter(Adapter):
             function.unwrap()
 
     def _time_input(self, failed: Failed) -> None:
-        """Time the Python functions that make the batches of the fit that is calling us."""
+        """Time the Python functions that make the batches of the fit that is calling us, and note its arrays."""
         self._calls.begin()
         try:
             if (frame := calling_fit()) is not None:
@@ -70,6 +70,7 @@ class KerasAdapter(Adapter):
         model = self._model
         optimizer = getattr(model, "optimizer", None)
         layers = [*getattr(model, "_flatten_layers", list)(), *leaves(getattr(model, "loss", None))]  # or losses
+        # of the layers' `call` and the losses
         codes = dict.fromkeys(getattr(getattr(of, "call", of), "__code__", None) for of in layers)
         loops = [code for code in codes if code and not is_library(path_of(code)) and _LOOPS & {*code.co_names}]
         return {
@@ -153,7 +154,11 @@ class PythonAdapter(KerasAdapter):
         self.compile_clock.stop()
 
     def _watch(self, phase: str, data_adapter: Any) -> None:
-        """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
+        """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one.
+
+        Args:
+            phase: "train" or "validation".
+        """
         dataset: Any = getattr(data_adapter, "_dataset", None)
         of_tf_data = type(data_adapter).__name__ == "TFDatasetAdapter" and dataset is not None
         if of_tf_data and not isinstance(dataset, WatchedIterable):
@@ -191,7 +196,7 @@ def framework_in_use() -> tuple[str | None, bool]:
     A guess where several are imported, and none has been chosen or seen at work.
     """
     imported, backend = [name for name in BACKENDS if name in sys.modules], _chosen_backend()
-    if backend in imported:
+    if backend in imported:  # chosen as Keras' backend
         return backend, False
     used = imported if len(imported) < 2 else [name for name in imported if _AT_WORK[name]()]
     return next(iter(used or imported), None), not used and bool(imported)

@@ -196,7 +196,7 @@ class CountedWork:
             self.miss(operation)
 
     def per_sample(self) -> dict[tuple[str, str], float]:
-        """Return the FLOPs of one sample.
+        """Return the FLOPs of one sample by (kind, type of the operands).
 
         Raises: NotCounted where the sum is unknown.
         """

@@ -102,7 +102,10 @@ class TimedFunction:
             self.wrap()
 
     def wrap(self) -> None:
-        """Replace the model's function by the wrapper, and any earlier wrapper of ours."""
+        """Replace the model's function by the wrapper, and any earlier wrapper of ours.
+
+        Nothing where it is not built yet.
+        """
         inner = unwrapped(getattr(self.model, self.name, None))
         if inner is None:
             return
@@ -137,10 +140,15 @@ class TimedFunction:
         return inner(*args)
 
     def raised(self, error: BaseException, start: int, had_batch: bool) -> None:
-        """Handle an error of the function, which propagates; there may just be no batch."""
-        if not isinstance(error, self.batches.exhausted):
+        """Handle an error of the function, which propagates; there may just be no batch.
+
+        Args:
+            start: of the call, perf ns.
+            had_batch: it had one before the error.
+        """
+        if not isinstance(error, self.batches.exhausted):  # an error of the training
             self.on_exit()
-        elif not had_batch:
+        elif not had_batch:  # the input is exhausted
             ended = self.timeline.no_batch if self.name == "train_function" else self.timeline.test_no_batch
             ended(start, _clock())
 
@@ -171,19 +179,22 @@ class FirstCall:
 
     @uncounted
     def around(self, model: KerasModel, inner: Callable) -> Callable:
-        """Return the model's own function, looked at in its first call, unless an earlier fit has done so."""
+        """Return the model's own function, looked at in its first call, unless an earlier fit has done so.
+
+        From the second call on the model has its own function again.
+        """
         if not hasattr(inner, "__dict__"):
             return inner
         self.function, self.observed = weakref.ref(inner), inner.__dict__.get(_OBSERVED)
         if self.observed is not None:
             return inner
-        pending = True
+        is_first = True
 
         def first(*args: object) -> object:
-            nonlocal pending
-            if not pending:  # called again, by whoever kept it
+            nonlocal is_first
+            if not is_first:  # called again, by whoever kept it
                 return inner(*args)
-            pending = False
+            is_first = False
             model.train_function = inner  # the timed one is put around it before the next call
             result, self.observed = self.look(inner, args)
             inner.__dict__[_OBSERVED] = self.observed
@@ -225,11 +236,11 @@ class TimedBatches:
     own_ns: int = field(default=0, init=False)
     stamps: tuple[float, ...] = field(default=(), init=False)
     _idle: bool = field(default=True, init=False)  # whether the device was, when last queried
-    _quick: int = field(default=0, init=False)  # short fetches, more than long ones
-    _skip: int = field(default=0, init=False)  # fetches before the next query
+    _short_streak: int = field(default=0, init=False)  # short fetches, more than long ones
+    _fetches_to_skip: int = field(default=0, init=False)  # fetches before the next query
 
     def __post_init__(self) -> None:
-        self._asks = not (self.requesting is None and self.probe is None and self.finished is None)
+        self._polls = not (self.requesting is None and self.probe is None and self.finished is None)
 
     def __iter__(self) -> TimedBatches:
         return self
@@ -237,8 +248,8 @@ class TimedBatches:
     def __next__(self) -> Any:
         # Little code runs every step: what a step's own puts out of the cache is slow.
         entered = requested = _clock()
-        if self._asks:
-            self._ask()
+        if self._polls:
+            self._poll()
             requested = _clock()
         try:
             data = next(self.iterator) if waits.mark is None else waits.fetch(self.iterator)
@@ -247,15 +258,16 @@ class TimedBatches:
                 self.ended(requested, _clock())
             raise
         delivered = _clock()
+        # until when the device was busy: until the delivery, as of its last query
         busy = 0 if self._idle else delivered
         if delivered - requested > _QUICK_NS or self.finished is not None:
-            busy = self._looked_at(requested, delivered)
+            busy = self._end_long_fetch(requested, delivered)
         if self.first is not None:
             look, self.first = self.first, None
             with contextlib.suppress(Exception):  # a batch can be any object
                 self.first = look(data)
         stamp = (requested, delivered, shape_signature(data), busy)
-        if self.came is None:
+        if self.came is None:  # kept; their cost is summed up over the call
             self.stamps += stamp
             self.own_ns += requested - entered + _clock() - delivered
         else:
@@ -263,32 +275,41 @@ class TimedBatches:
             self.own_ns = requested - entered + _clock() - delivered
         return data
 
-    def _ask(self) -> None:
-        """Poll the device and the next batch before a request."""
+    def _poll(self) -> None:
+        """Query the device and the next batch before a request.
+
+        The device only now and then where fetches are short.
+        """
         if self.requesting is not None:
             self.requesting()
         if self.finished is not None:
             self.finished.begin()
         if self.probe is None:
             return
-        if self._skip:
-            self._skip -= 1
+        if self._fetches_to_skip:
+            self._fetches_to_skip -= 1
             return
         self._idle = self.probe.idle()
-        if self._quick < _QUICK_ONES:
-            self._quick += 1
+        if self._short_streak < _QUICK_ONES:
+            self._short_streak += 1
         else:
-            self._skip = _QUERIED_EVERY - 1
+            self._fetches_to_skip = _QUERIED_EVERY - 1
 
-    def _looked_at(self, requested: int, delivered: int) -> int:
-        """End a fetch that was a long one, or is looked at; return until when the device worked."""
+    def _end_long_fetch(self, requested: int, delivered: int) -> int:
+        """End a fetch that was long, or whose readiness is looked at; return until when the device worked.
+
+        Args:
+            requested, delivered: perf ns.
+
+        Returns: perf ns; 0 = it was idle; `ENDED_MEANWHILE` = it became idle in the fetch.
+        """
         if self.finished is not None:
             self.finished.end(delivered - requested)
         if self.probe is None:
             return 0
         if delivered - requested > _QUICK_NS:
-            self._quick = max(self._quick - _LONG_ONE, 0)
-            self._skip = 0
+            self._short_streak = max(self._short_streak - _LONG_ONE, 0)
+            self._fetches_to_skip = 0
             if not self._idle and self.probe.idle():
                 return ENDED_MEANWHILE
         return 0 if self._idle else delivered
@@ -378,7 +399,12 @@ class PythonBatches(Batches):
         return timed
 
     def _explains(self, compiled: int, ns: int) -> bool:
-        """Return whether a call of `ns`, of which `compiled` were compiling, was a compilation."""
+        """Return whether a call was a compilation, not counting what its fetches took and compiled.
+
+        Args:
+            compiled: ns of the call that were compiling.
+            ns: duration of the call.
+        """
         fetches = self.fetches
         stamps = fetches.stamps if fetches is not None else ()
         for requested, delivered in zip(stamps[0::4], stamps[1::4], strict=True):

@@ -45,17 +45,28 @@ TIMED = frozenset((first + _places.randrange(EVERY)) % _CYCLE for first in range
 
 @dataclass
 class CallSums:
-    """Sums over timed calls; `stands_for`: calls that they represent."""
+    """Sums over timed calls, ns; each counts as often as it represents calls.
+
+    Attributes:
+        timed: number of timed calls.
+        stands_for: calls that they represent.
+        queued_ns: waits for a core, of the calls of which that is known.
+        queued_wall_ns: duration of those.
+    """
 
     timed: int = 0
     stands_for: int = 0
     wall_ns: int = 0
     cpu_ns: int = 0
     queued_ns: int = 0
-    queued_wall_ns: int = 0  # of the calls of which it is known
+    queued_wall_ns: int = 0
 
     def add(self, number: int, cpu_ns: int, wall_ns: int, queued_ns: int | None) -> None:
-        """Add a timed call, which stands for `EVERY` calls after the first ones. queued_ns: None = unknown."""
+        """Add a timed call, the `number`-th, which stands for `EVERY` calls after the first ones.
+
+        Args:
+            queued_ns: None = unknown.
+        """
         calls = 1 if number <= FIRST else EVERY
         self.timed += 1
         self.stands_for += calls
@@ -88,30 +99,32 @@ class CallTimer:
         self._slow: Counter[str] = Counter()  # why such a line is slow
         self._numbers = itertools.count(1)  # `next` is one operation: no call is lost
         # The recorder takes these; bounded, since it may hang.
-        self._took: deque[tuple[int, int, int, int | None]] = deque(maxlen=1 << 16)
+        # number, CPU ns, wall ns, ns queued for a core (None = unknown)
+        self._new_timed: deque[tuple[int, int, int, int | None]] = deque(maxlen=1 << 16)
         self._timed: list[tuple[int, int, int, int | None]] = []
-        self._usual, self._timed_long = CallSums(), CallSums()
-        self._took_long: deque[_Long] = deque(maxlen=1 << 12)
+        # of the timed calls that were not long, and that were
+        self._usual_sums, self._long_sums = CallSums(), CallSums()
+        self._new_long: deque[_Long] = deque(maxlen=1 << 12)
         self._long: list[_Long] = []
         self._longest: list[_Long] = []
         self._long_calls = self._long_total_ns = 0
-        self._long_ns = LEAST_LONG_NS
+        self._long_from_ns = LEAST_LONG_NS  # a call this long is a long one
 
     def around(self, function: Callable, first: Callable[[object], object] | None = None) -> Callable:
         """Return the function, counted and timed. A call that raises is counted only.
 
         Args:
-            first: called with the result of the first call.
+            first: called with the result of the first call; None = nothing.
         """
-        count, took, timed_numbers, took_long = self._numbers, self._took, TIMED, self._took_long
+        count, took, timed_numbers, took_long = self._numbers, self._new_timed, TIMED, self._new_long
         clock, thread_clock, native_id = time.perf_counter_ns, time.thread_time_ns, threading.get_native_id
 
         def timed(*args: object, **kwargs: object) -> object:
             self.calls = number = next(count)
-            if number > FIRST and number % _CYCLE not in timed_numbers:
+            if number > FIRST and number % _CYCLE not in timed_numbers:  # most calls: only the clock, to find long ones
                 began = clock()
                 result = function(*args, **kwargs)
-                if (wall_ns := clock() - began) >= self._long_ns:
+                if (wall_ns := clock() - began) >= self._long_from_ns:
                     took_long.append(_long_call(wall_ns, number, args))
                 return result
             look = number <= FIRST or (number - 1) % QUEUED_EVERY < EVERY
@@ -120,7 +133,7 @@ class CallTimer:
             result = function(*args, **kwargs)
             cpu_ns, wall_ns = thread_clock() - used, clock() - began
             queued = round(1e9 * (core_s("self", [native_id()])[1] - waited_s)) if had_s else None
-            if wall_ns >= self._long_ns:
+            if wall_ns >= self._long_from_ns:
                 took_long.append(_long_call(wall_ns, number, args))
             took.append((number, cpu_ns, wall_ns, queued))
             if number == 1 and first is not None:
@@ -130,21 +143,24 @@ class CallTimer:
         return timed
 
     def facts(self) -> InputCall:
-        """Return an entry of the manifest's `input_calls`: means over all calls but a few long ones, per call."""
-        self._timed += [self._took.popleft() for _ in range(len(self._took))]
-        self._long += [self._took_long.popleft() for _ in range(len(self._took_long))]
-        self._sum_up()
-        usual, timed_long = self._usual, self._timed_long
+        """Return an entry of the manifest's `input_calls`: means per call, in ms.
+
+        A few long calls are left out of the means and listed one by one.
+        """
+        self._timed += [self._new_timed.popleft() for _ in range(len(self._new_timed))]
+        self._long += [self._new_long.popleft() for _ in range(len(self._new_long))]
+        self._sort_new_calls()
+        usual, timed_long = self._usual_sums, self._long_sums
         entry: InputCall = {"name": self.name}
         if self.calls:  # else it is sampled alone
             entry |= {"calls": self.calls, "timed": usual.timed + timed_long.timed}
-        is_rare = 0 < self._long_calls <= RARELY * self.calls
-        mean = usual if is_rare else usual + timed_long
-        if mean.timed:
-            entry["wall_ms"] = round(mean.wall_ns / mean.stands_for / 1e6, 6)
-            entry["cpu_ms"] = round(mean.cpu_ns / mean.stands_for / 1e6, 6)
-        if mean.queued_wall_ns:
-            share = min(1.0, mean.queued_ns / mean.queued_wall_ns)
+        has_few_long = 0 < self._long_calls <= RARELY * self.calls
+        sums = usual if has_few_long else usual + timed_long
+        if sums.timed:
+            entry["wall_ms"] = round(sums.wall_ns / sums.stands_for / 1e6, 6)
+            entry["cpu_ms"] = round(sums.cpu_ns / sums.stands_for / 1e6, 6)
+        if sums.queued_wall_ns:
+            share = min(1.0, sums.queued_ns / sums.queued_wall_ns)
             entry["queued_ms"] = round(share * entry["wall_ms"], 6)
         if self.part:
             entry["part"] = self.part
@@ -161,7 +177,7 @@ class CallTimer:
                 entry.setdefault("called", called)
         if slow := _met_by_most(self._slow, self.samples):
             entry["slow"] = slow
-        if is_rare and mean.timed:
+        if has_few_long and sums.timed:
             entry["long_ms"] = round(self._long_total_ns / 1e6, 3)
             entry["long"] = [call for *_, call in sorted(self._longest, key=lambda call: call[1])]
         return entry
@@ -173,9 +189,9 @@ class CallTimer:
             stack: (code, line) from the innermost frame to the function's own.
         """
         self.samples += 1
-        within = _model_depth(stack)
-        at = next((at for at in range(within, len(stack)) if not is_library(path_of(stack[at][0]))), None)
-        if at is None:
+        model_frames = _model_depth(stack)
+        at = next((at for at in range(model_frames, len(stack)) if not is_library(path_of(stack[at][0]))), None)
+        if at is None:  # no line of the program
             return
         in_function = (frame for frame in stack[at:] if not frame[0].co_name.startswith("<"))
         slow, called = read_statement(*next(in_function, stack[at]))
@@ -183,23 +199,23 @@ class CallTimer:
             self._libraries[library_of(stack[at - 1][0])] += 1
             called = f"{package_of(stack[at - 1][0])}.{callee(code for code, _ in reversed(stack[:at]))}"
         self._lines[place_of(*stack[at])] += 1
-        self._slow["model" if within else slow] += 1
+        self._slow["model" if model_frames else slow] += 1
         self._called[called] += 1
 
-    def _sum_up(self) -> None:
-        """Add the calls that are new to the sums, by whether they were long."""
-        if not self._usual.timed and self._timed:
+    def _sort_new_calls(self) -> None:
+        """Add the new calls to the sums of long or of usual ones, and set from what time on a call is long."""
+        if not self._usual_sums.timed and self._timed:
             usual_ns = sorted(call[2] for call in self._timed)[len(self._timed) // 2]
-            self._long_ns = max(LEAST_LONG_NS, LONG * usual_ns)
+            self._long_from_ns = max(LEAST_LONG_NS, LONG * usual_ns)
         for call in self._timed:
-            (self._timed_long if call[2] >= self._long_ns else self._usual).add(*call)
-        long = [call for call in self._long if call[0] >= self._long_ns]
+            (self._long_sums if call[2] >= self._long_from_ns else self._usual_sums).add(*call)
+        long = [call for call in self._long if call[0] >= self._long_from_ns]
         self._long_calls += len(long)
         self._long_total_ns += sum(call[0] for call in long)
         self._longest = sorted([*self._longest, *long], reverse=True)[:MOST_LONG]
         self._timed, self._long = [], []
-        if self._usual.timed:
-            self._long_ns = max(LEAST_LONG_NS, LONG * self._usual.wall_ns // self._usual.stands_for)
+        if self._usual_sums.timed:
+            self._long_from_ns = max(LEAST_LONG_NS, LONG * self._usual_sums.wall_ns // self._usual_sums.stands_for)
 
 
 def _met_by_most(counts: Counter[str], samples: int) -> str | None:
@@ -233,6 +249,9 @@ def read_statement(code: CodeType, line: int) -> tuple[str, str]:
 
     Slow are "lock": it waits for one; "draw": it puts rows in a random order; "rows": it takes elements of an array
     one by one; "grow": it copies an array to make it longer.
+
+    Args:
+        line: of the statement, in the file.
     """
     body, above = tree_of(code)
     nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt))
@@ -251,19 +270,20 @@ def _dotted(function: ast.expr) -> str:
 
 
 def _why_slow(around: list[ast.stmt], parts: list[ast.AST], calls: dict[str, ast.Call]) -> str:
-    """Return why a statement is slow, as `read_statement` does.
+    """Return why a statement is slow, as `read_statement` does; "" = no reason is seen.
 
     Args:
         around: the statements that it is in, itself the last.
-        parts: nodes of its own; calls: those of them by what they call.
+        parts: nodes of its own.
+        calls: those of them by what they call.
     """
     functions = {name.rpartition(".")[2]: call for name, call in calls.items()}
     held = [part for part in parts if isinstance(part, ast.withitem)]
     if "acquire" in functions or any(_LOCK.search(ast.unparse(item)) for item in held):
         return "lock"
     words = {word.arg: ast.unparse(word.value) for word in getattr(functions.get("choice"), "keywords", ())}
-    anew = "p" not in words and words.get("replace") == "False"
-    if {"permutation", "randperm", "shuffle"} & functions.keys() or anew:
+    no_repeats = "p" not in words and words.get("replace") == "False"
+    if {"permutation", "randperm", "shuffle"} & functions.keys() or no_repeats:
         return "draw"
     loops = [node for node in around[:-1] if isinstance(node, ast.For)]
     collects = isinstance(around[-1], ast.AugAssign) or "append" in functions
@@ -287,7 +307,10 @@ def _is_single(index: ast.expr, variables: set[str], counters: set[str]) -> bool
 
 
 def _long_call(wall_ns: int, number: int, args: tuple[object, ...]) -> _Long:
-    """Return a long call; with the index that it asks for, as `__getitem__` does."""
+    """Return (ns, number, entry of the manifest) of a long call.
+
+    With the index that it asks for, as `__getitem__` does.
+    """
     entry: LongCall = {"call": number, "ms": round(wall_ns / 1e6, 3)}
     index = int(args[0]) if len(args) == 1 and isinstance(args[0], numbers.Integral) else -1
     if 0 <= index < MOST_COUNT:
@@ -300,12 +323,12 @@ class InputCalls:
 
     def __init__(self) -> None:
         self._timers: dict[tuple[str, object], CallTimer] = {}
-        self._codes: dict[CodeType, CallTimer] = {}  # of the functions themselves
+        self._codes: dict[CodeType, CallTimer] = {}  # code of a function -> its timer
         self.repetition = Repetition()
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()  # functions are replaced on either thread
         self._open = False
-        self._of_workers: deque[list[tuple[CodeType, int]]] | None = None  # last stacks of worker processes
+        self._worker_stacks: deque[list[tuple[CodeType, int]]] | None = None  # last stacks of worker processes
 
     def begin(self) -> None:
         self._open = True
@@ -328,6 +351,7 @@ class InputCalls:
 
         Args:
             dataset: what is iterated over: `loader`, or the program's own object around it.
+            loader: the DataLoader.
         """
         kind, collate = type(loader.dataset), loader.collate_fn
         for method in ("__getitem__", "__getitems__", "__iter__"):
@@ -347,21 +371,24 @@ class InputCalls:
     def sample_workers(self, owner: Any, name: str) -> None:
         """Sample the worker processes that start from now on, each of which calls this attribute of `owner` first."""
         if sys.platform == "linux":  # others have no sockets without a file
-            address, self._of_workers = _stack_socket(os.getpid()).getsockname(), deque(maxlen=64)
+            address, self._worker_stacks = _stack_socket(os.getpid()).getsockname(), deque(maxlen=64)
             self.replace_attribute(owner, name, functools.partial(begin_worker, getattr(owner, name), address))
 
     def sample(self) -> None:
-        """Sample the line that each of these functions is in now; on any other thread than theirs."""
+        """Sample the line that each of these functions is in now; on any other thread than theirs.
+
+        Where the loader waits for its workers, one of their stacks stands for its own.
+        """
         if self._codes and self._open:
-            if self._of_workers is not None:
-                self._of_workers.extend(_sent_stacks(self._codes))
+            if self._worker_stacks is not None:
+                self._worker_stacks.extend(_sent_stacks(self._codes))
             for stack in stacks_in(self._codes):
                 met = (at for at, (code, _) in enumerate(stack) if code in self._codes)
                 # What a sampler asks of a dataset is the sampler's.
                 at = min(met, key=lambda at: "sampler" not in self._codes[stack[at][0]].part)
                 stack = stack[: at + 1]
-                if self._codes[stack[at][0]].part == "loader" and self._of_workers:  # it waits for what these do
-                    stack = _places.choice(self._of_workers)
+                if self._codes[stack[at][0]].part == "loader" and self._worker_stacks:  # it waits for what these do
+                    stack = _places.choice(self._worker_stacks)
                 self._codes[stack[-1][0]].sample(stack)
 
     def replace(self, install: Callable[[], None], back: Callable[[], None]) -> None:
@@ -394,7 +421,10 @@ class InputCalls:
 
 
 def _own_iterable(owner: object) -> type | None:
-    """Return the program's class whose `__iter__` this object, or what a library's sampler draws from, has."""
+    """Return the program's class whose `__iter__` this object, or what a library's sampler draws from, has.
+
+    Else None.
+    """
     for _ in range(4):  # samplers of samplers
         code = getattr(getattr(type(owner), "__iter__", None), "__code__", None)
         if code is not None and not is_library(code.co_filename):
@@ -421,7 +451,13 @@ def begin_worker(function: Callable | None, address: str, *args: object) -> None
 
 
 def _send_stacks(address: str, thread: int, until: CodeType) -> None:
-    """Send a thread's stack now and then, as often as the training's is sampled, until nobody reads them."""
+    """Send a worker thread's stack, at random moments at the pace of the recorder's own, while it runs.
+
+    Args:
+        address: of the socket that gets them.
+        thread: its identifier.
+        until: the stack ends after the first frame of this code.
+    """
     pause_s = 0.02
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     with sender, contextlib.suppress(Exception):
@@ -498,7 +534,10 @@ class Repetition:
         self.open = True
 
     def note(self, index: object, item: object) -> None:
-        """Compare an item with what its index gave before; on the training thread, some 10 µs for `MOST` of them."""
+        """Compare an item with what its index gave before; on the training thread, some 10 µs for `MOST` of them.
+
+        Items that cannot be compared end the comparison.
+        """
         if isinstance(index, Hashable) and (index in self._seen or len(self._seen) < self.MOST):
             numbers = digest(item)
             before = self._seen.setdefault(index, numbers)
@@ -552,6 +591,7 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
     Those that run in worker processes are left alone: what stands in would be sent to them.
 
     Args:
+        data_adapter: Keras' own.
         generator_input: `x` of the fit.
         first: called with the first batch, where a Python function makes it.
     """
@@ -562,7 +602,7 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
         code = getattr(inspect.unwrap(owner.on_epoch_end), "__code__", None)
         if code is not None and not is_library(code.co_filename):
             calls.timer(f"{owner.__name__}.on_epoch_end", owner).part = "epoch_end"
-        if threads is not None and dataset.use_multiprocessing:
+        if threads is not None and dataset.use_multiprocessing:  # made in processes: sampled there
             calls.timer(f"{owner.__name__}.__getitem__", owner)
             calls.timer(f"{type(threads).__name__}.get", type(threads)).part = "loader"
             calls.sample_workers(sys.modules[type(threads).__module__], "init_pool_generator")

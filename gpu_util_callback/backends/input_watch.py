@@ -114,7 +114,7 @@ class Adapter:
         raise NotCounted("it cannot be counted for this training")
 
     def look_at_input(self) -> None:
-        """Inspect what is new in the training's input."""
+        """Inspect what is new in the training's input: debug switches, first arrays, functions, pipelines."""
         self._looks_by_switch.update(["", *self._tracing, *self.runtime.debugging()])
         self.first_batch.look()
         self._calls.sample()
@@ -129,7 +129,7 @@ class Adapter:
             self._calls.sample_loader(dataset, loader)
 
     def input_facts(self) -> dict[str, object]:
-        """Return the manifest's `fit` facts of the input that show while it trains."""
+        """Return the manifest's `fit` facts of the input that show while it trains; those not known are left out."""
         looks = dict(self._looks_by_switch)
         facts = {
             "debugging": [name for name, count in looks.items() if name and 2 * count >= looks[""]],
@@ -193,7 +193,10 @@ class FirstArrays:
         self.seen: list[list[InputArray]] = []
 
     def note(self, batch: object) -> Callable | None:
-        """Hold a batch, unless enough were noted; return what to call with the next. On the training thread."""
+        """Hold the arrays of a batch, unless enough were noted.
+
+        Return what to call with the next batch, None = nothing. On the training thread.
+        """
         self._noted += 1
         on_host = [leaf for leaf in itertools.islice(leaves(batch), _MOST_ARRAYS) if _on_host(leaf)]
         self._sequences_held += [leaf for leaf in on_host if len(leaf.shape) == 2 and "int" in str(leaf.dtype)]
@@ -239,7 +242,10 @@ def _padding_of(array: Any) -> tuple[int, int, int, int] | None:
 
 
 def _describe(array: Any) -> InputArray:
-    """Describe an array for the manifest: type, shape, size, and range and sum of the values of its first MiB."""
+    """Describe an array for the manifest: type, shape, size, and range and sum of the values of its first MiB.
+
+    What is not known of it is left out.
+    """
     dtype = getattr(array.dtype, "name", None) or str(array.dtype).removeprefix("torch.")
     entry: InputArray = {"dtype": dtype, "type": _type(array)}
     try:
@@ -311,14 +317,14 @@ class TfDataPipelines:
     def __init__(self, unavailable: list[Unavailable]) -> None:
         self._iterators: dict[str, weakref.ref] = {}
         self._readers: dict[str, Any] = {}  # of TensorFlow's `written_stages`
-        self._unread: dict[str, object] = {}  # datasets, until they were looked at
+        self._uninspected: dict[str, object] = {}  # datasets, until they were looked at
         self._looking = threading.Lock()
         self._unavailable = unavailable
 
     def note_dataset(self, phase: str, dataset: object) -> None:
         """Note the dataset of a pipeline; on the training thread."""
         if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
-            self._unread[phase] = dataset
+            self._uninspected[phase] = dataset
 
     def note_iterator(self, phase: str, iterator: Iterator) -> Iterator:
         """Note a new iterator, and return it; on the training thread.
@@ -332,7 +338,7 @@ class TfDataPipelines:
         if pipeline_iterator is not None:
             self._iterators[phase] = weakref.ref(pipeline_iterator)
             self.note_dataset(phase, getattr(pipeline_iterator, "_dataset", None))
-        elif _parts(iterator) and HIDDEN not in self._unavailable:
+        elif _worker_iterators(iterator) and HIDDEN not in self._unavailable:
             self._unavailable.append(HIDDEN)
         return iterator
 
@@ -344,26 +350,30 @@ class TfDataPipelines:
         """
         tokens: list[str] = []
         with self._looking:
-            for phase in list(self._unread):
+            for phase in list(self._uninspected):
                 reader = self._reader(phase)
-                reader.look(self._unread.pop(phase))
+                reader.look(self._uninspected.pop(phase))
                 if phase == "train" and reader.written is not None:
                     tokens += [function for stage in reader.written.all() for function in stage.py_functions]
         return tokens
 
     def facts(self) -> dict[str, object]:
-        """Return the manifest's facts of how the pipelines were written, of those that were looked at."""
-        readers = [reader for reader in self._readers.values() if reader.written is not None]
-        facts = {name: value for reader in readers for name, value in reader.use.items()}
-        facts["input_drops"] = [drop for reader in readers for drop in reader.use["input_drops"]]
-        if readers:
-            facts["input_maps"] = [entry for reader in readers for entry in reader.functions()]
+        """Return the manifest's facts of how the pipelines were written, of those that were inspected.
+
+        Of a single fact the validation's stands where both have it; dropped batches and mapped functions are listed of
+        all pipelines, shuffles of training's alone.
+        """
+        inspected = [reader for reader in self._readers.values() if reader.written is not None]
+        facts = {name: value for reader in inspected for name, value in reader.use.items()}
+        facts["input_drops"] = [drop for reader in inspected for drop in reader.use["input_drops"]]
+        if inspected:
+            facts["input_maps"] = [entry for reader in inspected for entry in reader.functions()]
         if train := self._readers.get("train"):
             facts |= {"input_shuffles": train.shuffles(), "input_shuffle_bytes": train.shuffle_bytes()}
         return facts
 
     def read(self) -> list[dict[str, object]]:
-        """Return rows of the `pipeline` table since the last reading; on any other thread.
+        """Return rows of the `pipeline` table, one a stage, counted since its start; on any other thread.
 
         Raises: TensorFlow's error where a pipeline keeps no model.
         """
@@ -385,13 +395,13 @@ def _with_pipeline(iterator: object) -> object | None:
     """Return the tf.data iterator within an iterator, if it has a pipeline to read."""
     for part in inside(iterator):
         inner = getattr(part, "_iterator", None)  # `as_numpy_iterator()`
-        for candidate in (part, inner, *_parts(part)):
+        for candidate in (part, inner, *_worker_iterators(part)):
             if getattr(candidate, "_iterator_resource", None) is not None:
                 return candidate
     return None
 
 
-def _parts(iterator: object) -> list[object]:
+def _worker_iterators(iterator: object) -> list[object]:
     """Return what a distributed iterator's workers in this process iterate over; empty = none.
 
     These are tf.data's own only where batches are not to be prefetched to the devices
@@ -443,7 +453,10 @@ class FinishedBatches:
             self._until = _NEVER
 
     def end(self, ns: int) -> None:
-        """Add the batch that came `ns` after it was requested."""
+        """Add the batch that came `ns` after it was requested.
+
+        It was ready unless the one found in the queue was out of order: then one more such batch is held now.
+        """
         if self._until > 0:
             self._until -= 1
             return
@@ -453,6 +466,7 @@ class FinishedBatches:
             self._until = next(self._left_out)
 
     def _look(self) -> None:
+        """Note whether the next batch is held already, or one is in the queue, which may be out of order."""
         tasks = self._iterator._task_info
         task = tasks.get(self._iterator._rcvd_idx)
         self._out_of_turn_before = -1
@@ -481,7 +495,7 @@ def _readable(file: int) -> Callable[[], bool]:
 
 
 def finished_batches(iterator: Iterator[object], handed_over: HandedOver) -> FinishedBatches | None:
-    """Return a look into an iterator; None = it is not a DataLoader's with workers."""
+    """Return a look into an iterator; None = it is not a DataLoader's with workers, or another version of torch's."""
     if type(iterator).__name__ != "_MultiProcessingDataLoaderIter":
         return None
     private: Any = iterator

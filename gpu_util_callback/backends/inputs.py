@@ -92,6 +92,10 @@ KERAS_BATCH = 32  # of arrays, where `fit` is given no size
 def describe_fit(frame: FrameType | None, backend: str) -> dict[str, object]:
     """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
+    Args:
+        frame: None = not found.
+        backend: "tensorflow", "jax" or "torch".
+
     Returns: `input_kind`, `batch_size`, `input_batches` or `input_one_iterator`, and the facts of `_workers_of`; None
         for the first two where Keras' own view of the input cannot be found.
     """
@@ -155,7 +159,7 @@ def seen_through(dataset: object) -> object:
 
 
 def inside(dataset: object, depth: int = _DEEPEST) -> Iterator[object]:
-    """Yield an input or an iterator, then what it wraps, so many levels deep."""
+    """Yield an input or an iterator, then what it wraps, at most `depth` levels deep; not into a library's input."""
     yield dataset
     if depth <= 0 or any(_known_kind(base) for base in type(dataset).__mro__):
         return
@@ -246,7 +250,7 @@ def _workers_of(kind: str, dataset: object) -> dict[str, Any]:
 
 
 def _shards(source: object) -> int | None:
-    """Return how many parts a library shares out among worker processes; None where the dataset itself does."""
+    """Return how many parts a library shares out among worker processes; None where no library does so."""
     count = next(filter(None, (_PARTS.get(c.__module__.partition(".")[0]) for c in type(source).__mro__)), None)
     try:
         return int(count(source)) if count is not None else None
@@ -284,7 +288,10 @@ def _sharing(source: object, worker_init: object) -> str | None:
 
 
 def _files(owner: object) -> dict[str, object]:
-    """Return the manifest's `input_files`, of the attributes that are arrays of an HDF5 file; {} without any."""
+    """Return the manifest's `input_files`: those attributes of the dataset that are arrays of an HDF5 file.
+
+    {} for none.
+    """
     files = []
     for name, value in list(getattr(owner, "__dict__", {}).items()):
         if not type(value).__module__.startswith("h5py.") or not hasattr(value, "chunks"):
@@ -300,7 +307,7 @@ def _files(owner: object) -> dict[str, object]:
 
 
 def _grain(source: object) -> dict[str, object]:
-    """Return the facts of a Grain pipeline: its class, and the workers that make its items."""
+    """Return the facts of a Grain pipeline: its class, and the workers that make its items, where known."""
     parts = list(_grain_parts(source))
     names = {name for part in parts[:1] for name in (c.__name__ for c in type(part).__mro__)}
     names |= {type(part).__name__ for part in parts}
@@ -366,7 +373,7 @@ def _dims(spec: object) -> list[list[int | None]] | None:
 
 
 def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
-    """Return (the fixed size of a batch, numbers of a sample in the tensor that tells the size).
+    """Return (the fixed size of a batch, elements of a sample in the tensor that shows the size).
 
     The latter is of the first tensor whose size is that of the batch alone, as stamped with each
     batch in TensorFlow's graph. None where the specification of the batches does not say.
@@ -383,10 +390,10 @@ def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
         return None, None
     if not shapes or not all(shapes):
         return None, None
-    if all(shape[0] is not None for shape in shapes):
+    if all(shape[0] is not None for shape in shapes):  # every batch has the same size
         return shapes[0][0], None
     varying = [shape for shape in shapes if None in shape]
-    if any(shape[0] is not None or None in shape[1:] for shape in varying):
+    if any(shape[0] is not None or None in shape[1:] for shape in varying):  # sizes other than the batch's vary
         return None, None
     return None, math.prod(varying[0][1:])
 
@@ -397,7 +404,7 @@ _NUMBERS = 64  # of an array
 def digest(nest: object) -> bytes | None:
     """Return bytes that are equal for equal batches: some 64 numbers of each of the first 64 arrays of a nest.
 
-    None where something else is among these: pictures, datasets, tensors on a device.
+    None where something else is among these: pictures, datasets, tensors on a device; or there is no array.
     """
     try:
         return b"".join(map(_spread_numbers, itertools.islice(leaves(nest), _NUMBERS))) or None
@@ -406,7 +413,7 @@ def digest(nest: object) -> bytes | None:
 
 
 def _spread_numbers(leaf: Any) -> bytes:
-    """Return numbers of an array, evenly spread; TypeError if it is none, or on a device."""
+    """Return some 64 numbers of an array, evenly spread, as bytes. Raises: TypeError if it is none, or on a device."""
     if isinstance(leaf, (int, float, str)):
         return repr(leaf)[:_NUMBERS].encode()
     own = isinstance(leaf, (np.ndarray, np.generic))
@@ -418,7 +425,7 @@ def _spread_numbers(leaf: Any) -> bytes:
 
 
 def called(function: Any) -> tuple[str, object]:
-    """Return a function's name, and an object that distinguishes it from others of that name."""
+    """Return a function's name, and an object (its code or class) that distinguishes it from others of that name."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = function.func
@@ -430,7 +437,10 @@ def called(function: Any) -> tuple[str, object]:
 
 
 def _prefetching(workers: Any, processes: Any) -> dict[str, object]:
-    """Return the facts of Keras' prefetching for these settings; a single thread never prefetches."""
+    """Return the facts of Keras' prefetching for these settings; {} where they are not set.
+
+    A single thread never prefetches.
+    """
     try:
         count, separate = int(workers), bool(processes)
     except (TypeError, ValueError):  # not set, or not a number

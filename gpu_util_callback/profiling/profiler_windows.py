@@ -85,15 +85,15 @@ class ProfilerWindows:
         on_device = session.traces_device
         first_cost_s = FIRST_COST_GPU_S if on_device else FIRST_COST_S
         self.planner = Planner(schedule, share, first_cost_s, warmup=1 if on_device else 0)
-        self._marker: Marker | None = None
+        self._marker: Marker | None = None  # of the step under way, in the open window
         self._open: Window | None = None
-        self._running: list[Window] = []
-        self._latest: Window | None = None
+        self._unfinished: list[Window] = []  # open, being stopped or read
+        self._last_window: Window | None = None
         self._results: list[WindowResult] = []
         self._unavailable: dict[tuple[str, str], Unavailable] = {}
-        self._off = False
+        self._off = False  # no more windows
         self._over = False
-        self._abandoned = False
+        self._abandoned = False  # the fit was left: the GPU may not answer
         self._lock = threading.Lock()
         self._thread_id = 0
         self._pid = os.getpid()
@@ -213,17 +213,17 @@ class ProfilerWindows:
         """End, and wait for windows that are still being stopped or read."""
         self.end()
         deadline = time.monotonic() + timeout_s
-        for window in list(self._running):
+        for window in list(self._unfinished):
             window.thread.join(max(0.0, deadline - time.monotonic()))
-        if self._running:
+        if self._unfinished:
             self.reader.give_up()
-            for window in list(self._running):
+            for window in list(self._unfinished):
                 window.thread.join(0.5)
 
     @property
     def busy(self) -> bool:
         """Return whether windows are open, being stopped or being read."""
-        return bool(self._running)
+        return bool(self._unfinished)
 
     @property
     def unavailable(self) -> list[Unavailable]:
@@ -239,7 +239,7 @@ class ProfilerWindows:
     # -- one window ----------------------------------------------------------------------------
 
     def _open_window(self, step: int) -> None:
-        """Start the profiler before a step, unless another profile or a lack of room prevents it.
+        """Start the profiler before a step, unless a server, another profile or a lack of room prevents it.
 
         The time it takes is the window's cost; a wait for the GPU's earlier work is not.
         """
@@ -252,8 +252,8 @@ class ProfilerWindows:
                 "trace=TraceSchedule(…, beside_server=True) takes windows anyway",
             )
             return
-        if self._running and self._schedule.explicit:
-            for other in list(self._running):
+        if self._unfinished and self._schedule.explicit:
+            for other in list(self._unfinished):
                 other.stopped.wait(STOP_WAIT_S)
         try:
             folder = Path(tempfile.mkdtemp(prefix="gpu-util-window-"))
@@ -281,8 +281,8 @@ class ProfilerWindows:
             window.discard()
             raise
         self._open = window
-        window.before, self._latest = self._latest, window
-        self._running.append(window)
+        window.before, self._last_window = self._last_window, window
+        self._unfinished.append(window)
         if planner.opened(before_ns, (time.perf_counter_ns() - before_ns) / 1e9):
             self._marker = self.session.mark(step)
 
@@ -357,7 +357,7 @@ class ProfilerWindows:
     def ended(self, window: Window) -> None:
         """Forget a window of which nothing more will come."""
         with contextlib.suppress(ValueError):
-            self._running.remove(window)
+            self._unfinished.remove(window)
 
     def keep(self, result: WindowResult) -> None:
         """Keep the result of a window until `drain`."""
@@ -376,7 +376,7 @@ def requested(data: bytes) -> tuple[str, int]:
 
 
 def _close_open(thread_id: int) -> None:
-    """Close the open window of an earlier fit on this thread, which waits for another one, such as in a callback."""
+    """Close the open window of an outer fit on this thread, whose callback runs the fit that begins."""
     for windows in list(_all):
         if windows._open is not None and windows._thread_id == thread_id:
             windows.steps_pause()
@@ -433,7 +433,7 @@ def keep(file: Path, log_dir: str) -> None:
 
 
 def _without_names(data: bytes) -> bytes:
-    """Return an XSpace without field 4, `hostnames`, and without the names of folders and user."""
+    """Return an XSpace (protobuf bytes) without field 4, `hostnames`, and the names of folders and user."""
     from gpu_util_callback.traces import wire
 
     data = redacted_file(data)
@@ -500,7 +500,7 @@ class Window:
                 return
 
     def _stop_and_read(self) -> None:
-        """Stop the profiler, read its file, and hand on the window's rows and cost in seconds."""
+        """Stop the profiler, read its file, and hand on the window's rows and cost."""
         windows, planned = self._windows, self.planned
         before = time.perf_counter()
         try:
@@ -511,7 +511,7 @@ class Window:
         stop_s = time.perf_counter() - before + self.halt_s
         end_ns = windows.clock.now()
         self.stopped.set()
-        if file is None or planned is None:
+        if file is None or planned is None:  # there is nothing to read
             if planned is not None:
                 self._planner.finished(planned.index, stop_s, 0.0)
             return
@@ -558,7 +558,7 @@ class Window:
         return None
 
     def _read_rows(self, file: Path) -> WindowRows | None:
-        """Read the window's file after that of the window before; None if it cannot be read."""
+        """Read the window's file after that of the window before; None if it cannot be read. Problems are noted."""
         windows, before = self._windows, self.before
         if before is not None:
             before.done.wait()
@@ -631,7 +631,7 @@ class WindowResult:
         return [(step, values, ends[step]) for step, values in points.items()]
 
     def add_to(self, tables: Tables) -> None:
-        """Add its rows to those about to be written."""
+        """Add its rows to `tables`, those about to be written, and a phase "profiler_window"."""
         phases = {
             "kind": ["profiler_window"],
             "name": [f"window {self.facts['window']}"],

@@ -91,7 +91,7 @@ def _is_int(value: object) -> bool:
 
 
 def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
-    """Return sorted, disjoint, non-adjacent ranges from pairs or `range` objects."""
+    """Return sorted, disjoint, non-adjacent (first, stop) ranges from pairs or `range` objects. Raises: ValueError."""
     pairs = []
     for item in ranges:
         if isinstance(item, range):
@@ -128,7 +128,19 @@ class Action(Enum):
 
 @dataclass
 class PlannedWindow:
-    """One window: the steps it marks, and the time its steps took."""
+    """One window: the steps it marks, and the time its steps took.
+
+    Attributes:
+        first, stop: steps, half-open; `stop` is less than planned where an epoch's end cut it off.
+        per_call: batches between two boundaries.
+        wanted: the range that the user asked for; None = automatic.
+        look: the request that it answers; "" = none.
+        began_ns: when the profiler was to start, the GPU's earlier work being done.
+        start_s: duration of the call that started it.
+        inside_ns: from `began_ns` to the latest boundary.
+        inside_calls: calls of the train function in that time.
+        marked: the first batch of each marked call.
+    """
 
     index: int
     first: int
@@ -180,19 +192,19 @@ class Planner:
         self.refusals = 0
         self._lock = threading.RLock()  # not held while nothing is due
         self._durations: deque[int] = deque(maxlen=self.TIMED)  # ns, of the latest undisturbed calls
-        self._unread: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
-        self._pending: deque[_Range] = deque()
-        self._look: tuple[str, int] | None = None  # a request and the steps that it wants
+        self._unread_windows: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
+        self._wanted_ranges: deque[_Range] = deque()  # still to come, in order
+        self._look_request: tuple[str, int] | None = None  # a request and the steps that it wants
         self.look_refused: tuple[str, str] | None = None  # the last such request, and why
-        self._claims: list[tuple[int, int]] = []
+        self._claims: list[tuple[int, int]] = []  # steps (half-open) in which other callbacks use the profiler
         self._per_call = 1
         self._epoch_steps: int | None = None
         self._planned_steps: int | None = None  # of the whole fit, while its first window may come early
         self._begin_ns = 0
         self._wake_ns = FOREVER  # before it, nothing needs deciding
         self.attends_ns = 0  # boundaries before it need not be reported
-        self._due_ns = self._retry_ns = 0
-        self._last_ns = self._last_step = self._epoch_first = -1
+        self._due_ns = self._retry_ns = 0  # an automatic window is paid for; the profiler may be free again
+        self._last_ns = self._last_step = self._epoch_first = -1  # -1 = no boundary since the epoch began
 
     # -- input from the caller -----------------------------------------------------------------
 
@@ -217,10 +229,10 @@ class Planner:
         self._epoch_steps = steps_per_epoch
         self._per_call = max(1, steps_per_call)
         self._claims = sorted(claims)
-        self._pending = deque(self.schedule.ranges)
+        self._wanted_ranges = deque(self.schedule.ranges)
         if self.schedule.first is not None:
-            self._pending.append((self.schedule.first, None))
-        self._planned_steps = None if self._pending else planned_steps
+            self._wanted_ranges.append((self.schedule.first, None))
+        self._planned_steps = None if self._wanted_ranges else planned_steps
         self._due_ns = self._paid_ns()
         if self._planned_steps is not None:
             self._due_ns = min(self._due_ns, now_ns + self.EARLY_NS)
@@ -235,11 +247,11 @@ class Planner:
         last, window = self._last_ns, self.window
         self._last_ns = now_ns
         self._last_step = step
-        if last < 0:
+        if last < 0:  # the first boundary of an epoch
             self._epoch_first = step
-        elif last == _NOBODY_LOOKED:
+        elif last == _NOBODY_LOOKED:  # boundaries were left out: the durations are old
             self._durations.clear()
-        elif window is None and not self._unread:
+        elif window is None and not self._unread_windows:  # an undisturbed call
             self._durations.append(now_ns - last)
         if window is not None:
             window.inside_ns = now_ns - window.began_ns
@@ -259,27 +271,27 @@ class Planner:
         self._planned_steps = None
         self.windows_opened += 1
         if window.look:
-            self._look = None
+            self._look_request = None
         elif window.wanted is not None:
-            self._pending.popleft()
+            self._wanted_ranges.popleft()
         return self._continue_window(window, self._last_step) is Action.MARK
 
     def look(self, request: str, steps: int) -> str | None:
         """Open a window at the next step; return why it cannot, or None. Callable on any thread."""
         with self._lock:
-            if self.window is not None or self._unread or self._look is not None:
+            if self.window is not None or self._unread_windows or self._look_request is not None:
                 return "a profiler window is being taken already; ask again in some seconds"
             if self._retry_ns >= FOREVER:
                 return "the profiler does not work in this training"
-            self._look = request, steps
+            self._look_request = request, steps
             self._plan_wake()
         return None
 
     def refused(self, now_ns: int) -> None:
         """Retry later: the profiler was in use when the window was to open."""
-        if self._look is not None:
-            self.look_refused = self._look[0], "another profiler is running"
-            self._look = None
+        if self._look_request is not None:
+            self.look_refused = self._look_request[0], "another profiler is running"
+            self._look_request = None
         self.window = None
         self.refusals += 1
         self._retry_ns = now_ns + self.RETRY_NS
@@ -292,7 +304,7 @@ class Planner:
             if window.look:
                 self.look_refused = window.look, "another profiler was started meanwhile"
             elif window.wanted is not None:
-                self._pending.appendleft(window.wanted)
+                self._wanted_ranges.appendleft(window.wanted)
             self.windows_opened -= 1
             self.spent_s += window.start_s
             self.refused(now_ns)
@@ -310,9 +322,9 @@ class Planner:
             return None
         with self._lock:
             self.window = None
-            self._unread[window.index] = window
+            self._unread_windows[window.index] = window
             if window.wanted is not None and self.schedule.every is not None:
-                self._pending.append((window.first + self.schedule.every, None))
+                self._wanted_ranges.append((window.first + self.schedule.every, None))
             self._plan_wake()
         return window
 
@@ -333,10 +345,10 @@ class Planner:
             return None
         window.marked = [step for step in window.marked if step < steps]
         if window.look and not window.marked:  # in the next epoch, then
-            self._look = window.look, window.stop - window.first
+            self._look_request = window.look, window.stop - window.first
         end = max(steps, window.first)
         if window.wanted is not None and self.schedule.ranges and end < window.stop:
-            self._pending.appendleft((end, window.stop))
+            self._wanted_ranges.appendleft((end, window.stop))
         window.stop = min(window.stop, end)
         return self.closed()
 
@@ -344,10 +356,12 @@ class Planner:
         """Return the whole cost of a closed window in seconds, which the budget bears. Callable on any thread.
 
         Args:
-            stop_s: the call that stopped the profiler; `parse_s`: of a processor, to read the file.
+            index: of the window; 0.0 is returned for one that is not known.
+            stop_s: duration of the call that stopped the profiler.
+            parse_s: processor time to read the file.
         """
         with self._lock:
-            window = self._unread.pop(index, None)
+            window = self._unread_windows.pop(index, None)
             if window is None:
                 return 0.0
             usual_ns = float(np.median(self._durations)) if self._durations else 0
@@ -362,7 +376,7 @@ class Planner:
         return cost_s
 
     def why_none(self, now_ns: int) -> tuple[str, str] | None:
-        """Return why a fit ended without a window, and what to do about it."""
+        """Return why a fit ended without a window, and what to do about it; None where it had one, or that is noted."""
         if self.windows_opened or self._retry_ns >= FOREVER:
             return None
         steps, schedule = self._last_step + self._per_call, self.schedule
@@ -375,7 +389,7 @@ class Planner:
         stop = max(first + 1, min(first + 5, steps))
         cure = f"trace=[({first}, {stop})] profiles these steps regardless of the overhead budget"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
-            return f"the fit ended after {steps} steps, before step {self._pending[0][0]} of trace", cure
+            return f"the fit ended after {steps} steps, before step {self._wanted_ranges[0][0]} of trace", cure
         elapsed_s, due_s = (now_ns - self._begin_ns) / 1e9, (self._paid_ns() - self._begin_ns) / 1e9
         if self.share > 0 and due_s > elapsed_s:
             return f"the run ended after {elapsed_s:.1f} s, before the first window, due at {due_s:.0f} s", cure
@@ -401,14 +415,14 @@ class Planner:
     def _next_decision_ns(self) -> int:
         """Return the time (perf ns) before which nothing needs deciding; for named steps each boundary is looked at."""
         schedule = self.schedule
-        if self._look is not None:
+        if self._look_request is not None:
             return 0
         taken = schedule.count is not None and self.windows_opened >= schedule.count
-        if taken or ((schedule.ranges or schedule.first is not None) and not self._pending):
+        if taken or ((schedule.ranges or schedule.first is not None) and not self._wanted_ranges):
             return FOREVER
         if schedule.explicit:
             return self._retry_ns
-        return FOREVER if self._unread else max(self._retry_ns, self._due_ns)
+        return FOREVER if self._unread_windows else max(self._retry_ns, self._due_ns)
 
     def _paid_ns(self) -> int:
         """Return the time from which the budget has room for a window that costs as much as the last one."""
@@ -417,34 +431,37 @@ class Planner:
         return self._begin_ns + int((self.spent_s + self._next_cost_s) / self.share * 1e9)
 
     def _try_open(self, step: int) -> Action:
-        """Open a window before this step: asked for by `look`, by the schedule, or automatic and paid for."""
-        asked_for = self._pending[0] if self._pending and self._look is None else None
-        request, steps = self._look or ("", self.schedule.steps)
+        """Return `OPEN` if a window begins before this step, else `NONE`.
+
+        It is the one asked for by `look`, else one that the user named, else an automatic one that is paid for.
+        """
+        wanted = self._wanted_ranges[0] if self._wanted_ranges and self._look_request is None else None
+        request, steps = self._look_request or ("", self.schedule.steps)
         steps = -(-steps // self._per_call) * self._per_call  # in whole calls
-        lead = self.warmup * self._per_call
-        if asked_for is None:
-            first = step + lead
+        warmup_steps = self.warmup * self._per_call
+        if wanted is None:  # as soon as possible: for a request, or automatic
+            first = step + warmup_steps
             stop = first + steps
-            has_room = not self._unread if request else self._has_room(step, stop) and self._is_paid_for()
+            has_room = not self._unread_windows if request else self._has_room(step, stop) and self._is_paid_for()
             if not has_room or self._claim_in_the_way(first, stop) is not None:
                 return Action.NONE
         else:
-            first, end = asked_for
+            first, end = wanted
             length = (end or first + steps) - first
             # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
             while (claim := self._claim_in_the_way(first, first + length)) is not None:
-                first = claim[1] + lead
+                first = claim[1] + warmup_steps
             stop = first + length
-            if first >= step + self._per_call + lead:
+            if first >= step + self._per_call + warmup_steps:  # it begins later
                 return Action.NONE
         with self._lock:
-            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, asked_for, request)
+            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted, request)
             self._plan_wake()
         return Action.OPEN
 
     def _is_paid_for(self) -> bool:
-        """Return whether a window fits the budget by now, or by the end that is planned for the fit."""
+        """Return whether a window fits the budget by now, or by the end that is planned for the fit; else plan anew."""
         planned_s = (self._planned_steps or 0) / self._per_call * float(np.median(self._durations)) / 1e9
         paid_ns = self._paid_ns()
         if paid_ns <= max(self._last_ns, self._begin_ns + planned_s * 1e9):
@@ -463,7 +480,7 @@ class Planner:
         return None
 
     def _has_room(self, step: int, stop: int) -> bool:
-        """Return whether an automatic window fits here without an epoch's end in it."""
+        """Return whether an automatic window of steps [step, stop) fits here, within the epoch and not at its begin."""
         into, epoch = step - self._epoch_first, self._epoch_steps or FOREVER
         if len(self._durations) < self.SETTLED:
             return False

@@ -91,7 +91,7 @@ class WindowReader:
 
 
 def _start_reader(file: Path, out: Path) -> subprocess.Popen[bytes]:
-    """Start the process that reads a window's file into another one. Raises: ReadFailed."""
+    """Start the process that reads a window's `file` and leaves the rows in `out`. Raises: ReadFailed."""
     if not sys.executable:
         raise ReadFailed("this Python cannot start another process")
     try:

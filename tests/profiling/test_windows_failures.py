@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real_clock("threads that hang are waited for")
 def test_a_profiler_that_fails_is_named_and_left(make, device, fails, reason, cure):
     windows, _ = make(trace=[(3, 6), (8, 9), (11, 12)], profiler=FakeProfiler(Door(), device=device, fails=fails))
     assert fit(windows, 20) == []
-    assert windows.planner._unread == {}, "none is waited for"
+    assert windows.planner._unread_windows == {}, "none is waited for"
     (entry,) = windows.unavailable
     assert entry["source"] == "profiler windows"
     assert reason in entry["reason"] and cure in entry["cure"]
