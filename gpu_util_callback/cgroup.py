@@ -10,6 +10,9 @@ def control_groups(root: Path) -> list[Path]:
 
     One tree in version 2 of control groups, one for each controller in version 1. In a container
     the paths may be the host's, which do not exist: the mount is the container's own group.
+
+    Args:
+        root: of the file system; another one in tests.
     """
     mount = root / "sys/fs/cgroup"
     folders = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
@@ -76,26 +79,31 @@ class KillCount(NamedTuple):
 
 
 def kill_count(root: str = "/", folder: str = "", inode: int = 0) -> KillCount:
-    """Count the processes killed for memory since the container's, or the machine's, start.
+    """Count the processes that the kernel killed for lack of memory.
 
     Args:
-        folder, inode: of another process's group; "" = this process's own.
+        root: of the file system; another one in tests.
+        folder: of another process's control group; "" = this process's own.
+        inode: of that folder: the group is counted only if it is still the same one.
+
+    Returns: `kills` has "container", those in the group since it was made, and "machine", those since its start; each
+        where the kernel reports it. `folder` is "" and `inode` 0 where the group is not known.
     """
     at = Path(root)
     if folder:
         groups = [at / folder.lstrip("/")]
-    else:  # the own group first: in version 1 only that one counts
+    else:  # the innermost group first: in version 1 only that one counts
         groups = sorted(control_groups(at), key=lambda folder_of_group: -len(folder_of_group.parts))
-    count = KillCount("", 0, {})
+    result = KillCount("", 0, {})
     for group in groups:
         kills = _oom_kills(group)
         if kills is not None and (not folder or _inode(group) == inode):
-            count = KillCount(f"/{group.relative_to(at)}", _inode(group), {"container": kills})
+            result = KillCount(f"/{group.relative_to(at)}", _inode(group), {"container": kills})
             break
     on_machine = _counts_in(at / "proc/vmstat").get("oom_kill")
     if on_machine is not None:
-        count.kills["machine"] = on_machine
-    return count
+        result.kills["machine"] = on_machine
+    return result
 
 
 def _oom_kills(group: Path) -> int | None:

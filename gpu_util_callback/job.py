@@ -32,7 +32,7 @@ def job_facts(
         environ: environment variables.
         framework: (source, identity, rank, workers) as reported by the framework itself.
 
-    Returns: `job` is None for a process on its own.
+    Returns: `job` is a digest of the identity, None for a process on its own.
     """
     source, identity, rank, size = _rendezvous(environ)
     if framework is not None:
@@ -49,10 +49,13 @@ def job_facts(
 
 
 def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int, int]:
-    """Return (source, identity shared by all workers, rank, workers)."""
+    """Return (source, identity shared by all workers, rank, workers) from what a launcher set in the environment.
+
+    (None, None, 0, 1) where no launcher is recognised.
+    """
 
     def number(*names: str, default: int) -> int:
-        """Return the first of these variables that is a whole number."""
+        """Return the first of these variables that is a whole number, else `default`."""
         for name in names:
             try:
                 return int(environ[name])
@@ -72,7 +75,7 @@ def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int
     except (KeyError, TypeError, ValueError, AttributeError):
         pass
     size = number("WORLD_SIZE", default=1)
-    if size > 1 and "RANK" in environ:
+    if size > 1 and "RANK" in environ:  # torchrun, or a script that sets the same variables
         run = environ.get("TORCHELASTIC_RUN_ID")
         identity = run if run and run != "none" else None
         identity = identity or ":".join(environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
@@ -105,6 +108,7 @@ def scheduler_facts(
 
     Args:
         host: the host name, by which Kubernetes names its pods; None = this machine's.
+        namespace_file: where Kubernetes writes the pod's namespace.
         redact: replace the job by a stable digest of it.
     """
     scheduler = _slurm_job(environ) or _ray_job(environ) or _kubernetes(environ, host, namespace_file)
@@ -315,7 +319,7 @@ def ray_gives_no_gpu() -> bool:
 
 
 def _train_worker() -> RayContext | None:
-    """Return what Ray Train says of this worker; None outside one."""
+    """Return what Ray Train reports of this worker; None outside one."""
     train = sys.modules.get("ray.train")
     if train is None:
         return None

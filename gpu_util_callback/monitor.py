@@ -100,8 +100,8 @@ class GpuUtilMonitor:
         self._adapter: LoopAdapter | None = None
         self._loop: Loop | None = None
         self._described: set[bool] = set()  # of the training's input, of a validation's
-        self._has_names: set[bool] = set()
-        self._looked = False
+        self._has_names: set[bool] = set()  # likewise: its names were noted
+        self._looked = False  # the input's functions were looked at
 
     # ---- begin and end ---------------------------------------------------------------------
 
@@ -136,7 +136,12 @@ class GpuUtilMonitor:
             recorder.end("interrupted", deadline_s=0)
 
     def _begin(self, caller: CodeType, watch: FitWatch) -> None:
-        """Begin to record: the recorder, its timeline, and the loop's adapter; `caller`: the code that has the loop."""
+        """Begin to record: the recorder, its timeline, and the loop's adapter.
+
+        Args:
+            caller: the code that has the loop.
+            watch: on the loop: whether it has been left.
+        """
         adapter = LoopAdapter(*((self._framework, False) if self._framework else framework_in_use()))
         recorder = Recorder(self._settings, adapter)
         close_left_over(keep=lambda other: not other.watch.over())
@@ -164,7 +169,10 @@ class GpuUtilMonitor:
             recorder.end("interrupted", deadline_s=0)
 
     def _tell(self, method: Callable[..., None], *args: object) -> None:
-        """Call the timeline. An error of ours ends the recording, never the loop."""
+        """Call a method of the timeline or loop, if something is recorded.
+
+        An error of ours ends the recording alone.
+        """
         if self._recorder is None:
             return
         try:
@@ -228,7 +236,10 @@ class GpuUtilMonitor:
         return _Interval(self, partial(_begin_step, input_wait_s), lambda loop, _: loop.step_end())
 
     def _watch(self, iterator: Iterator, validating: bool) -> Callable[[], int] | None:
-        """Watch what a loop iterates over. Returns: as `Runtime.local_fetch`."""
+        """Watch the tf.data pipeline, or the input's functions, of what a loop iterates over.
+
+        Returns: as `Runtime.local_fetch`: a clock of this process's own part of a batch; None = the whole batch.
+        """
         recorder, adapter = self._recorder, self._adapter
         if recorder is None or adapter is None:
             return None
@@ -255,7 +266,11 @@ class GpuUtilMonitor:
         return self._adapter.first_batch.note(batch) if self._adapter is not None else None
 
     def _note_name(self, dataset: Iterable, frame: FrameType) -> None:
-        """Note the loop's own name for its input, once."""
+        """Note the loop's own names for its input and the monitor, once for training and once for validation.
+
+        Args:
+            frame: of the loop.
+        """
         recorder, loop = self._recorder, self._loop
         if recorder is None or loop is None or self._settings.redact:
             return
@@ -268,7 +283,7 @@ class GpuUtilMonitor:
         recorder.facts["fit"] = {**fit, "variables": {**fit.get("variables", {}), **names}}
 
     def _describe(self, dataset: Iterable, validating: bool) -> None:
-        """Record what kind of input a loop, or its validation, reads: once each."""
+        """Record what kind of input a loop (or its validation) reads, once each, and sample its functions."""
         if self._recorder is not None and validating not in self._described:
             self._described.add(validating)
             fit = self._recorder.facts.get("fit") or {}

@@ -40,8 +40,10 @@ def runnable_s(pid: int, threads: Iterable[int | None] | None = None) -> float:
 def core_s(pid: int | str, threads: Iterable[int | None] | None = None) -> tuple[float, float]:
     """Return for how long threads of a process have had a core so far, and waited for one, in seconds.
 
+    Threads that have ended are left out; 0.0 for both where the system does not report it.
+
     Args:
-        pid: "self" for the calling one.
+        pid: "self" for the calling process.
         threads: native identifiers; None = all.
     """
     tasks = f"/proc/{pid}/task"

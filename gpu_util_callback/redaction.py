@@ -104,7 +104,7 @@ _HIDDEN = "***"
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without the user-info and signatures of its URLs, and without passwords."""
+    """Return a text without the user-info and signatures of its URLs, and without passwords, tokens and keys."""
     while "://" in text:
         shorter = _USER_INFO.sub(_without_user_info, text)  # "@" may be in a password, too
         if shorter == text:
@@ -138,14 +138,14 @@ def _hide_values(text: str, signs: re.Pattern[str]) -> str:
     sentences = {sentence.end() for sentence in _SENTENCE.finditer(text)}
     for sign in signs.finditer(text):
         start, end = sign.span()
-        if start < copied:
+        if start < copied:  # within a value that is hidden
             continue
         before = text[max(0, start - _LONGEST_NAME) : start][::-1]
         length = _NAME.match(before).end()  # type: ignore[union-attr]  # it matches any text
         name, is_parameter = before[:length][::-1], before[length : length + 1] in ("?", "&", ";")
-        if sign[0] == "=" and is_parameter and _SIGNED.fullmatch(name):
+        if sign[0] == "=" and is_parameter and _SIGNED.fullmatch(name):  # of a signed URL
             hidden = _value_range(text, end, _PARAMETER)
-        elif end in sentences or not _SECRET.fullmatch(name):
+        elif end in sentences or not _SECRET.fullmatch(name):  # no secret's name, or a sentence about one
             continue
         elif sign[0] == "=":
             hidden = _value_range(text, end, _PARAMETER if is_parameter else _PLAIN)
@@ -158,7 +158,7 @@ def _hide_values(text: str, signs: re.Pattern[str]) -> str:
 
 
 def _with_ranges_hidden(text: str, values: Iterable[int]) -> str:
-    """Hide the values that begin at these places, in order."""
+    """Return a text with the values hidden that begin at these places, ascending."""
     parts, copied = [], 0
     for value in values:
         start, end = _range_in_quotes(text, value, bare=True)
@@ -174,7 +174,11 @@ def _value_range(text: str, at: int, plain: re.Pattern[str]) -> tuple[int, int]:
 
 
 def _range_in_quotes(text: str, at: int, bare: bool) -> tuple[int, int]:
-    """Return where a value begins and ends, without its quotes; `bare`: it may have none."""
+    """Return (start, end) of the value at `at`, without its quotes; an empty range if there is none.
+
+    Args:
+        bare: it may have no quotes.
+    """
     if (quoted := _QUOTED.match(text, at)) is not None:
         quotes = 2 if quoted[0][0] == "\\" else 1
         return quoted.start() + quotes, quoted.end() - quotes
@@ -267,7 +271,7 @@ def _user_names() -> set[str]:
 
 
 def _folders() -> dict[str, str]:
-    """Return the home folder and the working folder, each with its replacement."""
+    """Return the home folder and the working folder, as paths with and without links, each with its replacement."""
     folders: dict[str, str] = {}
     for stand_in, places in (
         ("~", [os.path.expanduser("~"), os.environ.get("HOME", "")]),  # noqa: PTH111

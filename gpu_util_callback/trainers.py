@@ -71,13 +71,17 @@ _Report = Callable[[Any], None]
 class _Reported:
     """A method of a library's object that reports its calls, too, with their first argument.
 
+    Replaces the method on the object until `end`.
+
     Args:
-        before, after: called with that argument before and after the method.
+        owner, name: of the method.
+        before, after: called with that argument before and after the method; None = nothing.
     """
 
     def __init__(self, owner: object, name: str, before: _Report | None = None, after: _Report | None = None):
         self._owner, self._name = owner, name
-        self._replaced = vars(owner).get(name)  # another callback's, as this one
+        # the object's own, set by another callback perhaps; None = the class's
+        self._own_attribute = vars(owner).get(name)
         self._method = getattr(owner, name)
         self._reports: tuple[_Report | None, _Report | None] = before, after
         setattr(owner, name, self)
@@ -103,20 +107,27 @@ class _Reported:
         """Report no more; give the method back where nobody has replaced it since."""
         self._reports = None, None
         if vars(self._owner).get(self._name) is self:
-            if self._replaced is None:
+            if self._own_attribute is None:
                 delattr(self._owner, self._name)
             else:
-                setattr(self._owner, self._name, self._replaced)
+                setattr(self._owner, self._name, self._own_attribute)
 
 
 class TrainerHooks:
-    """The steps of a trainer, as its callbacks report them, for a `GpuUtilMonitor`."""
+    """The steps of a trainer, as its callbacks report them, for a `GpuUtilMonitor`.
+
+    Attributes:
+        _library: module of the trainer.
+        _settings: the user's arguments for the monitor.
+        _monitor: of the training under way; None = none.
+        _request_s: when the trainer could ask for its next batch, `time.perf_counter`.
+    """
 
     _library: str
     _settings: dict[str, Any]
     _monitor: GpuUtilMonitor | None = None
     _request_s = 0.0
-    _reported: tuple[_Reported, ...] = ()
+    _replaced_methods: tuple[_Reported, ...] = ()
     _look_at: Callable[[object], Callable | None] | None = None  # the next batch
 
     def __reduce__(self) -> tuple:
@@ -127,9 +138,10 @@ class TrainerHooks:
         return GpuUtilMonitor(**{"framework": "torch", **self._settings})
 
     def _begin(self, loader: object, accumulates: object, callbacks: Iterable[object]) -> None:
-        """Begin to record.
+        """Begin to record a training; end one that is still recorded.
 
         Args:
+            loader: that makes the batches.
             accumulates: the number of batches whose gradients one update of the weights adds up.
             callbacks: all of the trainer.
         """
@@ -153,7 +165,7 @@ class TrainerHooks:
         recorder.facts["fit"] = {**recorder.facts["fit"], **facts}  # at once: the recorder's thread adds its own
 
     def _training_frame(self) -> FrameType:
-        """Return the frame of the trainer's method that the program has called."""
+        """Return the frame of the trainer's method that the program has called: the library's outermost one."""
         frame: FrameType | None = sys._getframe(2)
         training, library = sys._getframe(2), self._library.partition(".")[0]
         while frame is not None:
@@ -166,8 +178,8 @@ class TrainerHooks:
         self._end_recording()
 
     def _end_recording(self, error: BaseException | None = None) -> None:
-        """Take our wrappers out of the trainer and end the recording."""
-        reported, self._reported = self._reported, ()
+        """Take our wrappers out of the trainer and end the recording, by `error` if one is given."""
+        reported, self._replaced_methods = self._replaced_methods, ()
         for method in reported:
             method.end()
         monitor, self._monitor = self._monitor, None
@@ -178,7 +190,7 @@ class TrainerHooks:
         """Have methods of the library's objects report their calls until the training ends."""
         try:
             for method in make():
-                self._reported += (method,)
+                self._replaced_methods += (method,)
         except Exception as error:
             note(f"A trainer's calls are not timed ({type(error).__name__}: {error}); training continues")
 
@@ -241,9 +253,9 @@ class _HuggingFace(TrainerHooks):
     def on_train_begin(self, args: object, *_: object, **arguments: object) -> None:
         others = getattr(sys._getframe(1).f_locals.get("self"), "callbacks", ())
         self._begin(arguments.get("train_dataloader"), getattr(args, "gradient_accumulation_steps", None), others)
-        self._report_calls(lambda: self._others(others))
+        self._report_calls(lambda: self._hooks_of_others(others))
 
-    def _others(self, callbacks: Iterable[object]) -> Iterator[_Reported]:
+    def _hooks_of_others(self, callbacks: Iterable[object]) -> Iterator[_Reported]:
         """Yield the hooks of other callbacks, which are called before ours, but for the library's own light ones."""
         for callback in callbacks:
             for hook in _OTHERS if callback is not self else ():
@@ -276,7 +288,11 @@ class _HuggingFace(TrainerHooks):
     on_save = on_evaluate
 
     def _next_phase(self, control: Any) -> None:
-        """End a phase, and begin the one that the trainer has announced."""
+        """End the phase under way, and begin the one that the trainer has announced, if any.
+
+        Args:
+            control: the trainer's `TrainerControl`.
+        """
         if self._phase:
             self._end_phase()
         announced = {"validation": control.should_evaluate, "checkpoint": control.should_save}
@@ -311,7 +327,7 @@ class _Lightning(TrainerHooks):
 
     def on_train_start(self, trainer: Any, *_: object) -> None:
         self._begin(trainer.train_dataloader, getattr(trainer, "accumulate_grad_batches", None), trainer.callbacks)
-        self._parts: dict[str, tuple[str, str]] = {}
+        self._part_by_action: dict[str, tuple[str, str]] = {}
         self._report_calls(lambda: self._actions(trainer.profiler))
 
     def _actions(self, profiler: Any) -> Iterator[_Reported]:
@@ -323,15 +339,15 @@ class _Lightning(TrainerHooks):
 
         ("run_training_batch", ""), ("callback", "MyCallback"), …; ("", "") = it is not timed.
         """
-        part = self._parts.get(action)
+        part = self._part_by_action.get(action)
         if part is None:
             owner, _, hook = action.rpartition(".")
             part = (hook, "") if hook in (_FETCH, _BATCH, _EPOCH) else ("", "")
-            if owner.startswith("[Callback]") and hook in _BETWEEN_STEPS:
+            if owner.startswith("[Callback]") and hook in _BETWEEN_STEPS:  # a hook of a callback between two steps
                 name = owner.removeprefix("[Callback]").partition("{")[0].rpartition(".")[2]
                 is_own = name == type(self).__name__
                 part = ("checkpoint", "checkpoint") if "Checkpoint" in name else ("callback", "" if is_own else name)
-            self._parts[action] = part
+            self._part_by_action[action] = part
         return part
 
     def _begin_action(self, action: str) -> None:

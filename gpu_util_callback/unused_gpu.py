@@ -32,10 +32,11 @@ def called(framework: str) -> str:
 def why_unused(
     framework: str, gpus: int, visible: int, cuda_build: bool | None, environ: Mapping[str, str] | None = None
 ) -> Unused:
-    """Return why `framework` uses none of the `gpus` GPUs that the driver reports.
+    """Return why `framework` uses none of the `gpus` GPUs that the driver reports: reason, cure and code.
 
     Args:
         framework: "tensorflow", "jax", "torch", or "" = not known.
+        gpus: how many the driver reports.
         visible: how many of them CUDA_VISIBLE_DEVICES leaves.
         cuda_build: whether the framework was built with CUDA, None = not known.
         environ: the training's environment variables, as far as they are known.

@@ -59,7 +59,10 @@ def run_probes(arguments: dict[str, list[str]], timeout_s: float) -> dict[str, P
 
 
 def _run_probe(arguments: list[str], timeout_s: float) -> ProbeAnswer:
-    """Run a probe (name, arguments) in a process of its own; return its answer, {"error"} if it failed or hung."""
+    """Run a probe (name, arguments) in a process of its own; return its answer, {"error"} if it failed or hung.
+
+    The answer is the last line that begins with `MARK`, as JSON, with the end of what was printed as "stderr".
+    """
     root = str(Path(__file__).resolve().parents[2])
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), root]
     try:
@@ -90,6 +93,10 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     """Check driver, GPUs, environment, and each installed framework (or only the named one).
 
     Nothing is imported here: every probe runs in its own process and may fail, hang or crash.
+
+    Args:
+        framework: "tensorflow", "jax" or "torch"; None = all that are installed.
+        timeout_s: for each probe.
     """
     names = [framework] if framework else list(FRAMEWORKS)
     installed_versions = {name: versions for name in names if (versions := installed(name))}
@@ -153,7 +160,7 @@ def check_environment(environ: Mapping[str, str], nvml: ProbeAnswer) -> list[Lin
 
 
 def _check_visible(environ: Mapping[str, str], nvml: ProbeAnswer) -> Iterator[Line]:
-    """Check CUDA_VISIBLE_DEVICES, and that GPU numbers mean the same GPUs to CUDA and nvidia-smi."""
+    """Yield lines on CUDA_VISIBLE_DEVICES, and whether GPU numbers mean the same GPUs to CUDA and nvidia-smi."""
     line = partial(Line, "environment")
     gpus = nvml.get("gpus") or []
     visible = sum(gpu["visible"] for gpu in gpus)
@@ -172,7 +179,7 @@ def _check_visible(environ: Mapping[str, str], nvml: ProbeAnswer) -> Iterator[Li
 
 
 def _check_settings(environ: Mapping[str, str], has_gpus: bool) -> Iterator[Line]:
-    """Check variables that slow kernels, keep a framework off the GPU, or limit it."""
+    """Yield a line for each variable that slows kernels, keeps a framework off the GPU, or limits it."""
     line = partial(Line, "environment")
     if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         cure = "unset CUDA_LAUNCH_BLOCKING (it is for debugging)"
@@ -207,7 +214,7 @@ def check_tensorboard() -> list[Line]:
 
 
 def check_profiler(nvml: ProbeAnswer, libraries: ProbeAnswer) -> list[Line]:
-    """Check that this user may profile and that CUPTI loads: kernel time needs both."""
+    """Check that this user may profile and that CUPTI loads: kernel time needs both. [] without a GPU."""
     if not nvml.get("gpus"):
         return []
     status, text, cure = OK, "profiling is allowed", ""
@@ -230,7 +237,7 @@ def _profiling_needs_admin(path: str = "/proc/driver/nvidia/params") -> bool:
 
 
 def _is_admin() -> bool:
-    """Return True if this process has CAP_SYS_ADMIN; without /proc, if it is root's."""
+    """Return True if this process has CAP_SYS_ADMIN; without /proc, if it is the root user's."""
     try:
         status = Path("/proc/self/status").read_text()
         effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
@@ -282,7 +289,11 @@ def check_driver(nvml: ProbeAnswer, cuda: ProbeAnswer) -> Iterator[Line]:
 
 
 def _cuda_state(cuda: ProbeAnswer, nvml: ProbeAnswer) -> tuple[str, str, str]:
-    """Return the status of CUDA's driver library, in words, and the cure."""
+    """Return (status, text, cure) of CUDA's driver library.
+
+    Args:
+        cuda, nvml: answers of the driver's probes.
+    """
     if "error" in cuda and "loads" not in cuda:
         return PROBLEM, cuda["error"], ""
     if not cuda.get("loads"):
@@ -299,7 +310,7 @@ def _cuda_state(cuda: ProbeAnswer, nvml: ProbeAnswer) -> tuple[str, str, str]:
 
 
 def check_gpus(nvml: ProbeAnswer) -> Iterator[Line]:
-    """Report the GPUs NVML sees, equal ones grouped, and the problems of each."""
+    """Yield a line for each kind of GPU that NVML sees, and one for each problem of a GPU."""
     gpus, line = nvml.get("gpus", ()), partial(Line, "GPUs")
     if "gpus" in nvml and not gpus:
         cure = "in a container start it with `--gpus all`; else see `lspci | grep -i nvidia`"
@@ -320,7 +331,11 @@ def check_gpus(nvml: ProbeAnswer) -> Iterator[Line]:
 
 
 def _troubles(gpu: ProbeAnswer, nvml: ProbeAnswer) -> Iterator[tuple[str, str, str]]:
-    """Yield the status of each trouble of a GPU, the trouble in words, and its cure."""
+    """Yield (status, text, cure) of each trouble of a GPU.
+
+    Args:
+        gpu: an entry of the probe's "gpus".
+    """
     number = gpu["nvml_index"]
     processes = gpu.get("processes") or []
     limit, default = gpu.get("power_limit_mw"), gpu.get("power_default_mw")
@@ -407,11 +422,13 @@ class FrameworkCheck:
     """Checks of one framework.
 
     Args:
+        name: "tensorflow", "jax" or "torch".
         distributions: (name, version) of all packages that provide it.
         answer: of its probe.
         nvml, cuda: of the driver's probes.
-        libraries: those that it needs, as far as they were looked for.
-        used: False where another Keras backend is chosen.
+        environ: environment variables.
+        libraries: those that it needs -> whether and whence each loads, as far as they were looked for.
+        used: False where another Keras backend is chosen: its problems are warnings then.
     """
 
     name: str
@@ -425,13 +442,13 @@ class FrameworkCheck:
 
     def __post_init__(self) -> None:
         self._build: ProbeAnswer = self.answer.get("build") or {}
-        self._needed = {
+        self._needed_libraries = {
             library: facts
             for library, facts in self.libraries.items()
             if isinstance(facts, dict) and not library.startswith("libcupti")
         }
-        self._missing = [library for library, facts in self._needed.items() if not facts.get("loads")]
-        self._visible = [gpu for gpu in self.nvml.get("gpus", ()) if gpu["visible"]]
+        self._missing = [library for library, facts in self._needed_libraries.items() if not facts.get("loads")]
+        self._visible_gpus = [gpu for gpu in self.nvml.get("gpus", ()) if gpu["visible"]]
         self._problem_status = PROBLEM if self.used else WARNING
         self._install = INSTALL[self.name]
 
@@ -450,7 +467,7 @@ class FrameworkCheck:
         yield line("build", *self._build_state())
         if "error" in self.libraries:
             yield line("CUDA libraries", WARNING, f"could not be looked for: {self.libraries['error']}")
-        elif self._needed:
+        elif self._needed_libraries:
             yield line("CUDA libraries", *self._libraries_state())
         if self._build.get("is_cuda_build"):
             yield from self._check_build_fits()
@@ -459,7 +476,7 @@ class FrameworkCheck:
             yield line("memory growth", *self._growth_state())
 
     def _build_state(self) -> tuple[str, str, str]:
-        """Return the status of the build, in words, and the cure."""
+        """Return (status, text, cure) of its build: with CUDA, ROCm or neither."""
         build, text = self._build, " ".join(self.distributions[0])
         if build.get("is_rocm_build"):
             return OK, f"{text}, for ROCm", ""
@@ -468,7 +485,7 @@ class FrameworkCheck:
             parts = [text, *(f"{part} {version}" for part, version in versions if version), *build.get("plugins", ())]
             return OK, ", ".join(parts), ""
         text += " was built without CUDA"
-        if not self._visible:
+        if not self._visible_gpus:
             return OK, text + ", and there is no GPU for it to use", ""
         cure = self._install
         if stray := [other for other, _ in self.distributions if other != self.name]:
@@ -476,14 +493,14 @@ class FrameworkCheck:
         return self._problem_status, text + ": training runs on the CPU", cure
 
     def _libraries_state(self) -> tuple[str, str, str]:
-        """Return the status of the CUDA libraries, in words, and the cure."""
-        names, missing = list(self._needed), self._missing
+        """Return (status, text, cure) of the CUDA libraries that it needs."""
+        names, missing = list(self._needed_libraries), self._missing
         if not missing:
-            folders = sorted({facts["path"].rsplit("/", 1)[0] for facts in self._needed.values()})
+            folders = sorted({facts["path"].rsplit("/", 1)[0] for facts in self._needed_libraries.values()})
             where = folders[0] if len(folders) == 1 else f"{folders[0]} and {len(folders) - 1} more"
             return OK, f"all {len(names)} load, from {where}", ""
         text = f"{len(names) - len(missing)} of {len(names)} load; missing: {', '.join(missing)}"
-        if not self._visible:
+        if not self._visible_gpus:
             return OK, text + " (no GPU would use them)", ""
         cure = self._install
         if all("cudnn" in library for library in missing):
@@ -500,7 +517,7 @@ class FrameworkCheck:
             text = f"this build needs CUDA {build_cuda}; {driver}"
             yield Line(self.name, "driver", self._problem_status, text, "update the NVIDIA driver")
         codes = self._build.get("cuda_compute_capabilities") or []
-        for capability in sorted({gpu.get("compute_capability") for gpu in self._visible} - {None}):
+        for capability in sorted({gpu.get("compute_capability") for gpu in self._visible_gpus} - {None}):
             gpu_code = _major_minor(capability)
             native = [_capability(code) for code in codes if code.startswith("sm_")]
             portable = [_capability(code) for code in codes if code.startswith("compute_")]
@@ -519,10 +536,10 @@ class FrameworkCheck:
             yield Line(self.name, "compute capability", status, text, cure)
 
     def _gpus_state(self) -> tuple[str, str, str]:
-        """Return the status of the GPUs that it sees, in words, and the cure."""
+        """Return (status, text, cure) of how many GPUs it sees, of those that there are."""
         seen, existing = len(self.answer["gpus"]), len(self.nvml.get("gpus", ()))
         text = f"{self.name} sees {seen} of {existing}"
-        if seen and seen >= len(self._visible):
+        if seen and seen >= len(self._visible_gpus):
             return OK, text, ""
         if not existing and not seen:
             return OK, f"{self.name} sees none, like the driver", ""
@@ -530,9 +547,9 @@ class FrameworkCheck:
         return self._problem_status if seen == 0 else WARNING, f"{text}: {why}", cure
 
     def _why_fewer_gpus(self) -> tuple[str, str]:
-        """Return the reason why it sees fewer GPUs than there are, and the cure."""
+        """Return the reason why it sees fewer GPUs than there are, and the cure; the first reason that holds."""
         answer, cuda = self.answer, self.cuda
-        if not self._visible:
+        if not self._visible_gpus:
             return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
         if not self._build.get("is_cuda_build"):
             return "its build has no CUDA", self._install
@@ -551,11 +568,11 @@ class FrameworkCheck:
         return "for an unknown reason", f"see what `python -c 'import {self.name}'` prints"
 
     def _growth_state(self) -> tuple[str, str, str]:
-        """Return the status of TensorFlow's memory growth, in words, and the cure."""
+        """Return (status, text, cure) of TensorFlow's memory growth."""
         if any(self.answer.get("memory_growth") or []):
             return OK, "on: memory is taken as it is needed", ""
         text = "off: TensorFlow reserves nearly all GPU memory at startup"
-        if any(gpu.get("processes") for gpu in self._visible):
+        if any(gpu.get("processes") for gpu in self._visible_gpus):
             return WARNING, text + "; others use these GPUs, too", "TF_FORCE_GPU_ALLOW_GROWTH=true"
         return OK, text, ""
 

@@ -13,7 +13,7 @@ from gpu_util_callback.backends.base import CONV, MATMUL, CountedWork, NotCounte
 
 
 def jitted_in(train_function: object) -> object:
-    """Return the jitted function that Keras' train function calls; None without one."""
+    """Return the jitted function that Keras' train function calls, by its closure; None without one."""
     for cell in getattr(train_function, "__closure__", None) or ():
         try:
             value = cell.cell_contents
@@ -96,7 +96,7 @@ def _add_all(work: CountedWork, jaxpr: jax.extend.core.Jaxpr, *, recomputes: boo
 
 
 def _equations_in_use(jaxpr: jax.extend.core.Jaxpr) -> list[jax.extend.core.JaxprEqn]:
-    """Return the equations that an output depends on: XLA leaves out all others."""
+    """Return the equations that an output depends on, last first: XLA leaves out all others."""
     needed_ids = {id(variable) for variable in jaxpr.outvars}
     equations = []
     for equation in reversed(jaxpr.eqns):

@@ -44,7 +44,7 @@ class GraphBatches(Batches):
         self._iterator: Callable[[], object] = lambda: None  # the newest dataset iterator
         self._tell_seen = tell_seen
         self._timing = InputTiming(None)
-        self._stamps: list[float] = []
+        self._stamps: list[float] = []  # of batches that Python fetched in the last call
         self._traces_of_step: Callable[[], int] = int  # of the function that Keras gives a batch
         self._traces_seen = 0
 
@@ -142,7 +142,7 @@ class GraphRows:
         queue.read_by(self)
 
     def take(self) -> InputRows:
-        """Return the rows since the last call."""
+        """Return the rows since the last call, on `perf_counter_ns`; -1 delivered where no batch came."""
         rows = self._queue.take(self)
         self._clock.pair()  # the wall clock may have been set since the last one
         stamps = np.round(rows[:, :2] * 1e9).astype(np.int64)

@@ -47,7 +47,11 @@ def _step_function(train_function: object) -> Any:
 
 
 def _functions_in(function: Any, visited: set[int]) -> Iterator[Any]:
-    """Yield the `tf.function`s that a Python function refers to."""
+    """Yield the `tf.function`s that a Python function refers to, by its closure and wrappers.
+
+    Args:
+        visited: ids of functions looked at so far.
+    """
     if id(function) in visited:
         return
     visited.add(id(function))
@@ -73,7 +77,7 @@ def count(
 
     Args:
         function: a concrete function that is given a batch.
-        batch: the batch's size, where the trace leaves it open.
+        batch: the batch's size, where the trace leaves it open; None = not known.
         declared: the shape of the model's only input as the model declares it, for sizes that
             the trace leaves open: a decoded picture's, for one.
 
@@ -90,7 +94,7 @@ def count(
     next_shape = iter(shapes)
     outside = {id(inner): outer for outer, inner in graph.captures}
     arguments = [
-        flat.source(tensor, outside.get(id(tensor), tensor), next(next_shape) if tensor.dtype != tf.resource else None)
+        flat.input(tensor, outside.get(id(tensor), tensor), next(next_shape) if tensor.dtype != tf.resource else None)
         for tensor in graph.inputs
     ]
     flat.inline(graph, arguments)
@@ -144,17 +148,24 @@ class _Flat:
     """Graphs inlined into one, whose shapes TensorFlow infers again from those of the batch."""
 
     def __init__(self) -> None:
-        self._def = tf.compat.v1.GraphDef()
+        self._graph_def = tf.compat.v1.GraphDef()
         self._flows: list[_Flow] = []
-        self._of_loop: dict[str, _Flow] = {}  # a number that a loop returns: the loop
+        self._loop_of_output: dict[str, _Flow] = {}  # a number that a loop returns: the loop
         self._static: dict[str, list[Shape | None]] = {}
 
-    def source(self, tensor: tf.Tensor, outside: tf.Tensor, shape: Shape | None) -> str:
-        """Add a placeholder for an argument; return its name."""
-        name = f"argument{len(self._def.node)}"
-        node = self._def.node.add(name=name, op="Placeholder")
+    def input(self, tensor: tf.Tensor, outside: tf.Tensor, shape: Shape | None) -> str:
+        """Add a placeholder for an argument of a function; return its name.
+
+        Args:
+            tensor: the argument inside the function.
+            outside: the caller's tensor, which carries a variable's handle data.
+            shape: None = not known.
+        """
+        name = f"argument{len(self._graph_def.node)}"
+        node = self._graph_def.node.add(name=name, op="Placeholder")
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
         handle = getattr(outside, "_handle_data", None) or getattr(tensor, "_handle_data", None)
+        # a variable, whose shape only its handle has
         if tensor.dtype == tf.resource and handle is not None and handle.shape_and_type:
             node.op = "VarHandleOp"
             node.attr["dtype"].type = handle.shape_and_type[0].dtype
@@ -164,7 +175,13 @@ class _Flat:
         return f"{name}:0"
 
     def inline(self, graph: tf.Graph, arguments: Sequence[str], prefix: str = "") -> list[str]:
-        """Add a function's nodes; return the names of its outputs."""
+        """Add a function's nodes, those of the functions it calls included; return the names of its outputs.
+
+        Args:
+            graph: of the function.
+            arguments: names of its inputs' tensors.
+            prefix: of the names of its nodes.
+        """
         names = {tensor.name: name for tensor, name in zip(graph.inputs, arguments, strict=True)}
         runs = _running_ops(graph)
         for place, op in enumerate(graph.get_operations()):
@@ -185,7 +202,7 @@ class _Flat:
 
     def _copy(self, op: tf.Operation, inputs: list[str], prefix: str) -> list[str]:
         """Copy an operation into the graph whose shapes are inferred; return its outputs' names."""
-        node = self._def.node.add()
+        node = self._graph_def.node.add()
         node.CopyFrom(op.node_def)
         node.name = prefix + op.name
         node.device = ""
@@ -208,8 +225,8 @@ class _Flat:
             if op.type in _LOOPS and (tensor.shape.rank or tensor.dtype == tf.resource):
                 returned.append(inputs[place])  # of the same shape as at the loop's begin
                 continue
-            name = self.source(tensor, tensor, _static(tensor))
-            self._of_loop[name] = flow
+            name = self.input(tensor, tensor, _static(tensor))
+            self._loop_of_output[name] = flow
             returned.append(name)
         return returned
 
@@ -217,7 +234,7 @@ class _Flat:
         """Return the work of what was inlined."""
         graph = tf.Graph()
         with graph.as_default():
-            tf.import_graph_def(self._def, name="")
+            tf.import_graph_def(self._graph_def, name="")
         work = CountedWork()
         for op in graph.get_operations():
             try:
@@ -229,7 +246,11 @@ class _Flat:
         return work
 
     def _add_flow(self, work: CountedWork, flow: _Flow, graph: tf.Graph) -> None:
-        """Add the work of a loop or a branch, if it is the same whenever it runs."""
+        """Add the work of a loop or a branch, if it is the same whenever it runs; else note it as missing.
+
+        Args:
+            graph: the flat graph, with shapes.
+        """
         inputs = [graph.get_tensor_by_name(name) for name in flow.operands]
         if "body" not in flow.bodies:
             parts = [_body(body, inputs[1:]) for bodies in flow.bodies.values() for body in bodies]
@@ -246,7 +267,10 @@ class _Flat:
             work.miss(f"a loop of unknown length ({flow.name})")
 
     def _trips(self, flow: _Flow, inputs: list[tf.Tensor]) -> int | None:
-        """Return how often a loop's body runs, where its condition says so."""
+        """Return how often a loop's body runs, where its condition compares a counter with a known number.
+
+        Else None.
+        """
         condition = flow.bodies["cond"][0]
         places = {tensor.name: place for place, tensor in enumerate(condition.inputs)}
         lengths = []
@@ -259,7 +283,7 @@ class _Flat:
                 stop = tf.get_static_value(op.inputs[1])
             else:
                 stop = tf.get_static_value(inputs[bound])
-                before = self._of_loop.get(flow.operands[bound])
+                before = self._loop_of_output.get(flow.operands[bound])
                 if stop is None and before is not None:
                     stop = before.trips  # a gradient's loop runs as often as the loop it is of
             if start is not None and stop is not None:
@@ -279,7 +303,7 @@ def _body(graph: tf.Graph, inputs: Sequence[tf.Tensor]) -> CountedWork:
     """Return the work of a function inside a loop or a branch."""
     flat = _Flat()
     arguments = [
-        flat.source(inner, outer, _merged(_static(outer), _static(inner)))
+        flat.input(inner, outer, _merged(_static(outer), _static(inner)))
         for inner, outer in zip(graph.inputs, inputs, strict=True)
     ]
     flat.inline(graph, arguments)
@@ -346,6 +370,7 @@ def _cudnn_rnn(op: tf.Operation, shape: Callable[[int], Shape], out: Shape) -> i
     """Return the multiply-adds of cuDNN's recurrent layers: the gates' products with the input and with the state.
 
     Input 0 of the operation is the sequence, [steps, samples, width]; input 1 the state, [layers, samples, units].
+    Raises: NotCounted for layers of both directions.
     """
     if op.get_attr("direction") != b"unidirectional":
         raise NotCounted("both directions")

@@ -114,7 +114,7 @@ def holds_batches(iterator) -> bool:
 
 
 def _op_threads() -> int:
-    """Return the number of threads on which TensorFlow runs ops."""
+    """Return the number of threads on which TensorFlow runs ops: as set, or the CPUs of this process."""
     setting = os.environ.get("TF_NUM_INTEROP_THREADS", "")
     threads = tf.config.threading.get_inter_op_parallelism_threads()
     if threads or setting.isdecimal():
@@ -124,7 +124,13 @@ def _op_threads() -> int:
 
 @uncounted
 def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional: bool):
-    """Fetch a batch and record the times. An error in the recording does not affect the fetch."""
+    """Fetch a batch and record the times, in the graph being traced or at once.
+
+    An error in the recording does not affect the fetch.
+
+    Args:
+        fetch: returns the batch, or (`optional`) an `Optional` of it.
+    """
     timing: InputTiming | None = getattr(current, "timing", None)
     if timing is None:
         return fetch()
@@ -147,7 +153,12 @@ def stamped(fetch: Callable[[], object], iterator: tf.data.Iterator, *, optional
 
 
 def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -> tf.Operation:
-    """Add the second stamp and the row; returns the op that writes it."""
+    """Add the second stamp and the row to the graph; return the op that writes it.
+
+    Args:
+        requested: the first stamp, seconds.
+        optional: `data` is an `Optional`, which may hold no batch: then the second stamp is -1.
+    """
     arrived = [data._variant_tensor] if optional else tf.nest.flatten(data, expand_composites=True)
     with tf.device("CPU:0"):
         with tf.control_dependencies(arrived):

@@ -70,7 +70,10 @@ class RowQueue:
         return self._reader() if self._reader is not None else None
 
     def take(self, reader: object) -> np.ndarray:
-        """Return the rows written for `reader` since its last call, oldest first: float64 (rows, WIDTH)."""
+        """Return the rows written for `reader` since its last call, oldest first: float64[rows, WIDTH].
+
+        Those that waited in the queue when the next reader came are among them.
+        """
         with self._taking:
             parts = self._unread_by_reader.pop(reader, [])
             if self.reader is reader:

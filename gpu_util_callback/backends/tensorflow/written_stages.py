@@ -78,10 +78,12 @@ class WrittenStage:
     """One stage as it was written: `word` "map", `title` "map(decode)", its inputs in order.
 
     Attributes:
+        flags: as in the `pipeline` table: "py_function", "sequential", "fixed_buffer", …
         random: whether its function draws random numbers; None: it has no function.
         py_functions: TensorFlow's tokens of the Python functions that its function calls.
         buffer_bytes: of a full shuffle buffer; None: it has none, or elements of unknown size.
-        count: elements that it skips, takes or puts into a batch, passes of a repeat (-1 = endless), parts of a shard.
+        count: elements that it skips, takes or puts into a batch, passes of a repeat (-1 = endless), parts of a shard;
+            None: it has no such number, or not a constant.
     """
 
     word: str
@@ -116,7 +118,10 @@ def word(op: str) -> str:
 
 
 def written(dataset: object) -> WrittenStage | None:
-    """Return the tree of stages behind a dataset, as it was written; None without a dataset."""
+    """Return the tree of stages behind a dataset, as it was written, of at most `_MOST_STAGES`.
+
+    None without a dataset.
+    """
     if dataset is None:
         return None
     stages_left = _MOST_STAGES
@@ -179,7 +184,7 @@ def _is_fixed(dataset: tf.data.Dataset, attribute: str) -> bool:
 
 
 def _buffer_bytes(dataset: tf.data.Dataset) -> int | None:
-    """Return the bytes of a full shuffle buffer; None where its elements' size is not known."""
+    """Return the bytes of a full shuffle buffer; None where its size, or that of its elements, is not known."""
     size = _constant(getattr(dataset, "_buffer_size", None))
     total = 0
     for spec in tf.nest.flatten(dataset.element_spec):
@@ -269,7 +274,7 @@ def match(model: model_pb2.ModelProto, stage: WrittenStage | None) -> dict[int, 
         if node is None or at is None:
             continue
         below = [at]  # inputs of a node that is not in the user's program
-        fitting = _next(at, word(node.name))
+        fitting = _find_stage(at, word(node.name))
         if fitting is not None:
             stages_by_node[node.id], below = fitting
         inputs = [nodes.get(i) for i in node.inputs]
@@ -279,7 +284,7 @@ def match(model: model_pb2.ModelProto, stage: WrittenStage | None) -> dict[int, 
     return stages_by_node
 
 
-def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenStage]] | None:
+def _find_stage(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenStage]] | None:
     """Return the first stage called `name` at or below `stage`, and its inputs.
 
     A branching stage ends the search: stages behind it are not this branch's alone.
@@ -290,7 +295,7 @@ def _next(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[WrittenSta
         if at.word == name:
             return at, at.inputs
         if fused and at.word in ("map", "batch"):
-            mapped = _next(at, "map")
+            mapped = _find_stage(at, "map")
             if mapped is None:
                 return at, at.inputs
             return replace(mapped[0], title=f"{mapped[0].title} + batch"), mapped[1]
@@ -311,7 +316,7 @@ def _behind_work(stage: WrittenStage | None) -> bool:
 # ---- what is read in vain, or again --------------------------------------------------------------
 
 
-def _chain(dataset: Any, stage: WrittenStage) -> list[tuple[WrittenStage, Any]]:
+def _stages_to_branch(dataset: Any, stage: WrittenStage) -> list[tuple[WrittenStage, Any]]:
     """Return the stages from the end to the source or the first branch, each with its dataset."""
     chain = [(stage, dataset)]
     while len(chain[-1][0].inputs) == 1:
@@ -321,7 +326,11 @@ def _chain(dataset: Any, stage: WrittenStage) -> list[tuple[WrittenStage, Any]]:
 
 
 def _pass_facts(chain: Sequence[tuple[WrittenStage, Any]]) -> tuple[int, int] | None:
-    """Return (batches, samples) of one pass over what a pipeline repeats; None if it repeats nothing, or not known."""
+    """Return (batches, samples) of one pass over what a pipeline repeats; None if it repeats nothing, or not known.
+
+    Args:
+        chain: as `_stages_to_branch` returns it: stages from the end on, each with its dataset.
+    """
     repeats = [at for at, (stage, _) in enumerate(chain) if stage.word == "repeat" and stage.count not in (0, 1)]
     if not repeats or repeats[-1] + 1 >= len(chain):
         return None
@@ -339,16 +348,22 @@ def _pass_facts(chain: Sequence[tuple[WrittenStage, Any]]) -> tuple[int, int] | 
 
 
 def _drops(chain: Sequence[tuple[WrittenStage, Any]], phase: Literal["train", "validation"]) -> Iterator[InputDrop]:
-    """Yield the stages that drop elements which stages before them have made."""
+    """Yield an entry of the manifest for each stage that drops elements which stages before it have made.
+
+    Args:
+        chain: stages from the end on, each with its dataset.
+        phase: of the pipeline.
+    """
     for at, (stage, _) in enumerate(chain):
+        # this stage drops nothing
         if stage.word not in ("skip", "shard", "take") or not stage.count or stage.count < 0:
             continue
-        kept = next((place for place in range(at + 1, len(chain)) if chain[place][0].word == "cache"), len(chain))
-        before = [each for each, _ in (chain[kept + 1 :] if stage.word == "take" else chain[at + 1 : kept])]
-        if stage.word == "take" and (kept == len(chain) or 0 <= int(chain[kept][1].cardinality()) <= stage.count):
+        cache = next((place for place in range(at + 1, len(chain)) if chain[place][0].word == "cache"), len(chain))
+        before = [each for each, _ in (chain[cache + 1 :] if stage.word == "take" else chain[at + 1 : cache])]
+        if stage.word == "take" and (cache == len(chain) or 0 <= int(chain[cache][1].cardinality()) <= stage.count):
             continue
         makers = [each for each in before if each.random is not None]
-        if not makers:
+        if not makers:  # nothing was computed for what it drops
             continue
         between = before[: before.index(makers[-1]) + 1]
         size = math.prod(each.count or 1 for each in between if each.word in _BATCHES)
@@ -369,7 +384,7 @@ class Reader:
     def __init__(self, phase: Literal["train", "validation"]):
         self._phase = phase
         self._resource: object = None
-        self._last: dict[int, tuple[int, int]] = {}
+        self._last_counts: dict[int, tuple[int, int]] = {}
         self._dataset: weakref.ref | None = None
         self.written: WrittenStage | None = None
         self.use: dict[str, Any] = {}  # as in the manifest: its drops, and the size of a pass
@@ -380,11 +395,11 @@ class Reader:
             self.written = None
             self._dataset = weakref.ref(dataset)
             self.written = written(dataset)
-            self.use = self._used(dataset, self.written) if self.written is not None else {}
+            self.use = self._manifest_facts(dataset, self.written) if self.written is not None else {}
 
-    def _used(self, dataset: Any, stage: WrittenStage) -> dict[str, Any]:
+    def _manifest_facts(self, dataset: Any, stage: WrittenStage) -> dict[str, Any]:
         """Return what a pass drops, its batches and samples, and those of a batch, as the manifest has them."""
-        chain = _chain(dataset, stage)
+        chain = _stages_to_branch(dataset, stage)
         role = "input" if self._phase == "train" else self._phase
         a_pass = _pass_facts(chain)
         sizes = {} if a_pass is None else dict(zip((f"{role}_set_batches", f"{role}_set_samples"), a_pass, strict=True))
@@ -422,9 +437,9 @@ class Reader:
         return any(stage.word.startswith("shuffle") and _behind_work(stage) for stage in self.written.all())
 
     def read(self, iterator: tf.data.Iterator) -> list[dict[str, object]]:
-        """Return rows of the `pipeline` table, without `time_ns` and `step`.
+        """Return rows of the `pipeline` table, without `time_ns` and `step`: counts since the last reading.
 
-        None once an iterator has given up its first stages: what they did is gone with them.
+        [] once an iterator has given up its first stages: what they did is gone with them.
 
         Raises: tf.errors.NotFoundError (among others) where the pipeline keeps no model, as with
             autotuning switched off.
@@ -433,7 +448,7 @@ class Reader:
         model = model_pb2.ModelProto.FromString(data)
         if id(iterator) != self._resource:
             self._resource = id(iterator)
-            self._last = {}
+            self._last_counts = {}
             dataset = getattr(iterator, "_dataset", None)
             # Names are optional; the numbers are valid without them.
             with contextlib.suppress(Exception):
@@ -448,8 +463,8 @@ class Reader:
             parameters = {p.name: p for p in node.parameters}
             parallelism = parameters.get("parallelism")
             buffer = parameters.get("buffer_size")
-            elements, processing = self._last.get(node.id, (0, 0))
-            self._last[node.id] = (node.num_elements, node.processing_time)
+            elements, processing = self._last_counts.get(node.id, (0, 0))
+            self._last_counts[node.id] = (node.num_elements, node.processing_time)
             flags = set(stage.flags) if stage else set()
             if stage is not None and stage.random:
                 flags.add("random")
@@ -506,7 +521,12 @@ def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
 
 
 def python_call(code: CodeType, traces: Iterable[Any]) -> CalledBack | None:
-    """Return how the first of these traces that calls this Python code does it; None where none does."""
+    """Return how the first of these traces that calls this Python code does it; None where none does.
+
+    Args:
+        code: of the Python function.
+        traces: definitions (`FunctionDef`) of compiled functions.
+    """
     entries: Any = getattr(getattr(script_ops, "_py_funcs", None), "_funcs", {})
     functions = {token: _users_own(getattr(entry, "_func", entry)) for token, entry in list(entries.items())}
     tokens = {token.encode() for token, own in functions.items() if own is not None and _calls(own, code)}

@@ -54,10 +54,10 @@ class TorchProfiler(ProfilerSession):
         super().__init__()
         self._profile: profile | None = None  # recording
         self._stopped: profile | Exception | None = None  # to be written
-        self._lost = False  # a profile was replaced, and can never be stopped
+        self._is_replaced = False  # a profile was replaced, and can never be stopped
         self._recording_over = threading.Event()  # it no longer records
         self._is_abandoned = False  # nothing waits for its recording
-        self._behind: torch.cuda.Event | None = None  # an event behind the last step but one
+        self._last_step_event: torch.cuda.Event | None = None  # recorded behind the last marked step; None = none yet
         self._requests: list[object] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
         self._ended = False  # no window is to follow
@@ -83,13 +83,13 @@ class TorchProfiler(ProfilerSession):
     def _settle(self) -> None:
         if self.traces_device:
             torch.cuda.synchronize()
-            self._behind = None
+            self._last_step_event = None
 
     def _keep_one(self) -> None:
         """Keep the host at most one step ahead of the GPU: a marker then describes its step."""
         if self.traces_device:
-            behind, self._behind = self._behind, torch.cuda.Event()
-            self._behind.record()
+            behind, self._last_step_event = self._last_step_event, torch.cuda.Event()
+            self._last_step_event.record()
             if behind is not None:
                 behind.synchronize()
 
@@ -113,7 +113,7 @@ class TorchProfiler(ProfilerSession):
                 f"with CUDA {torch.version.cuda} a second profile can crash a process that uses CUDA graphs",
                 "install a PyTorch for CUDA 12.6 or later to get windows",
             )
-        if self._lost:
+        if self._is_replaced:
             raise ProfilerFailed(
                 "a profile on another thread has replaced a window, while the main thread waited",
                 "restart the process to get windows again",
@@ -154,7 +154,7 @@ class TorchProfiler(ProfilerSession):
                 self._halt()
 
     def _halt(self) -> None:
-        """Stop recording; call on the main thread only."""
+        """Stop recording, and keep the profile to be written; does nothing on other threads than the main one."""
         if self._profile is None or threading.current_thread() is not threading.main_thread():
             return
         ended_profile, self._profile = self._profile, None
@@ -231,7 +231,7 @@ class TorchProfiler(ProfilerSession):
         """
         with self._lock:
             lost, self._profile = self._profile, None
-            self._lost = self._lost or lost is not None
+            self._is_replaced = self._is_replaced or lost is not None
             self._folder = self._stopped = waits.mark = None
             self._recording_over.set()
         if lost is None:
@@ -246,12 +246,14 @@ class TorchProfiler(ProfilerSession):
         later.start()
 
     def _on_main(self, function: Callable[[], None], finished: threading.Event, wait_s: float) -> bool:
-        """Run a function on the main thread, between two of its Python instructions.
+        """Run a function on the main thread, between two of its Python instructions; return whether it is done.
 
-        Not while it is in torch's own code, which may restore afterwards what we end in there, as
+        Not while the main thread is in torch's own code, which may restore afterwards what we end in there, as
         the backward pass does.
 
-        Returns: whether it is done.
+        Args:
+            finished: set by the function, or when it need no longer run.
+            wait_s: how long it is tried.
         """
         if threading.current_thread() is threading.main_thread():
             function()
