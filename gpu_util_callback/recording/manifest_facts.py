@@ -250,7 +250,7 @@ class InputArray(TypedDict, total=False):
 
 
 class InputPadding(TypedDict):
-    """How far rows of whole numbers in the first batches are filled up to one length, with a value rare elsewhere."""
+    """Padding of rows of whole numbers in the first batches, up to one length, with a value rare elsewhere."""
 
     rows: Count  # that were looked at
     share: Share  # of their positions
