@@ -11,7 +11,6 @@ empty.
 import ctypes
 import os
 import re
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -252,11 +251,9 @@ def cuda_gpus() -> list[CudaGpu]:
 
 def _already_loaded() -> ctypes.CDLL | None:
     """Return CUDA's driver library where the framework has loaded it; else None: loading it starts nothing here."""
-    if not sys.platform.startswith("linux"):
-        return None
     try:
         return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
+    except (AttributeError, OSError):  # Windows has no such mode
         return None
 
 
@@ -265,8 +262,7 @@ def _cuda_gpu(library: ctypes.CDLL, ordinal: int) -> CudaGpu:
     device, raw, text = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(32)
     if library.cuDeviceGet(ctypes.byref(device), ordinal) != 0:
         return CudaGpu(ordinal, "", "")
-    names = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
-    ask_uuid = next((symbol for name in names if (symbol := getattr(library, name, None))), None)
+    ask_uuid = getattr(library, "cuDeviceGetUuid_v2", None)  # from CUDA 11.4 on
     ask_address = getattr(library, "cuDeviceGetPCIBusId", None)
     has_uuid = ask_uuid is not None and ask_uuid(ctypes.byref(raw), device) == 0
     has_address = ask_address is not None and ask_address(text, len(text), device) == 0

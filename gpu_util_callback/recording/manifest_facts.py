@@ -435,12 +435,15 @@ class OutOfMemoryFacts(TypedDict, total=False):
 
 
 class Retraced(TypedDict):
-    """The `tf.function` with the most traces, or what one line of a JAX program had compiled most often."""
+    """The `tf.function` with the most traces, or what one line of a JAX program had compiled most often.
+
+    On PyTorch what was new most often where torch.compile compiled again ("self.n"), and the line that uses it.
+    """
 
     function: str
     traces: Count
     same_tensors: bool  # whether the last traces are of tensors of the same types and shapes
-    line: NotRequired[str]  # on JAX, of the program
+    line: NotRequired[str]  # on JAX, of the program; on PyTorch "train.py:7", or ""
     new_function: NotRequired[bool]  # on JAX: mostly it was another one than the time before
     seconds: NotRequired[Number]  # on JAX: of all of these together
 

@@ -267,6 +267,17 @@ def test_a_loop_is_told_what_is_new_in_each_trace(memory, code, text):
     assert advice["code"] == code and text in advice["text"] and not advice["question"]
 
 
+def test_a_compiled_model_that_counts_its_steps_is_not_told_that_its_input_changes():
+    """Seen: a module with `self.n += 1` was to be compiled with dynamic=True, which changes nothing there."""
+    run = compiles(framework=TORCH, **DATALOADER, **LOOP)
+    changed = {"function": "self.n", "traces": 38, "same_tensors": True, "line": "train.py:7"}
+    run.facts["memory"] = {"retraced": changed}
+    advice = found(run, "recompilation")["advice"]
+    assert "no size of a tensor: self.n (train.py:7)" in advice["text"] and not advice["code"]
+    run.facts["memory"] = {"retraced": changed | {"same_tensors": False}}
+    assert "dynamic=True" in found(run, "recompilation")["advice"]["code"]
+
+
 BAGS = [[[45, 388], 256]]
 OF_NEW_SHAPES = {"retraced": {"function": "step", "traces": 38, "same_tensors": False}}
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
 import time
 import weakref
+from collections import Counter
 from typing import Any
 
 import torch
 
 from gpu_util_callback.backends.base import ListedGpu, Runtime
-from gpu_util_callback.recording.manifest_facts import Exchanges
+from gpu_util_callback.recording.manifest_facts import Exchanges, Retraced
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.frames import instances
 from gpu_util_callback.steps.rows import DeviceProbe
 
 SEARCHES = 3  # of some fifty milliseconds each, in which no Python runs
+# Why torch.compile compiled again: "0/6: self.n == 6   # self.n += 1  # train.py:7 in forward (HINT: …", or
+# "0/6: tensor 'x' size mismatch at index 0. expected 8, actual 9".
+_CHANGED = re.compile(r"\d+/\d+: (.+?)(?: == |\. expected| +#|\s*$)(?:.*?([^\s(]+\.py:\d+) in )?")
 
 
 class TorchRuntime(Runtime):
@@ -27,6 +32,7 @@ class TorchRuntime(Runtime):
     _parallel: weakref.ref | None = None  # to the module that exchanges gradients
     _searches = 0  # for it, among all objects
     _exposed_ms = 1e9  # of the shortest exchange that was seen: longer ones may have waited for another rank
+    _clock_us = 0  # when the clock of this recording was made
 
     def framework(self) -> dict[str, object]:
         return super().framework() | {
@@ -65,7 +71,6 @@ class TorchRuntime(Runtime):
                     "index": index,
                     "name": properties.name,
                     "uuid": f"GPU-{uuid}" if uuid is not None else None,
-                    "pci_bus_id": _bus_id(properties),
                     "compute_capability": f"{properties.major}.{properties.minor}",
                 }
             )
@@ -87,8 +92,8 @@ class TorchRuntime(Runtime):
             if not (stats := torch.cuda.memory_stats(index)):  # nothing was ever allocated there
                 continue
             memory_by_gpu[index] = {ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats}
-            fraction = _fraction(index)
-            if fraction is not None:
+            if hasattr(torch.cuda, "get_per_process_memory_fraction"):
+                fraction = torch.cuda.get_per_process_memory_fraction(index)
                 total = torch.cuda.get_device_properties(index).total_memory
                 memory_by_gpu[index]["allocator_limit_bytes"] = fraction * total
         return memory_by_gpu
@@ -138,7 +143,19 @@ class TorchRuntime(Runtime):
         return {"matmul": matmul, "conv": conv}
 
     def compile_clock(self) -> CompileClock:
+        self._clock_us = time.time_ns() // 1000
         return TorchCompileClock()
+
+    def retraced(self) -> Retraced | None:
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        metrics = dynamo.get_compilation_metrics() if dynamo is not None else []  # of the last 64 compilations
+        own = [one for one in metrics if (getattr(one, "start_time_us", None) or 0) >= self._clock_us]
+        matches = [_CHANGED.match(getattr(one, "recompile_reason", None) or "") for one in own]
+        found = Counter(match.groups("") for match in matches if match is not None)
+        if not found:
+            return None
+        (changed, line), times = found.most_common(1)[0]
+        return {"function": changed, "traces": times, "same_tensors": "size mismatch" not in changed, "line": line}
 
     def processes(self) -> int:
         distributed = torch.distributed
@@ -163,33 +180,11 @@ def _cuda_works() -> bool:
 def _collectives() -> str | None:
     """Return the backend of the job's collectives: "nccl", "gloo"; None for a lone process."""
     distributed = torch.distributed
-    try:
-        if not distributed.is_initialized():
-            return None
-        config = str(distributed.get_backend_config()).lower()  # "cpu:gloo,cuda:nccl"
-    except Exception:  # a build without it, or one too old to be asked
+    if not (distributed.is_available() and distributed.is_initialized()):
         return None
+    config = str(distributed.get_backend_config()).lower()  # "cpu:gloo,cuda:nccl"
     by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
     return by_device.get("cuda" if torch.cuda.is_available() else "cpu") or config
-
-
-def _bus_id(properties: object) -> str | None:
-    """Return a GPU's PCI address, None where this version of torch does not tell it."""
-    try:
-        domain, bus, device = (
-            int(getattr(properties, name)) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
-        )
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
-
-
-def _fraction(index: int) -> float | None:
-    """Return the share (0-1) of a GPU's memory that the program allows itself; None if it set none."""
-    try:
-        return float(torch.cuda.get_per_process_memory_fraction(index))
-    except Exception:
-        return None
 
 
 class CudaProbe(DeviceProbe):

@@ -86,7 +86,7 @@ def _advise_traces(run: Run, times: int, text: str, share_saved: float) -> Advic
     if retraced is None or retraced["traces"] < MOSTLY * times:
         return None
     function = retraced["function"]
-    if run.framework == "jax":
+    if run.framework != "tensorflow":
         return _advise_compiled(retraced, text, share_saved)
     if retraced["same_tensors"]:
         return Advice(
@@ -102,9 +102,9 @@ def _advise_traces(run: Run, times: int, text: str, share_saved: float) -> Advic
 
 
 def _advise_compiled(retraced: Retraced, text: str, share_saved: float) -> Advice | None:
-    """Return the advice for a line that makes JAX compile again; None where it passes arrays of new shapes."""
+    """Return the advice for a line that has JAX or torch.compile compile again; None where it passes new shapes."""
     function, line = retraced["function"], retraced["line"]
-    if retraced["new_function"]:
+    if retraced.get("new_function"):
         return Advice(
             f"{text}{line} calls a new function each time ({function}), which JAX compiles again. Define it and call "
             "jax.jit once, before the loop, and pass what varies as arguments.",
@@ -114,6 +114,12 @@ def _advise_compiled(retraced: Retraced, text: str, share_saved: float) -> Advic
         )
     if not retraced["same_tensors"]:
         return None
+    if "new_function" not in retraced:
+        return Advice(
+            f"{text}what torch.compile takes for fixed was new each time, and no size of a tensor: {function} "
+            f"({line or 'in no known line'}). After 8 versions it runs that function uncompiled. Keep a number that "
+            "changes in a tensor."
+        )
     return Advice(
         f"{text}{line} calls {function} with arrays of known types and shapes; something else is new each time, a "
         "static argument (static_argnums, static_argnames) or a size. Pass numbers as arrays, and slice equal parts."
