@@ -145,7 +145,8 @@ class TrainerHooks:
             accumulates: the number of batches whose gradients one update of the weights adds up.
             callbacks: all of the trainer.
         """
-        self._end_recording()
+        # Still recorded: an error ended it, as of auto_find_batch_size, which tries again with a smaller batch.
+        self._end_recording(RuntimeError("the trainer begins anew"))
         frame = self._training_frame()
         self._monitor = monitor = self._new_monitor()
         monitor.begin_in(frame, FitWatch(frame))
