@@ -143,6 +143,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         return state | {"_session": None, "_newest": None}
 
     def on_train_begin(self, logs=None):
+        """Begin to record the fit, unless this callback records another one that is still under way."""
         self._given_to_fit = True
         before = self._session
         if before is not None and before.begun_in_this_fit():

@@ -117,6 +117,7 @@ class GpuUtilMonitor:
             self._give_up(error)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the recording; by an error that leaves the loop it is interrupted, and the error propagates."""
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
@@ -311,6 +312,7 @@ class _Batches(StandIn, Generic[Batch]):
         self._monitor = monitor
 
     def __iter__(self) -> Iterator[Batch]:
+        """Yield the dataset's batches, each a step of the loop; as they are where nothing is recorded."""
         monitor, dataset = self._monitor, self._stands_for
         loop = monitor._loop
         if monitor._recorder is None or loop is None:
@@ -319,11 +321,13 @@ class _Batches(StandIn, Generic[Batch]):
         tell, timeline = monitor._tell, loop.timeline
         tell(monitor._describe, dataset, loop.validating)
         tell(loop.batches_begin)
-        own_iterator = loop.current
+        own_iterator = loop.current  # this pass, to see whether another one has begun since
         local: Callable[[], int] | None = None
 
         def came(stamp: Stamp, batch: Batch) -> None:
+            """Begin a step with this batch; its stamp is requested, delivered, signature, busy until."""
             requested, delivered, signature, busy = stamp
+            # this process had its part earlier: the rest was a wait for other workers
             if local is not None and requested <= local() < delivered:
                 delivered = local()
             if loop.operations is not None:

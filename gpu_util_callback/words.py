@@ -188,7 +188,11 @@ def stood_still(standstill: Mapping) -> str:
 
 
 def waits_at(standstill: Mapping) -> str:
-    """Return where a training without a step waits: "the training thread is in `f` at a.py:3 (`get`)"."""
+    """Return where a training without a step waits: "the training thread is in `f` at a.py:3 (`get`)".
+
+    Args:
+        standstill: of the manifest's `step_watch`; "end_ns" is there once it is over.
+    """
     ended, calls = "end_ns" in standstill, standstill.get("calls")
     if standstill["thread"] == "lock":
         after = (
@@ -319,7 +323,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def culprit(finding: Mapping) -> str:
-    """Return what the evidence names: the slowest stage, the callback, the layer; "" if nothing."""
+    """Return what the evidence names: the slowest stage and its time, the callback, the layer; "" if nothing."""
     evidence = finding.get("evidence") or {}
     stage, ms = evidence.get("slowest_stage"), evidence.get("stage_ms_per_batch")
     if isinstance(stage, str) and _is_number(ms):

@@ -67,6 +67,7 @@ class KerasAdapter(Adapter):
             failed("times of the input's functions", error)
 
     def facts(self) -> dict[str, Any]:
+        """Return the manifest's `framework`, `model` and `fit`, as far as the framework says."""
         model = self._model
         optimizer = getattr(model, "optimizer", None)
         layers = [*getattr(model, "_flatten_layers", list)(), *leaves(getattr(model, "loss", None))]  # or losses

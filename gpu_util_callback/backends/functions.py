@@ -191,6 +191,7 @@ class FirstCall:
         is_first = True
 
         def first(*args: object) -> object:
+            """Look at the first call, and give the model its own function back."""
             nonlocal is_first
             if not is_first:  # called again, by whoever kept it
                 return inner(*args)
@@ -246,6 +247,7 @@ class TimedBatches:
         return self
 
     def __next__(self) -> Any:
+        """Return the next batch, stamped; raises StopIteration at the end of the input."""
         # Little code runs every step: what a step's own puts out of the cache is slow.
         entered = requested = _clock()
         if self._polls:
@@ -358,19 +360,26 @@ class PythonBatches(Batches):
 
     @uncounted
     def timed(self, function: TimedFunction, inner: Callable) -> Callable:
+        """Return `inner`, timed.
+
+        Each call sets when it ran, its flags, and the stamps of its batches on the timeline.
+        """
         clock, timeline, compiling = _clock, function.timeline, self.compile_clock
         inside = self.fetches if self.inside else None
         mark = self.probe.mark if self.probe is not None else None
 
         def timed(*args: object) -> object:
+            """Call the function, and set when it ran, its flags and stamps on the timeline."""
             start = clock()
             if not function.armed:
                 return function.unexpected(inner, args)
             function.armed = False
             stamps: Sequence[float]
             if inside is None:
+                # given a batch, which was fetched before the call
                 stamps, self.pending = self.pending or (UNSEEN, start, 0.0, 0), None
             else:
+                # given an iterator: ours takes its place
                 inside.iterator, inside.stamps, inside.own_ns = args[-1], (), 0
                 args = (*args[:-1], inside)
             compiled = compiling.ns

@@ -120,6 +120,7 @@ class CallTimer:
         clock, thread_clock, native_id = time.perf_counter_ns, time.thread_time_ns, threading.get_native_id
 
         def timed(*args: object, **kwargs: object) -> object:
+            """Call the function and keep the call's times in ns, if it is one that is timed or if it was long."""
             self.calls = number = next(count)
             if number > FIRST and number % _CYCLE not in timed_numbers:  # most calls: only the clock, to find long ones
                 began = clock()
@@ -596,7 +597,7 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
         first: called with the first batch, where a Python function makes it.
     """
     kind = type(data_adapter).__name__
-    if kind == "PyDatasetAdapter":
+    if kind == "PyDatasetAdapter":  # a PyDataset: its `__getitem__`, made here or by threads
         dataset, threads = data_adapter.py_dataset, data_adapter.enqueuer
         owner = type(dataset)
         code = getattr(inspect.unwrap(owner.on_epoch_end), "__code__", None)
@@ -611,7 +612,7 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
         for owner in (data_adapter, threads):
             if owner is not None:
                 calls.replace_attribute(owner, "py_dataset", timed)
-    elif kind == "GeneratorDataAdapter":
+    elif kind == "GeneratorDataAdapter":  # a generator, whose first batches Keras has fetched already
         begin, made = data_adapter.generator, data_adapter._first_batches
         timer = calls.timer(*_next_of(generator_input))
         first(made[0])
@@ -621,7 +622,7 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
             return itertools.chain(itertools.islice(batches, len(made)), _timed(batches, timer))
 
         calls.replace_attribute(data_adapter, "generator", generator)
-    elif kind == "TorchDataLoaderAdapter":
+    elif kind == "TorchDataLoaderAdapter":  # a DataLoader: timed without workers, sampled in any case
         loader = data_adapter._dataloader
         calls.sample_loader(loader, loader)
         if loader.num_workers == 0:
@@ -632,23 +633,25 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
 def timed_iterator(calls: InputCalls, dataset: Any, iterator: Iterator) -> Iterator:
     """Return an iterator over a dataset whose Python functions are timed; on the training thread.
 
-    The same iterator where it is a DataLoader's own: what stands in for its dataset is within.
+    The same iterator where it is a DataLoader's own (what stands in for its dataset is within), or where
+    none of the program's functions is found.
     """
     fetcher = getattr(iterator, "_dataset_fetcher", None)  # of a DataLoader without workers
     if fetcher is not None:
-        if hasattr(fetcher, "dataset_iter"):
+        if hasattr(fetcher, "dataset_iter"):  # an IterableDataset
             kind = type(fetcher.dataset)
             timer = calls.timer(f"{kind.__name__}.__iter__", kind)
             fetcher.dataset_iter = _timed(fetcher.dataset_iter, timer)
-        else:
+        else:  # a dataset that is asked for items
             fetcher.dataset = _TimedDataset(fetcher.dataset, calls)
         return iterator
     kind = type(dataset)
-    if isinstance(dataset, GeneratorType):
+    if isinstance(dataset, GeneratorType):  # a generator itself
         return _timed(iterator, calls.timer(*_next_of(dataset)))
+    # the program's `__iter__`, which is a generator
     if isinstance(iterator, GeneratorType) and not is_library(iterator.gi_code.co_filename):
         return _timed(iterator, calls.timer(f"{kind.__name__}.__iter__", kind))
-    if type(iterator) is _OF_INDEXES and inspect.isfunction(kind.__getitem__):
+    if type(iterator) is _OF_INDEXES and inspect.isfunction(kind.__getitem__):  # an object with `__getitem__` alone
         return _timed(iterator, calls.timer(f"{kind.__name__}.__getitem__", kind))
     return iterator
 

@@ -25,7 +25,7 @@ ProbeAnswer = dict[str, Any]  # what a probe found, as JSON
 
 
 def nvml() -> ProbeAnswer:
-    """Return the driver's facts and everything NVML reports about its GPUs."""
+    """Return the driver's facts and everything NVML reports about its GPUs; {"problem"} where it does not start."""
     from gpu_util_callback.gpus import _devices, _gate, _mapping, _reader
 
     binding, problem = _gate.open_nvml()
@@ -73,7 +73,7 @@ def _describe_gpu(gate: _gate.Gate, gpu: _devices.NvmlGpu, visible_gpus: list[_d
 
 
 def cuda() -> ProbeAnswer:
-    """Return whether the CUDA driver library starts, and the devices it lists."""
+    """Return whether the CUDA driver library loads, the code that starting it returns (0 = works), and its devices."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -105,7 +105,7 @@ def libraries(names: str) -> ProbeAnswer:
 
 
 def tensorflow() -> ProbeAnswer:
-    """Return TensorFlow's build and the names of the GPUs it sees."""
+    """Return TensorFlow's build, the names of the GPUs it sees, and whether their memory grows (None = not known)."""
     import tensorflow as tf
 
     build = {
@@ -124,7 +124,7 @@ def tensorflow() -> ProbeAnswer:
 
 
 def jax() -> ProbeAnswer:
-    """Return JAX's plugins and the names of the GPUs it sees."""
+    """Return JAX's plugins, the names of the GPUs it sees, and the error that kept it from them ("" = none)."""
     import jax as module
 
     plugins = [
@@ -163,7 +163,7 @@ def torch() -> ProbeAnswer:
 
 
 def loaded_path(soname: str) -> str | None:
-    """Return the file behind a library that this process has loaded."""
+    """Return the file behind a library that this process has loaded; None where that is not known."""
     stem = soname.split(".so")[0] + ".so"
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()

@@ -461,7 +461,10 @@ class Planner:
         return Action.OPEN
 
     def _is_paid_for(self) -> bool:
-        """Return whether a window fits the budget by now, or by the end that is planned for the fit; else plan anew."""
+        """Return whether a window fits the budget by now, or by the end that is planned for the fit.
+
+        Else set a later time.
+        """
         planned_s = (self._planned_steps or 0) / self._per_call * float(np.median(self._durations)) / 1e9
         paid_ns = self._paid_ns()
         if paid_ns <= max(self._last_ns, self._begin_ns + planned_s * 1e9):

@@ -66,13 +66,14 @@ class ProfilerSession:
         self._running: object = None  # the framework's object for it
         self._yielded: Callable[[], None] | None = None
         self._halted: dict[Path, Future[Path | None]] = {}  # outcomes of `halt` for `stop`
-        self._wrapped: list[tuple[object, str, object, object]] = []
+        self._wrapped: list[tuple[object, str, object, object]] = []  # module, name, the original function, our wrapper
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
         """Start profiling into a folder that exists. On the training thread.
 
-        `yielded` is called, on the requesting thread, when other code starts a profile before
-        `stop`; the window has then already ended without a file.
+        Args:
+            yielded: called, on the requesting thread, when other code starts a profile before
+                `stop`; the window has then already ended without a file.
 
         Raises:
             ProfilerBusy, ProfilerFailed.
@@ -116,7 +117,10 @@ class ProfilerSession:
         return self._end(folder) if outcome is None else outcome.result()
 
     def _end(self, folder: Path) -> Path | None:
-        """End the profile into a folder; return its XSpace file, None if there is none or other code ended it."""
+        """End the profile into a folder; return its XSpace file, None if there is none or other code ended it.
+
+        Raises: ProfilerFailed.
+        """
         with self._lock:
             if self._folder != folder:
                 return None

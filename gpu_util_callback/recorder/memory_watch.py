@@ -60,7 +60,7 @@ class MemoryWatch:
     Args:
         adapter: the framework's.
         steps: returns the number of training steps so far.
-        keep: takes name and content of a file beside the post-mortem; None = none is wanted.
+        keep: takes name and content of a file that goes with the post-mortem; None = none is wanted.
     """
 
     COUNTED_S = 5.0

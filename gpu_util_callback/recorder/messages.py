@@ -180,6 +180,7 @@ def _print(text: str, stream: TextIO) -> None:
     """Print text; in ASCII and without symbols where the console's encoding lacks some."""
 
     def write() -> None:
+        """Print the text once the stream takes it."""
         _await_reader(stream)
         shown = printable(text)
         try:

@@ -535,7 +535,13 @@ class Outputs:
 
 @dataclass
 class WritingEvents:
-    """Callbacks for a recording that is written, failed once, or cannot be written."""
+    """Callbacks of the writing thread.
+
+    Attributes:
+        closed: nothing more will be written.
+        failed: a write failed, and is tried again.
+        impossible: the recording cannot be written at all.
+    """
 
     closed: Callable[[], None] = lambda: None
     failed: Callable[[], None] = lambda: None
@@ -543,11 +549,14 @@ class WritingEvents:
 
 
 class RunningDiagnosis:
-    """The diagnosis of a run that goes on; `evidence` is what it rests on, and its writer adds to that.
+    """The diagnosis of a run that goes on.
 
     Args:
         started_ns: of the run, on the recording's clock.
         thresholds: the user's, or None.
+
+    Attributes:
+        evidence: what it rests on; the recording's writer adds rows to it.
     """
 
     def __init__(self, started_ns: int, thresholds: Mapping | None):

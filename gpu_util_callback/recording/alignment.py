@@ -270,7 +270,10 @@ def _tamed(values: np.ndarray) -> np.ndarray:
 
 
 def _against(clock: ClockOffset, reference: ClockOffset) -> ClockOffset:
-    """Return a clock's offset against `reference`, where both were compared with a third worker."""
+    """Return a clock's offset against `reference`, where both were compared with a third worker.
+
+    The scatters add up as independent ones do; the third worker's own clock has no steps and no scatter.
+    """
     if clock is reference:
         return replace(clock, offset_ns=0, drift=0.0, scatter_ns=0, steps=max(clock.steps, reference.steps))
     reference_ns = reference.offset_ns + round(reference.drift * (clock.at_ns - reference.at_ns))

@@ -204,6 +204,7 @@ class RemoteStorage:
         return sorted(posixpath.basename(e["name"].rstrip("/")) for e in entries)
 
     def read(self, path: str, limit: int) -> bytes:
+        """Return a file's bytes. Raises: OSError, also for one of more than `limit` bytes."""
         with _as_oserror():
             self._fs.invalidate_cache(posixpath.dirname(path))
             data = self._fs.cat_file(path, start=0, end=limit + 1)

@@ -311,6 +311,7 @@ class CallbackTimer(Wrappers):
         epoch_begin: Callable | None = self._timeline.epoch_begin if name == "on_epoch_begin" else None
 
         def timed(*args: object, **kwargs: object) -> object:
+            """Call the hook between `before` and `after`; an error of ours is only reported."""
             try:
                 if before is not None:
                     before()
@@ -438,6 +439,7 @@ class CallbackTimer(Wrappers):
                 write(sums.kind, sums.name, start, end, "")
 
         def timed(self: object, *args: object, **kwargs: object) -> object:  # for hooks of any signature
+            """Call the hook, of any signature, and add its time (perf ns)."""
             start = clock()
             try:
                 return hook(self, *args, **kwargs)
@@ -448,6 +450,7 @@ class CallbackTimer(Wrappers):
                     timeline.own_step_ns += clock() - end
 
         def plain(self: object, batch: int, logs: object = None) -> object:  # faster: no packed arguments
+            """Call a hook that takes what Keras documents, and add its time (perf ns)."""
             start = clock()
             try:
                 return hook(self, batch, logs)

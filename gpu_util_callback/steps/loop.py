@@ -102,7 +102,7 @@ class Loop:
             self.batches_end()
         self._passes[self.validating] += 1
         if self.operations is not None:
-            self.operations.begin()
+            self.operations.begin()  # the count of operations begins with a pass
         if self.validating:  # a validation's pass is part of its phase: no epoch
             return
         self.timeline.epoch_begin(self._epochs)

@@ -194,6 +194,7 @@ class Timeline:
         timeline, perf, close = self, self._perf, self._close_step
 
         def timed(batch: int, logs: object = None) -> object:
+            """Begin a step, then call the list's hook; an error of ours is only reported."""
             try:
                 now = perf()
                 begin = timeline.fetch or now
@@ -230,6 +231,7 @@ class Timeline:
         perf = self._perf
 
         def timed(batch: int, logs: object = None) -> object:
+            """Call the list's hook, and note when it was called and returned (perf ns)."""
             if logs_are_ready:
                 self._logs = perf()
             result = hook(batch, logs)

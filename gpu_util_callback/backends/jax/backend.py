@@ -36,6 +36,7 @@ class JaxAdapter(PythonAdapter):
         self._probe = OutputProbe()
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
+        """Time a fit: its train and test functions, which are given iterators."""
         self._distribution = keras.distribution.distribution()  # each thread has its own
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         # An accelerator keeps working while Keras fetches the next batch of the same call.
@@ -98,6 +99,7 @@ class _Noted:
         return self
 
     def __next__(self) -> object:
+        """Return the next batch; of the first one, keep its shapes."""
         data = next(self._iterator)
         state, self._state = self._state, None
         if state is not None:

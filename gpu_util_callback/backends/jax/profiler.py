@@ -82,6 +82,7 @@ class JaxProfiler(ProfilerSession):
             raise not_started("JAX", error) from error
 
     def _stop(self, folder: Path) -> None:
+        """Stop the trace and remove the files that nobody reads. Raises: ProfilerFailed."""
         try:
             jax.profiler.stop_trace()
         except RuntimeError as error:

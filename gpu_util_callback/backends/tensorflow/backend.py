@@ -49,6 +49,7 @@ class GraphBatches(Batches):
         self._traces_seen = 0
 
     def wraps(self, inner: Callable) -> None:
+        """Prepare for the calls of this function: its queue of rows, its shapes, its traces so far."""
         # The queue is kept on the model's function: from now on it is read for this fit.
         if self._way != "graph":
             return
@@ -69,9 +70,11 @@ class GraphBatches(Batches):
 
     @uncounted
     def timed(self, function: TimedFunction, inner: Callable) -> Callable:
+        """Return `inner`, timed: a call is given a timed iterator, and sets when it ran, its flags and stamps."""
         clock, timeline = time.perf_counter_ns, function.timeline
 
         def timed(*args: object) -> object:
+            """Call the function with a timed iterator, and set when it ran, its flags and stamps on the timeline."""
             entered = clock()
             if not function.armed:
                 return function.unexpected(inner, args)
@@ -80,7 +83,7 @@ class GraphBatches(Batches):
             except Exception as error:
                 function.failed(error)
                 timed_iterator = None
-            if timed_iterator is None:
+            if timed_iterator is None:  # not a dataset's iterator, or an error of ours: as without us
                 return inner(*args)
             function.armed = False
             queue = self.queue

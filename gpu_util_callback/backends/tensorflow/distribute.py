@@ -38,6 +38,7 @@ class LocalFetch:
         fetch = getattr(part, name)
 
         def stamped(*args: object, **kwargs: object) -> object:
+            """Fetch, and note when the part of this process was there."""
             fetched = fetch(*args, **kwargs)
             if tf.executing_eagerly():
                 for batch in fetched:

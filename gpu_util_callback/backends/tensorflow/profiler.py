@@ -57,6 +57,7 @@ class TensorFlowProfiler(ProfilerSession):
         return listening_grpc_server()
 
     def _start(self, folder: Path) -> None:
+        """Start the profiler. Raises: ProfilerBusy, ProfilerFailed."""
         try:
             tf.profiler.experimental.start(str(folder))
         except tf.errors.AlreadyExistsError as error:

@@ -27,6 +27,9 @@ class LoaderTimer:
         batches: of the function that is given the batches.
         timeline: notified of each step's request for a batch, and of the end of the input.
         training: whether to look which batches are ready when requested.
+
+    Attributes:
+        requesting: called before each batch's request; None = nothing.
     """
 
     def __init__(self, data_adapter: object, batches: PythonBatches, timeline: Timeline, training: bool):
@@ -68,7 +71,7 @@ class LoaderTimer:
             self.requesting()
 
     def _note_batch(self, stamp: Stamp, batch: object) -> None:
-        """Note when a batch that Keras fetched was requested and there."""
+        """Keep the stamp of a batch that Keras fetched for the call that it is given to."""
         timeline = self._timeline
         if timeline is not None:
             self._batches.pending = stamp
@@ -98,6 +101,7 @@ class TorchAdapter(PythonAdapter):
         self._batches: dict[str, PythonBatches] = {}
 
     def begin(self, model: KerasModel, timeline: Timeline, stale: Callable[[], None], failed: Failed) -> None:
+        """Time a fit: its loader, and its train and test functions, which are given batches."""
         self._compiled = is_compiled(model)
         clock = self.compile_clock
         self._batches = {

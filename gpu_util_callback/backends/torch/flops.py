@@ -68,6 +68,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, _types: object, args: tuple = (), kwargs: dict | None = None
     ) -> object:
+        """Run an operation as it is, and add its work."""
         out = func(*args, **(kwargs or {}))
         try:
             self._add(func, args, kwargs or {}, out)
@@ -76,7 +77,10 @@ class _Watch(TorchDispatchMode):
         return out
 
     def _add(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """Add the FLOPs of one operation of a step, or its name where they are not known."""
+        """Add the work of one operation of a step, or its name where that is not known.
+
+        Nothing is added for what a checkpoint computes again, and for operations that do no more than their parts.
+        """
         name = str(func._overloadpacket)
         flops = flop_registry.get(_SAME_AS.get(name, func._overloadpacket))
         if flops is None:
@@ -110,7 +114,11 @@ def _convolution_backward(
     _groups: int,
     mask: Sequence[bool],
 ) -> int:
-    """Return multiply-adds: those of the forward pass for each of both gradients, groups or not."""
+    """Return multiply-adds: those of the forward pass for each of both gradients, groups or not.
+
+    Args:
+        mask: whether the gradients of input, weight (and bias) are computed.
+    """
     places = (inputs if transposed else gradient).shape[2:].numel()
     return inputs.shape[0] * places * weight.numel() * (bool(mask[0]) + bool(mask[1]))
 

@@ -101,6 +101,7 @@ class TorchProfiler(ProfilerSession):
     # -- start and stop ------------------------------------------------------------------------
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
+        """Start a profile; on the main thread. Raises: ProfilerBusy, ProfilerFailed."""
         if threading.current_thread() is not threading.main_thread():
             raise ProfilerFailed(
                 "torch's profiler must be stopped by the thread that started it, which is possible "
@@ -173,6 +174,10 @@ class TorchProfiler(ProfilerSession):
             self._recording_over.set()
 
     def stop(self, folder: Path) -> Path | None:
+        """Have the main thread stop the profile, then write its file here and return it; None if there is none.
+
+        Raises: ProfilerFailed.
+        """
         late = not self._on_main(lambda: self.halt(folder), self._recording_over, LEFT_S)
         with self._lock:
             if self._folder != folder:
@@ -300,6 +305,7 @@ class TorchProfiler(ProfilerSession):
 
         @functools.wraps(original)
         def guarded(*args, **kwargs):
+            """Call the original, with our window dropped before another profile starts."""
             if not ends and not self._starts_our_profile():
                 self._drop_for_other_profile()
             try:

@@ -55,6 +55,10 @@ class TorchRuntime(Runtime):
         return {"mixed_precision": "float64"} if types == {torch.float64} else {}
 
     def devices(self) -> list[ListedGpu] | None:
+        """Return the GPUs in PyTorch's order, without an identity until the training has initialised CUDA.
+
+        None: none.
+        """
         # CUDA is never initialised for this: workers forked later could no longer use it.
         if not torch.cuda.is_available():
             return None
@@ -77,6 +81,10 @@ class TorchRuntime(Runtime):
         return gpus or None
 
     def memory(self) -> dict[int, dict[str, float]]:
+        """Return the values of each GPU's caching allocator, in bytes or counts, by ordinal.
+
+        {} before CUDA is in use.
+        """
         if not _cuda_works():
             return {}
         names = {
@@ -108,6 +116,7 @@ class TorchRuntime(Runtime):
         return "memory.pickle", pickle.dumps(torch.cuda.memory._snapshot())  # for pytorch.org/memory_viz
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """Return (source, shared identity, rank, processes) of the process group; None for a lone process."""
         size = self.processes()
         if size < 2:
             return None
@@ -117,6 +126,10 @@ class TorchRuntime(Runtime):
         return "torchelastic", identity, torch.distributed.get_rank(), size
 
     def exchanges(self) -> Exchanges | None:
+        """Return counts of gradient exchanges and updates, and the shortest time of one outside the backward pass, ms.
+
+        None where no single DistributedDataParallel is found among the objects, which is tried `SEARCHES` times.
+        """
         parallel = self._parallel() if self._parallel is not None else None
         if self.processes() < 2 or (parallel is None and self._searches >= SEARCHES):
             return None
@@ -219,6 +232,7 @@ class TorchCompileClock(CompileClock):
         self._since = 0
 
     def start(self) -> None:
+        """Listen to TorchDynamo, if it is imported. On the training thread."""
         # Nothing compiles without it, and importing it takes seconds.
         if self._handler is not None or "torch._dynamo" not in sys.modules:
             return
@@ -230,6 +244,7 @@ class TorchCompileClock(CompileClock):
         self._handler = handler
 
     def stop(self) -> None:
+        """Stop listening. May be called more than once."""
         handler, self._handler = self._handler, None
         if handler is None:
             return
