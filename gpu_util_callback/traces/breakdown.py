@@ -34,7 +34,7 @@ DISPATCH_GAP_PS = 1_000 * PS_PER_US
 # A launched kernel starts within microseconds on an idle GPU; beyond this it waits on a dependency.
 QUEUE_DELAY_PS = 100 * PS_PER_US
 # A gap takes some 400 bytes while it is explained: those of 10⁷ events would take a gigabyte together.
-_GAPS_AT_ONCE = 1 << 17
+_GAPS_AT_ONCE = 1 << 16
 
 # In place of a time: the launching call is not known. Every real time is later.
 UNLINKED = np.int64(np.iinfo(np.int64).min)
@@ -103,11 +103,13 @@ def _idle(
         blocked = calls.times(blocking_rows(calls))
         calling = calls.times(calls.of(HostKind.LAUNCH, HostKind.CALL)) - blocked
         host = calling, blocked, _staging(process), _syncs(process, device, returned)
-        gaps = busy.complement(low, high)
+        gaps, parts = busy.complement(low, high), []
         for at in range(0, len(gaps), _GAPS_AT_ONCE):
             some = Intervals(*(edge[at : at + _GAPS_AT_ONCE] for edge in (gaps.start, gaps.end)))
-            part = _explained(some, process, device, steps, (busy, first), (launched, returned), host)
-            sets = {category: times | part[category] for category, times in sets.items()}
+            parts.append(_explained(some, process, device, steps, (busy, first), (launched, returned), host))
+        for category in sets if parts else ():
+            edges = ([getattr(part[category], edge) for part in parts] for edge in ("start", "end"))
+            sets[category] = Intervals(*map(np.concatenate, edges))
         # Without work that is linked to its launch, a late host cannot be shown.
         after_gap = first[busy.start > low]
         if len(after_gap) and not (launched[after_gap] > UNLINKED).any():

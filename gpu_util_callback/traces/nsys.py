@@ -326,7 +326,8 @@ class _TableReader:
             if isinstance(key, int) and isinstance(text, str):
                 self.strings[key] = self.names.id(text)
         work_pids, devices, works = zip(*map(self._gpu_table, _GPU_EVENTS), strict=True)
-        work_pid, device, work = np.concatenate(work_pids), np.concatenate(devices), DeviceEvents.concat(works)
+        work_pid, device = np.concatenate(work_pids), np.concatenate(devices)
+        work = DeviceEvents.concat(works, len(device))
         calls, call_tid = self._calls()
         ranges, range_tid = self._ranges()
         pids = {*np.unique(work_pid).tolist(), *np.unique(_pid(call_tid)).tolist()}
@@ -335,7 +336,8 @@ class _TableReader:
             raise UnusableInput(f"{file.path}: {len(pids):,} processes; export those of the training alone")
         process_names, thread_names = self._process_names(), self._thread_names()
         epoch_ns = epoch(next(file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)), (None,))[0])
-        calls, tids = HostEvents.concat([calls, ranges]), np.concatenate((call_tid, range_tid))
+        tids = np.concatenate((call_tid, range_tid))
+        calls = HostEvents.concat([calls, ranges], len(tids))
         work_of, calls_of = dict(groups(work_pid)), dict(groups(_pid(tids)))
         none = np.empty(0, np.int64)
         for pid in sorted(pids):
@@ -461,7 +463,7 @@ class _TableReader:
         """Return NVTX ranges (steps, ops, input waits, the user's annotations), and the global ids of their threads."""
         table, where = "NVTX_EVENTS", 'WHERE "end" IS NOT NULL'
         if not self.file.has(table, "start", "end"):
-            return HostEvents.concat([]), np.empty(0, np.int64)
+            return HostEvents.concat([], 0), np.empty(0, np.int64)
         data = self._rows(table, ("globalTid", "textId"), where)
         name = self._name_ids(data["textId"], "")
         if self.file.has(table, "text"):

@@ -337,7 +337,7 @@ def _steps_by_graph(process: Process, names: Names) -> Steps | None:
     micro-batches, are no steps.
     """
     of_gpus = [device.events for device in process.active_devices]
-    work = DeviceEvents.concat([events.take(events.correlation >= 0) for events in of_gpus])
+    work = DeviceEvents.concat((events.take(events.correlation >= 0) for events in of_gpus), sum(map(len, of_gpus)))
     _, first, launch = np.unique(work.correlation, return_index=True, return_inverse=True)
     start, graph = work.start_ps[first], work.graph[first]
     np.minimum.at(start, launch, work.start_ps)

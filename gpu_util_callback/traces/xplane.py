@@ -169,18 +169,20 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
         device = _DEVICE_PLANE.match(plane.name)
         if device and (index := ordinal(device[1])) is not None:
             lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and not DERIVED_LINE.fullmatch(ln.name)]
-            work = DeviceEvents.concat([device_columns(batch, shapes) for batch in decoded(lines, plane.metadata)])
+            parts = (device_columns(batch, shapes) for batch in decoded(lines, plane.metadata))
+            work = DeviceEvents.concat(parts, sum(len(line.starts) for line in lines))
             name, facts = _name_and_facts(plane)
             devices.append(Device(index, name, work.in_order(), facts))
         elif device:
             problems.append("the events of a GPU with an impossible number were left out")
         elif plane.name in _HOST_PLANES:
-            host_parts += [host_columns(batch, len(threads)) for batch in decoded(plane.lines, plane.metadata)]
+            host_events = (host_columns(batch, len(threads)) for batch in decoded(plane.lines, plane.metadata))
+            host_parts.append(HostEvents.concat(host_events, sum(len(line.starts) for line in plane.lines)))
             threads += [ln.name for ln in plane.lines]
         elif plane.name == "Task Environment" and not absolute:
             epoch_ns = epoch(plane.metadata.facts("profile_start_time").get("profile_start_time"))
         plane.lines.clear()  # memory for what was read
-    events = HostEvents.concat(host_parts).in_order()
+    events = HostEvents.concat(host_parts, sum(map(len, host_parts))).in_order()
     _leave_out_background_waits(events, names)
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")

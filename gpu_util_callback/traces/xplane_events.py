@@ -34,15 +34,9 @@ from gpu_util_callback.traces.model import (
 from gpu_util_callback.traces.naming import api_kind, copy_kind, device_kind, memory_kind, op_of
 
 _DEVICE_STATS = (
-    "correlation_id",
-    "kernel_details",
-    "memcpy_details",
-    "tf_op",
-    "annotation",
-    "name",
-    "hlo_op",
-    "theoretical_occupancy_pct",
-    "cuda_graph_id",
+    *("correlation_id", "cuda_graph_id"),
+    *("kernel_details", "theoretical_occupancy_pct", "memcpy_details"),
+    *("tf_op", "annotation", "name", "hlo_op"),  # any of which may tell the op
 )
 _HOST_STATS = ("step_num", "_r", "correlation_id", "id", "hlo_op")
 
