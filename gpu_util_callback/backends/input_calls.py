@@ -192,14 +192,21 @@ class CallTimer:
         self.samples += 1
         model_frames = _model_depth(stack)
         at = next((at for at in range(model_frames, len(stack)) if not is_library(path_of(stack[at][0]))), None)
-        if at is None:  # no line of the program
+        if at is None:  # a library's own dataset: the package that it calls
+            own = {"", library_of(stack[-1][0])}
+            calls = [code for code, _ in reversed(stack) if library_of(code) not in own]
+            self._called.update(f"{library_of(code)}.{callee(calls)}" for code in calls[:1])
             return
         in_function = (frame for frame in stack[at:] if not frame[0].co_name.startswith("<"))
         slow, called = read_statement(*next(in_function, stack[at]))
         if at:
             self._libraries[library_of(stack[at - 1][0])] += 1
             called = f"{package_of(stack[at - 1][0])}.{callee(code for code, _ in reversed(stack[:at]))}"
-        self._lines[place_of(*stack[at])] += 1
+        place = stack[at]
+        if called.startswith(_TABLES) and (read := table_read_by(*place)) is not None:
+            # Its reader keeps Python's lock: samples meet what comes after it.
+            called, place = f"{called.partition('.')[0]}.{read[0]}", (place[0], read[1])
+        self._lines[place_of(*place)] += 1
         self._slow["model" if model_frames else slow] += 1
         self._called[called] += 1
 
@@ -229,6 +236,8 @@ def _met_by_most(counts: Counter[str], samples: int) -> str | None:
 _LOCK = re.compile("lock|mutex|semaphore|condition", re.IGNORECASE)  # in the name of what a `with` holds
 _JOINS = frozenset({"append", "concatenate", "concat", "cat", "hstack", "vstack"})
 _COLLECTS = frozenset({"append", "extend", "asarray", "array", "tensor", "as_tensor", "from_numpy", "stack", "list"})
+_TABLES = ("pandas.", "polars.")
+_READ = re.compile("_?(read|load|open|parse)")  # in the name of a function that makes a table of a file
 _TRANSFORMS = frozenset({"torchvision", "torchaudio", "kornia", "albumentations", "torch_audiomentations"})
 
 
@@ -261,6 +270,26 @@ def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     parts = [part for child in children if not isinstance(child, ast.stmt) for part in ast.walk(child)]
     calls = {_dotted(part.func): part for part in parts if isinstance(part, ast.Call)}
     return _why_slow(around, parts, calls) if around else "", " ".join(filter(None, calls))[:200]
+
+
+@functools.lru_cache(4096)
+def table_read_by(code: CodeType, line: int) -> tuple[str, int] | None:
+    """Return the call, and its line, that reads in the same function the table that a statement uses; None = none does.
+
+    By the source: the statement calls such as `read_csv`, or uses a name that is assigned from it.
+    """
+    body, above = tree_of(code)
+    nodes = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt)]
+    around = [node for node in nodes if node.lineno <= line - above <= (node.end_lineno or node.lineno)]
+    used = {part.id for part in ast.walk(around[-1]) if isinstance(part, ast.Name)} if around else set()
+    reads = (
+        (_dotted(part.func).rpartition(".")[2], node.lineno + above)
+        for node in [*around[-1:], *nodes]
+        if node in around[-1:] or (isinstance(node, ast.Assign) and used & set(map(ast.unparse, node.targets)))
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call)
+    )
+    return next((read for read in reads if _READ.match(read[0])), None)
 
 
 def _dotted(function: ast.expr) -> str:

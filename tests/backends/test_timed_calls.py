@@ -344,6 +344,57 @@ def test_why_a_statement_is_slow_is_read_from_its_source(tmp_path):
             assert [slow or "-" * bool(called), called] == [*expected.strip().partition(" ")[::2]], line
 
 
+TABLES = """\
+class Rows:
+    def __getitem__(self, i):
+        table = pandas.read_csv(self.files[i])
+        values = table[["x", "y"]].to_numpy()  # 3 read_csv
+        return values - values.mean(0)  #
+    def kept(self, i):
+        row = self.table.iloc[i]  #
+        return row["x"]  #
+    def parts(self, i):
+        frame = self._load(self.files[i])
+        return frame.x.to_numpy(), pl.read_parquet(i)["y"]  # 11 read_parquet
+    def through(self, i):
+        frame = self._load_table(self.files[i])
+        for name in ("x", "y"):
+            frame[name] = frame[name] / 2  # 13 _load_table
+"""
+
+
+def test_a_table_is_read_where_its_function_makes_it_of_a_file(tmp_path):
+    """Seen: of a file that each sample parses, samples met the next line, which takes columns of it."""
+    path = tmp_path / "tables.py"
+    path.write_text(TABLES)
+    names: dict = {}
+    exec(compile(TABLES, path, "exec"), names)
+    codes = [function.__code__ for function in vars(names["Rows"]).values() if hasattr(function, "__code__")]
+    for number, line in enumerate(TABLES.splitlines(), 1):
+        _, marked, expected = line.partition("  #")
+        code = next((code for code in reversed(codes) if code.co_firstlineno <= number), codes[0])
+        if marked:
+            found = input_calls.table_read_by(code, number)
+            assert (f"{found[1]} {found[0]}" if found else "") == expected.strip(), line
+
+
+def test_of_a_library_s_own_dataset_the_package_that_it_calls_is_sampled():
+    """Seen: Keras' DirectoryIterator, of which nothing more was known than that it computes in Python."""
+    timer = CallTimer("DirectoryIterator.__getitem__")
+
+    def frame(file, name):
+        return compile(repr(file), file, "eval").replace(co_qualname=name, co_name=name), 7
+
+    packages = "/env/lib/python3.11/site-packages"
+    load = frame(f"{packages}/keras/src/utils/image_utils.py", "load_img")
+    get = frame(f"{packages}/keras/src/legacy/preprocessing/image.py", "DirectoryIterator.__getitem__")
+    resize = frame(f"{packages}/PIL/Image.py", "Image.resize")
+    for stack in ([resize, load, get], [resize, load, get], [load, get]):
+        timer.sample(stack)
+    entry = timer.facts()
+    assert (entry["called"], entry["samples"]) == ("PIL.Image.resize", 3) and "line" not in entry
+
+
 def test_what_a_line_calls_is_sampled_with_the_model_that_it_is_in():
     torch = pytest.importorskip("torch")
     inner, model = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4))

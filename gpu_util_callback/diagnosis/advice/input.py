@@ -77,9 +77,9 @@ def at_line(wait: InputWait, advice: Advice) -> Advice:
     # No line is known, or the advice says so already.
     if wait.made_at_once or not (wait.call_line or work) or (work is not None and work.does in advice.text):
         return advice
-    place = f"{wait.call_name} is mostly at {wait.call_line}" if wait.call_line else f"Most of {wait.call_name} passes"
+    place = f"{wait.call_name} is mostly at {wait.call_line}" if wait.call_line else f"Most of {wait.call_name} is"
     if work is not None:
-        place += f", where {work.does}: {work.instead[:1].lower()}{work.instead[1:]}"
+        place += f"{', where' if wait.call_line else ' that'} {work.does}: {work.instead[:1].lower()}{work.instead[1:]}"
         place += f"; this changes {work.changes}" * bool(work.changes)
     # What to do stands at the end, where a short report begins.
     observed = advice.text.removesuffix(advice.remedy).rstrip() if advice.remedy else advice.text

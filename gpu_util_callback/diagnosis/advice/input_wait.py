@@ -135,8 +135,12 @@ def _joins(run: Run, joined: float) -> bool:
 def _outside_calls(
     run: Run, timed: Sequence[Mapping[str, Any]], rare: LongFetches | None, handling: str
 ) -> tuple[float, float]:
-    """Return `Calls.joined` and `Calls.handled`: shares (0-1) of the run's wait that the timed functions leave."""
+    """Return `Calls.joined` and `Calls.handled`: shares (0-1) of the run's wait that the timed functions leave.
+
+    Like theirs, the time of the wait is that without waiting for a core.
+    """
     waited_ms = run.steps.total("input_wait_ns") / 1e6 - (rare.count * rare.each_ms if rare else 0.0)
+    waited_ms *= 1 - (measure_cores(run, run.whole).queued or 0.0)
     unexplained_share = 1 - sum(map(_all_ms, timed)) / waited_ms if timed and waited_ms > 0 else 0.0
     workers = run.fit.get("input_workers") or 0
     if unexplained_share <= LITTLE:  # the timed functions explain the wait

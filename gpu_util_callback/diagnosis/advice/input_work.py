@@ -117,6 +117,7 @@ _BY_REASON = (
     LineWork("it copies an array to make it longer", "Collect the parts in a list, and join them once", slow="grow"),
 )
 _PARSERS = "json|csv|xml|yaml|html|_strptime|_?pickle|joblib|re|regex|transformers|tokenizers|nltk|spacy|unicodedata"
+_READERS = r"(pandas|polars)\.(_?(read|load|open|parse)|\w*(Parser|Text))"
 # Three lines each: a pattern of what is called, what that does, and what to do in its place. The first one counts.
 _BY_CALL = rf"""
 ^(zarr|numcodecs|blosc2?|tensorstore|pyarrow|fastparquet|h5py\.Dataset)\.|\b(result read$|read_(parquet|row_g|feather))
@@ -134,7 +135,7 @@ Do that once in each process; join many small files once (into a .npy, of which 
 ^torch\._\w*DataLoaderIter\b
 it takes the batches of a DataLoader
 Give that loader itself to fit or monitor.batches(), which then see its workers; index arrays in memory by whole batches
-^({_PARSERS})\.|^(pandas\.\w*(read_|Parser|Text)|numpy\.\w+txt)|\.(split|findall|finditer|sub|lower|encode|tokenize)\b
+^({_PARSERS})\.|^({_READERS}|numpy\.\w+txt)|\.(split|findall|finditer|sub|lower|encode|tokenize)\b
 it parses files or text
 Parse all of it {ONCE}, and store arrays of numbers (np.save)
 ^(pandas|polars)\.
@@ -182,5 +183,8 @@ def work_of(wait: InputWait) -> LineWork | None:
         called = ""
     # Too few samples, or the wait is not for that function.
     if called is None or (call.get("samples") or 0) < 2 * A_FEW or wait.made_at_once:
+        return None
+    # A library's own dataset: how it asks for rows is not the program's.
+    if called and "line" not in call and not re.match(rf"({_IMAGES})\.", called):
         return None
     return next((kind for kind in KINDS if kind.slow in ("", slow_reason) and re.search(kind.called, called)), None)

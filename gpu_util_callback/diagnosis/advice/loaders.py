@@ -360,8 +360,8 @@ def _at_line(wait: InputWait) -> float:
 
 
 def _says_work(wait: InputWait) -> str:
-    at, share = f" at {wait.call_line}" if wait.call_line else "", percent(100 * _at_line(wait))
-    return f"{wait.paces}. {wait.call_name} spends {share} of its time{at}, where {_of_line('does')(wait)}."
+    at, share = f" at {wait.call_line}, where" if wait.call_line else ":", percent(100 * _at_line(wait))
+    return f"{wait.paces}. {wait.call_name} spends {share} of its time{at} {_of_line('does')(wait)}."
 
 
 def _has_remedy_for_line(wait: InputWait) -> bool:
