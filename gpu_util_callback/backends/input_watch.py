@@ -402,7 +402,7 @@ def _with_pipeline(iterator: object) -> object | None:
 
 
 def _worker_iterators(iterator: object) -> list[object]:
-    """Return what a distributed iterator's workers in this process iterate over; empty = none.
+    """Return what a distributed iterator's workers in this process iterate over; [] for another iterator.
 
     These are tf.data's own only where batches are not to be prefetched to the devices
     (`experimental_fetch_to_device=False`, by replica). The usual ones have a pipeline for each

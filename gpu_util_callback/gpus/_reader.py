@@ -138,7 +138,7 @@ class UtilizationBuffer(_Source):
             time_ns: on the recording's clock.
             polled: NaN = no answer.
         """
-        if polled[0] != polled[0]:
+        if polled[0] != polled[0]:  # no answer (NaN)
             return
         absent = self._gate.lacks("nvmlDeviceGetSamples", self._key)
         dry = absent or time_ns - self._newest_ns > 2 * BUFFER_S * 1e9  # no sample of the ring for two reads
@@ -464,7 +464,7 @@ class Counters(_Source):
             name = f"{_PCIE}/{column}"
             rate = self._gate.ask(_PCIE, self._gpu.board, _THROUGHPUT[column], gpu=self._key, name=name)
             if rate is not None:
-                row[self._columns[column]] = 1024.0 * rate
+                row[self._columns[column]] = 1024.0 * rate  # the driver's KiB/s as bytes/s
                 self._gate.memory.forget(column, self._key)
             elif self._gate.lacks(name, self._key):
                 self._gate.memory.forget(name, self._key)  # the counter's own reason is better

@@ -347,7 +347,11 @@ class Sampler:
             self._begin(self._open)
 
     def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
-        """Give readers of a worker that hangs to a new one, with a gate of its own."""
+        """Give readers of a worker that hangs to a new one, with a gate of its own.
+
+        Args:
+            gate: of the worker that hangs.
+        """
 
         def open_again(worker: Worker) -> Opened:
             new_gate = Gate(gate.binding, self._memory)

@@ -122,7 +122,7 @@ class ProfilerSession:
         Raises: ProfilerFailed.
         """
         with self._lock:
-            if self._folder != folder:
+            if self._folder != folder:  # other code has ended it
                 return None
             self._folder = None
             try:

@@ -102,7 +102,7 @@ class Intake:
 
     def catch_up(self) -> None:
         """Take everything up to now and show it to `on_rows`; on the training thread. The next `take` returns it."""
-        with self._taking:
+        with self._taking:  # the recorder's thread may be taking rows just now
             rows, samples = self._take_rows(False), self._while_training(self._gpus.sampled(), 0)
             self._early_rows.append(rows)
             self._early_samples += samples

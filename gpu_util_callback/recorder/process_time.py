@@ -66,7 +66,7 @@ class ProcessTime:
         self._reset()
 
     def _reset(self) -> None:
-        """Forget all fits: a forked child begins anew."""
+        """Forget all fits; at first, and in a forked child."""
         self._pid = os.getpid()
         self._fits = self._running_fits = 0
         self._fits_ns = self._between_ns = 0

@@ -989,7 +989,7 @@ def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -
 
 
 def _finish_at_exit(own_thread: bool = False) -> None:
-    """Wait at the end of the process for its threads' pending writes, up to a deadline.
+    """Wait at the end of the process for pending writes and messages, up to `EXIT_S`.
 
     Args:
         own_thread: leave out trainings of other threads, which may continue.

@@ -1061,7 +1061,11 @@ _ANY_NUMBER = Within(-MOST_COUNT, MOST_COUNT)
 
 @cache
 def _kinds(declared: Any) -> _Kinds:
-    """Return the types of JSON values that a declared type allows, each with its limits."""
+    """Return the types of JSON values that a declared type allows, each with its limits.
+
+    Args:
+        declared: a type, with its annotations: a number, text, Literal, list, dict, TypedDict or union of such.
+    """
     kind, marks = unwrapped(declared)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
@@ -1073,9 +1077,9 @@ def _kinds(declared: Any) -> _Kinds:
         base = str if words else origin or kind
     json_types, name = _JSON_TYPES[base]
     within = next((mark for mark in marks if isinstance(mark, Within)), _ANY_NUMBER)
-    if words:
+    if words:  # a Literal: its words are the limit
         name = f"one of {', '.join(words)}"
-    elif base in (int, float):
+    elif base in (int, float):  # a number: its range is
         name += str(within)
     entry = _Kind(
         name=name,

@@ -188,7 +188,10 @@ def encode_segment(tables: Tables, samples: Tables, level: int) -> bytes:
 
 
 class Segment:
-    """A segment's bytes, decoded on demand.
+    """A segment's bytes, decoded on demand; more values than its size can hold are refused at once.
+
+    Attributes:
+        groups: of samples that have rows.
 
     Raises: Damaged from every method, and nothing else.
     """

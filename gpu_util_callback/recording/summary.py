@@ -89,11 +89,11 @@ class Distribution:
         return figures
 
 
-def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
+def _add(distributions: Sequence[Distribution], values: np.ndarray) -> None:
     """Add a row of values to each distribution; NaN is left out.
 
     Args:
-        to: the distributions.
+        distributions: as many as rows of values.
         values: float[distributions, n].
     """
     if not values.shape[1]:
@@ -104,11 +104,12 @@ def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
     totals = numbers.sum(axis=1).tolist()
     lows = np.where(finite, numbers, np.inf).min(axis=1).tolist()
     highs = np.where(finite, numbers, -np.inf).max(axis=1).tolist()
-    at = np.floor(np.log2(np.maximum(numbers, 1)) * _PER_OCTAVE).astype(np.int64)
-    at[numbers < 1] = -1
+    # bucket of each value; -1 for those below one
+    bucket_of_value = np.floor(np.log2(np.maximum(numbers, 1)) * _PER_OCTAVE).astype(np.int64)
+    bucket_of_value[numbers < 1] = -1
     for row in np.flatnonzero(has_finite).tolist():
-        buckets = at[row] if finite[row].all() else at[row][finite[row]]
-        to[row]._take(buckets, totals[row], lows[row], highs[row])
+        buckets = bucket_of_value[row] if finite[row].all() else bucket_of_value[row][finite[row]]
+        distributions[row]._take(buckets, totals[row], lows[row], highs[row])
 
 
 def step_series(steps: Mapping[str, np.ndarray]) -> np.ndarray:

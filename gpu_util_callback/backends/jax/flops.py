@@ -96,7 +96,7 @@ def _add_all(work: CountedWork, jaxpr: jax.extend.core.Jaxpr, *, recomputes: boo
 
 
 def _equations_in_use(jaxpr: jax.extend.core.Jaxpr) -> list[jax.extend.core.JaxprEqn]:
-    """Return the equations that an output depends on, last first: XLA leaves out all others."""
+    """Return the equations that an output depends on, or that have effects, last first: XLA leaves out all others."""
     needed_ids = {id(variable) for variable in jaxpr.outvars}
     equations = []
     for equation in reversed(jaxpr.eqns):

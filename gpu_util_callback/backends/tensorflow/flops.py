@@ -231,7 +231,7 @@ class _Flat:
         return returned
 
     def count(self) -> CountedWork:
-        """Return the work of what was inlined."""
+        """Return the work of what was inlined; operations whose shapes are unknown are noted as missing."""
         graph = tf.Graph()
         with graph.as_default():
             tf.import_graph_def(self._graph_def, name="")

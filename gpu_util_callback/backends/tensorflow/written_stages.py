@@ -304,9 +304,9 @@ def _find_stage(stage: WrittenStage, name: str) -> tuple[WrittenStage, list[Writ
 
 
 def _behind_work(stage: WrittenStage | None) -> bool:
-    """Return whether stages before one work, whether or not a running pipeline still has them.
+    """Return whether a stage before this one calls a function or reads files, as written.
 
-    A cache that is full needs none.
+    Behind a cache none does once that is full.
     """
     if stage is None or stage.word == "cache":
         return False
@@ -498,9 +498,12 @@ _NEXT = "generator_py_func"  # of `from_generator`: makes an element
 
 
 def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
-    """Time these entries of the registry during the fit. Callable on any thread.
+    """Time the program's functions of these entries of TensorFlow's registry during the fit. Callable on any thread.
 
     The registry is private to TensorFlow: where it is not as expected, nothing is timed.
+
+    Args:
+        tokens: TensorFlow's names of the entries.
     """
     entries: Any = getattr(getattr(script_ops, "_py_funcs", None), "_funcs", None)
     eager = getattr(script_ops, "EagerFunc", None)
@@ -510,7 +513,7 @@ def time_functions(tokens: Iterable[str], calls: InputCalls) -> None:
         entry = entries.get(token)
         function = entry._func if isinstance(entry, eager) else entry
         own = _users_own(function)
-        if own is None or hasattr(function, _OURS):
+        if own is None or hasattr(function, _OURS):  # a framework's function, or one that is timed already
             continue
         timed = calls.timer(*called(own)).around(function)
         setattr(timed, _OURS, True)
