@@ -59,7 +59,7 @@ def core_s(pid: int | str, threads: Iterable[int | None] | None = None) -> tuple
 
 
 def descendants() -> list[Descendant] | None:
-    """Return this process' children and theirs; None where the kernel does not list them.
+    """Return this process' children and theirs, in any order; None where the kernel does not list them.
 
     Psutil would look at every process of the machine.
     """

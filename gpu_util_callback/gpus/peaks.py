@@ -142,7 +142,10 @@ def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str)
     """Return the peak at the highest clock, by what the architecture does per clock, and ""; or None and why not.
 
     Args:
+        gpu: of the manifest.
+        name: without the maker's.
         capability: compute capability, "9.0".
+        precision: one of `PRECISIONS`; fp32 stands for a TF32 that the GPU lacks.
     """
     architecture = _ARCHITECTURES.get(capability)
     clock, cores = gpu.get("sm_clock_max_mhz"), gpu.get("cores")
@@ -156,6 +159,7 @@ def _derived(gpu: Mapping[str, Any], name: str, capability: str, precision: str)
     rate, precision = _rate_or_lower(architecture[0], precision)
     if rate is None:
         return None, f"{name} has no tensor cores for {precision}"
+    # summing in 32 bits: GeForce does that at half the rate
     halved = "GeForce" in name and precision in ("fp16", "bf16", "tf32")
     rate = rate // 2 if halved else rate
     tflops = round(multiprocessors * rate * clock / 1e6, 1)

@@ -109,6 +109,7 @@ class Worker(threading.Thread):
             try:
                 self._tick_on(self.pace)
             except Retired:
+                # A call hung and came back: the watcher has given the other GPUs to a new thread.
                 handed_over = [reader for reader in self.readers if reader not in self.stuck]
                 self.readers = list(self.stuck)
                 self._close(handed_over)

@@ -354,7 +354,7 @@ class KerasSession:
             self._windows.epoch_end()
 
     def test_begin(self) -> None:
-        """Begin a validation (or the user's own evaluation)."""
+        """Begin a validation, or an evaluation of the user's own in the fit; nothing once recording is off."""
         recorder = self.recorder
         if recorder is None or recorder.off:
             return

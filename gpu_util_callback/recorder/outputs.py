@@ -244,6 +244,7 @@ class Outputs:
             self.update(diagnosis=result)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:  # the first one imports: its time says nothing of the next
+                # a quarter of the run so far, within bounds
                 pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 4e9), SELDOM_S)
                 pause_ns = max(1e9 * pause_s, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
                 self._next_diagnosis_ns = now_ns + int(pause_ns)

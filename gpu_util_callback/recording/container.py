@@ -60,7 +60,13 @@ def checked_ns(value: Any) -> int:
 
 
 def pack(index: Mapping[str, Any], arrays: Mapping[str, np.ndarray], level: int = 6) -> bytes:
-    """Build a container: `index` as JSON, `arrays` as `.npy` members; not deflated at `level` 0."""
+    """Build a container's bytes.
+
+    Args:
+        index: stored as JSON.
+        arrays: name -> stored as an `.npy` member.
+        level: of deflate; 0 = not compressed.
+    """
     out = io.BytesIO()
     packing = zipfile.ZIP_DEFLATED if level else zipfile.ZIP_STORED
     with zipfile.ZipFile(out, "w", packing) as archive:

@@ -357,11 +357,11 @@ def list_segments(
     for first, last in sorted(ranges, key=lambda span: (span[0], -span[1])):
         if last <= covered:  # its rows are in a sealed one
             continue
-        if first > covered + 1:
+        if first > covered + 1:  # numbers between are missing
             gaps.append(_gap(covered + 1, first - 1, known))
         covered = last
         infos.append(by_range.get((first, last)) or SegmentInfo(first, last))
-    if covered < written - 1:
+    if covered < written - 1:  # the last ones are missing
         gaps.append(_gap(covered + 1, written - 1, known))
     return infos, gaps
 

@@ -311,7 +311,7 @@ class Top:
         other._add_phases(tables)
         samples = {**samples, **pipeline_readings(tables)}
         other.samples = {}
-        other._loaders = {
+        other._loaders = {  # stored ones of the old top, and those with new rows
             group: partial(self._group_with_rows, group, samples) for group in dict.fromkeys([*self.groups, *samples])
         }
         return other

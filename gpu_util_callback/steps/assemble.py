@@ -247,11 +247,11 @@ class Assembler:
             if kind is Phase:  # between calls, which stay one block
                 self._waiting.extend(run)  # type: ignore[arg-type]
                 continue
-            if kind is tuple:
+            if kind is tuple:  # calls of either function
                 calls.extend(run)  # type: ignore[arg-type]
                 continue
             complete()
-            for item in run:
+            for item in run:  # calls before a new function, or before skipped ones, are the earlier function's
                 if isinstance(item, Function):
                     self._use(item)
                 else:

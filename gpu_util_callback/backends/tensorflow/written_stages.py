@@ -403,6 +403,7 @@ class Reader:
         role = "input" if self._phase == "train" else self._phase
         a_pass = _pass_facts(chain)
         sizes = {} if a_pass is None else dict(zip((f"{role}_set_batches", f"{role}_set_samples"), a_pass, strict=True))
+        # the last stage that changes the number of elements
         last = next((each for each, _ in chain if each.word not in _ONE_FOR_ONE), stage)
         specs = tf.nest.flatten(dataset.element_spec)
         of_one_shape = all(isinstance(spec, tf.TensorSpec) and spec.shape[1:].is_fully_defined() for spec in specs)
