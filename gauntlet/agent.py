@@ -126,7 +126,9 @@ class Agent:
         """
         done = self.gpu_util("try", *ENGINE, "--json", "--log-dir", logs, "--fix", str(place), "train.py")
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()[-1]
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            ours = [line for line in lines if line.startswith("gpu-util:")]  # a library may write after it
+            said = (ours or lines)[-1]
             return None if "the report has" in said else {"stop": f"try: {said[:200]}"}
         trial = json.loads(done.stdout[done.stdout.index("{") :])
         found = {"try": [trial["ratio"], trial["low"], trial["high"]], "tried": trial["change"]}
