@@ -174,7 +174,11 @@ def total(survey: Survey) -> TotalSums:
     runs, saves = Stored(), array("d")
     for training in rows.trainings():
         run = _run(training, everything.add(training), unit)
-        _add_restarts(restarts, training)
+        if len(training.starts) > 1:
+            restarts["trainings"] += 1
+            restarts["restarts"] += len(training.starts) - 1
+            restarts["steps_done_again"] += sum(start.again or 0 for start in training.starts)
+            restarts["unknown"] += training.steps is None
         saves.append(run["saves_gpu_hours"] if unit == "gpu_hours" else run["saves_hours"])
         runs.append(run)
     runs.order = array("Q", sorted(range(len(runs)), key=lambda number: -saves[number]))
@@ -383,15 +387,6 @@ def _top_cause(rows: Sequence[Row], causes: Sequence[str], lost: Mapping[str, Se
         return {"cause": cause, "title": REPEATED_TITLE, "advice": None}
     best = max(claims, key=lambda row: row["lost"][cause]["saves_s"] or 0.0)
     return {"cause": cause, "title": best["lost"][cause]["title"], "advice": best["advice"].get(cause)}
-
-
-def _add_restarts(restarts: Restarts, training: Training) -> None:
-    """Count a training that was started more than once, with the steps that were done again."""
-    if len(training.starts) > 1:
-        restarts["trainings"] += 1
-        restarts["restarts"] += len(training.starts) - 1
-        restarts["steps_done_again"] += sum(start.again or 0 for start in training.starts)
-        restarts["unknown"] += training.steps is None
 
 
 def _hours(seconds: float) -> float:

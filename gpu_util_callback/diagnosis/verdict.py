@@ -556,7 +556,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
         gpus_active = f"{'GPUs' if is_plural else 'GPU'} active {percent(idle.active_pct)}{basis}{otherwise}"
         parts = _idle_parts_of_run(run, idle) + f". {others}" * bool(others)
         return f"{gpus_active}, {UNEXPLAINED}{parts}. {capitalized(unclear)}."
-    kernels = _kernels_at_least(run, idle)
+    # On the GPU with fewest; None where GPM did not measure it.
+    kernels = min((part.kernels_pct for gpu in idle.gpus if (part := fill(run, gpu, A_FEW)) is not None), default=None)
     if kernels is not None and kernels < BUSY_PCT.default:  # active, but maybe with copies
         ran = f"kernels ran for at least {percent(kernels)}, the rest may be copies"
         return f"{UNKNOWN}: {clear}, {gpu} active {active}; {ran}."
@@ -586,11 +587,6 @@ def _active_but_for_compiling(run: Run, idle: Idle) -> float:
     idle_ns = np.minimum(np.nan_to_num(idle_share) * (steps["end_ns"] - steps["start_ns"]), compiling_ns).sum()
     otherwise_ns = run.present_ns - compiling_ns.sum()
     return float(np.clip(100 * (1 - (idle.idle_ns - idle_ns) / max(1, otherwise_ns)), 0, 100))
-
-
-def _kernels_at_least(run: Run, idle: Idle) -> float | None:
-    """Return the time in which kernels ran on the GPU with fewest, %; None where GPM did not measure it."""
-    return min((part.kernels_pct for gpu in idle.gpus if (part := fill(run, gpu, A_FEW)) is not None), default=None)
 
 
 def _cores_of_others(run: Run) -> str:

@@ -85,7 +85,11 @@ def count(
     """
     graph = function.graph
     tensors = [tensor for tensor in graph.inputs if tensor.dtype != tf.resource]
-    replicas = _first_of_batch(function)
+    # The batch's first part consists of a tensor for each replica.
+    leaves = tf.nest.flatten(function.structured_input_signature)
+    if not leaves:
+        raise NotCounted("the step is given no batch")
+    replicas = len(tf.nest.flatten(leaves[0], expand_composites=True))
     shapes = [
         _with_batch(tensor, batch, replicas, declared if place < replicas else None)
         for place, tensor in enumerate(tensors)
@@ -110,14 +114,6 @@ def declared_shape(model: Any) -> Shape | None:
         return list(model_input.shape)
     except Exception:  # a subclassed model has no inputs, others have several
         return None
-
-
-def _first_of_batch(function: tf.types.experimental.ConcreteFunction) -> int:
-    """Return how many tensors the batch's first part consists of: one for each replica."""
-    leaves = tf.nest.flatten(function.structured_input_signature)
-    if not leaves:
-        raise NotCounted("the step is given no batch")
-    return len(tf.nest.flatten(leaves[0], expand_composites=True))
 
 
 def _with_batch(tensor: tf.Tensor, batch: int | None, replicas: int, declared: Shape | None) -> Shape | None:

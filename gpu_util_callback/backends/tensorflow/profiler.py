@@ -19,17 +19,6 @@ from gpu_util_callback.profiling.session import Marker, ProfilerBusy, ProfilerSe
 _THREAD = "grpcpp_sync_ser"
 
 
-def listening_grpc_server() -> str | None:
-    """Return one line about a server that may be a profiler's; None = none, or not visible on this system."""
-    try:
-        threads = list(Path("/proc/self/task").iterdir())
-    except OSError:
-        return None
-    if sum(text_of(thread / "comm").strip() == _THREAD for thread in threads) > _servers_of_a_job():
-        return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
-    return None
-
-
 def _servers_of_a_job() -> int:
     """Return how many such servers Ray's worker and TensorFlow's cluster run in this process: one each."""
     ray, context = sys.modules.get("ray"), _context.context()
@@ -54,7 +43,13 @@ class TensorFlowProfiler(ProfilerSession):
             tf.test.experimental.sync_devices()
 
     def server(self) -> str | None:
-        return listening_grpc_server()
+        try:
+            threads = list(Path("/proc/self/task").iterdir())
+        except OSError:
+            return None
+        if sum(text_of(thread / "comm").strip() == _THREAD for thread in threads) > _servers_of_a_job():
+            return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
+        return None
 
     def _start(self, folder: Path) -> None:
         """Start the profiler. Raises: ProfilerBusy, ProfilerFailed."""
