@@ -8,7 +8,10 @@ export interface Rect {
   height: number;
 }
 
-/** Walks runs of points that belong together; `visit` gets the half-open range of each. */
+/**
+ * Walks ranges of neighbouring points that belong together: at most `limit` ns from one's start to the next one's.
+ * `visit` gets each half-open range.
+ */
 function segments(points: Points, limit: number, visit: (from: number, to: number) => void): void {
   let from = 0;
   for (let i = 1; i <= points.n; i++) {
@@ -25,7 +28,10 @@ export interface BandStyle {
   top: number;
 }
 
-/** The min-max band of series `s` and its mean as a line; gaps longer than `limit` stay empty. */
+/**
+ * Draws the min-max band of series `s` and its mean as a line into `rect`. Between points more than `limit` ns apart it
+ * stays empty; values above `style.top` (the value at the top of `rect`) are marked at the edge.
+ */
 export function drawBand(
   context: CanvasRenderingContext2D,
   points: Points,
@@ -40,6 +46,7 @@ export function drawBand(
   const scale = rect.height / style.top;
   const y = (value: number): number => floor - Math.max(0, Math.min(value, style.top)) * scale;
   const middle = (i: number): number => rect.x + ((points.x0[i] as number) + (points.x1[i] as number)) / 2;
+  // Mean distance of two points, px.
   const spread = points.n > 1 ? ((points.x0[points.n - 1] as number) - (points.x0[0] as number)) / (points.n - 1) : 99;
   // Wide points are single steps or samples: their own dots then say where the measurements are.
   const dots = spread >= 8;
@@ -51,6 +58,7 @@ export function drawBand(
   context.strokeStyle = style.colour;
   context.lineJoin = 'round';
   segments(points, limit, (from, to) => {
+    // Down to the floor.
     if (style.area) {
       context.globalAlpha = 0.1;
       context.beginPath();
@@ -62,6 +70,7 @@ export function drawBand(
     // A band thinner than its line would not be seen.
     let thick = false;
     for (let i = from; i < to && !thick; i++) thick = ((max[i] as number) - (min[i] as number)) * scale > 0.75;
+    // Along the greatest values, and back along the smallest.
     if (thick) {
       context.globalAlpha = 0.3;
       context.beginPath();
@@ -80,6 +89,7 @@ export function drawBand(
       context.fill();
     }
     context.globalAlpha = 1;
+    // The mean.
     context.lineWidth = 1.4;
     context.beginPath();
     for (let i = from; i < to; i++) {
@@ -105,7 +115,10 @@ export function drawBand(
   edgeMarks(context, points, rect, centre, (i) => (min[i] as number) < style.top * -0.001 && style.colour, true);
 }
 
-/** A thin line of the sum of the means of the first `many` series; gaps longer than `limit` nanoseconds stay empty. */
+/**
+ * Draws a thin line of the sum of the means of the first `many` series; `top`: the value at the top of `rect`. Gaps
+ * longer than `limit` ns stay empty.
+ */
 export function drawLine(context: CanvasRenderingContext2D, points: Points, many: number, rect: Rect, { colour, top }: { colour: string; top: number }, limit: number): void {
   const series = points.mean.slice(0, many);
   context.strokeStyle = colour;
@@ -134,8 +147,9 @@ export interface StackStyle {
 }
 
 /**
- * Stacked means, one column a point. A column whose longest step is far above the mean carries a
- * faint spike in the colour of the part that caused it, so that a single slow step is never lost.
+ * Draws the parts' means as columns on top of each other, one column a point. A column whose longest step is far above
+ * the mean carries a faint spike in the colour of the part that caused it, so that a single slow step is never lost. On
+ * the time axis a column is as wide as its step lasts.
  */
 export function drawStack(context: CanvasRenderingContext2D, points: Points, rect: Rect, style: StackStyle): void {
   const series = style.colours.length;
@@ -145,6 +159,7 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
   context.beginPath();
   context.rect(rect.x, rect.y, rect.width, rect.height);
   context.clip();
+  // Height of the stack so far, and in the end, as values.
   const base = new Float32Array(points.n);
   const totals = new Float32Array(points.n);
   for (let i = 0; i < points.n; i++) {
@@ -152,6 +167,7 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     for (let s = 0; s < series; s++) total += atLeastZero(points.mean[s], i);
     totals[i] = total;
   }
+  // Right edge of each point, px from rect.x.
   const ends = new Float32Array(points.n);
   for (let i = 0; i < points.n; i++) {
     const own = points.x1[i] as number;
@@ -162,6 +178,7 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     // Buckets tell where a step began to a pixel or so: a gap of less is none.
     ends[i] = next - end < 1.5 ? next : end;
   }
+  // Columns wide enough for a gap between them.
   const crisp = points.n > 0 && (points.x1[0] as number) - (points.x0[0] as number) >= 10;
   const inset = crisp ? 0.5 : 0;
   drawSpikes(context, points, rect, style, totals, ends);
@@ -184,6 +201,10 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     if (open >= 0) context.fill();
   }
   context.restore();
+  /**
+   * Draws small triangles at the top (or, if `below`, the bottom) edge of `rect`, beyond which values lie. `at`: a point's
+   * x in px; `mark`: the colour, false = no mark. At most one every 7 px.
+   */
   edgeMarks(context, points, rect, (i) => rect.x + (points.x0[i] as number), (i) => {
     const { part, excess } = largestExcess(points, i, series);
     return (totals[i] as number) + excess > style.top * 1.001 && (style.colours[part] as string);
@@ -196,7 +217,13 @@ const atLeastZero = (values: Float32Array | undefined, i: number): number => {
   return value > 0 ? value : 0;
 };
 
-/** Faint columns up to the longest step of each point, where it is far above the mean; `totals`: the stacks' heights as values. */
+/** Share of the lane's height by which a longest step must exceed the mean to be drawn: less is scatter. */
+const SPIKE_SHARE = 0.15;
+
+/**
+ * Draws faint columns up to the longest step of each point, where it is far above the mean. `totals`: the stacks'
+ * heights, values of the axis; `ends`: right edge of each point, px from rect.x.
+ */
 function drawSpikes(
   context: CanvasRenderingContext2D,
   points: Points,
@@ -210,7 +237,7 @@ function drawSpikes(
   context.globalAlpha = 0.4;
   for (let i = 0; i < points.n; i++) {
     const { part, excess } = largestExcess(points, i, style.colours.length);
-    if (excess <= 0.15 * style.top) continue;
+    if (excess <= SPIKE_SHARE * style.top) continue;
     context.fillStyle = style.colours[part] as string;
     const height = ((totals[i] as number) + excess) * scale;
     const x = rect.x + (points.x0[i] as number);
@@ -219,7 +246,7 @@ function drawSpikes(
   context.globalAlpha = 1;
 }
 
-/** The part whose slowest step is farthest above its mean in point `i`. */
+/** The part whose longest step is farthest above its mean in point `i`, and by how much (a value of the axis, 0 or more). */
 export function largestExcess(points: Points, i: number, series: number): { part: number; excess: number } {
   let part = 0;
   let excess = 0;

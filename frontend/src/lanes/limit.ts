@@ -3,7 +3,10 @@ import type { LaneInfo } from '../api/types.ts';
 import type { Palette } from '../theme/palette.ts';
 import type { Rect } from './draw.ts';
 
-/** A thin line across the lane at the limit, and its name. */
+/**
+ * Draws a thin line across the lane at its limit, and the limit's name; nothing where the limit lies above `top`, the
+ * value at the top of `rect`.
+ */
 export function drawLimit(context: CanvasRenderingContext2D, lane: LaneInfo, rect: Rect, top: number, palette: Palette): void {
   const { limit } = lane;
   if (!limit || top <= 0 || limit.value > top * 1.001) return;
@@ -20,7 +23,7 @@ export function drawLimit(context: CanvasRenderingContext2D, lane: LaneInfo, rec
   drawLimitName(context, limit.title, rect.x + rect.width - 4, y + 5, rect, palette);
 }
 
-/** The limit's name, which ends at pixel `right`, on a ground of its own. */
+/** Draws a text that ends at pixel `right`, centred at pixel `y`, on a ground of its own. */
 function drawLimitName(context: CanvasRenderingContext2D, text: string, right: number, y: number, rect: Rect, palette: Palette): void {
   context.save();
   context.font = `10px ${palette.font}`;

@@ -15,7 +15,7 @@ export class Points {
   max: Float32Array[] = [];
   mean: Float32Array[] = [];
 
-  /** Makes room for points; what was in it is lost. */
+  /** Makes room for `capacity` points of `series` series; the points in it are lost. */
   reset(capacity: number, series: number): void {
     this.n = 0;
     if (this.x0.length < capacity) {
@@ -35,17 +35,21 @@ export class Points {
 }
 
 /**
- * Merges the buckets of `tiles` that share a pixel of `width` and skips those without data.
- * The next bucket with data beyond each edge of `range` is kept so that lines reach the border.
+ * Fills `out` with the buckets of `tiles` that lie in `range`, those that share a pixel merged into one point: x in px
+ * of `width`, minimum and maximum of each key, and the mean of the buckets' means (NaN without any). `range` is in units
+ * of the axis, steps or ns; a bucket is 2 ** level of them. Buckets without data, and tiles that lack a key, are
+ * skipped; the next bucket with data beyond each edge of `range` is kept, so that lines reach the border.
  */
 export function resample(tiles: Tile[], keys: string[], range: Range, width: number, out: Points): Points {
   const level = tiles[0]?.level ?? 0;
   const size = 2 ** level;
   const scale = width / (range.end - range.start);
   out.reset(tiles.length * TILE + 2, keys.length);
+  // The same, only quicker.
   if (keys.length === 1) return resampleOne(tiles, keys[0] as string, range, scale, size, out);
   const counts = new Float32Array(keys.length);
   let pixel = -Infinity;
+  // Number of the point that is being filled.
   let n = -1;
   for (const tile of tiles) {
     const data = keys.map((key) => tile.series.get(key));
@@ -53,9 +57,9 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
     const tileStart = tile.index * TILE;
     const [from, to] = bucketsOf(tile, (data[0] as { mean: Float32Array }).mean, range, size);
     for (let i = from; i < to; i++) {
-      let some = false;
-      for (const series of data) if (!Number.isNaN((series as { mean: Float32Array }).mean[i])) some = true;
-      if (!some) continue;
+      let hasData = false;
+      for (const series of data) if (!Number.isNaN((series as { mean: Float32Array }).mean[i])) hasData = true;
+      if (!hasData) continue;
       const left = ((tileStart + i) * size - range.start) * scale;
       const column = Math.floor(left);
       if (column !== pixel) {
@@ -92,7 +96,10 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
   return out;
 }
 
-/** Half-open: the buckets of `tile` in `range`, and the nearest with data beyond each of its edges. */
+/**
+ * The half-open range of the buckets of `tile` that lie in `range`, and the nearest with data beyond each of its edges;
+ * `size`: units of the axis in a bucket.
+ */
 function bucketsOf({ index }: Tile, mean: Float32Array, range: Range, size: number): [number, number] {
   let from = Math.max(0, Math.floor(range.start / size) - 1 - index * TILE);
   let to = Math.min(TILE, Math.ceil(range.end / size) + 1 - index * TILE);
@@ -154,7 +161,7 @@ function averageSeries(out: Points, n: number, counts: Float32Array): void {
   }
 }
 
-/** On the step axis a bucket lasts as long as its steps do. */
+/** Time that a bucket of the step axis lasts on average, ns; 0 for fewer than two points. */
 function averageBucket(points: Points): number {
   if (points.n < 2) return 0;
   const time = (points.time[points.n - 1] as number) - (points.time[0] as number);
@@ -165,9 +172,13 @@ function averageBucket(points: Points): number {
 /** Room for the gaps of one lane: at most two strides of 64 fit between 64 and 128 points. */
 const GAPS = new Float64Array(128);
 
-/** Longest time between two neighbouring points that still belong to one line, in nanoseconds. */
+/**
+ * The longest time between the starts of two neighbouring points that still belong to one line, in ns; longer gaps were
+ * not measured. It follows the buckets' width and the median distance of the points.
+ */
 export function joinLimit(points: Points, axis: Axis, level: number): number {
   const bucketNs = axis === 'time' ? 2 ** level : averageBucket(points);
+  // A sample of the distances is enough.
   const stride = Math.max(1, Math.floor(points.n / 64));
   let n = 0;
   for (let i = 1; i < points.n; i += stride) GAPS[n++] = (points.time[i] as number) - (points.time[i - 1] as number);
@@ -179,7 +190,10 @@ export function joinLimit(points: Points, axis: Axis, level: number): number {
 /** Of fewer points than these the greatest is no outlier. */
 const HANDFUL = 10;
 
-/** The greatest value shown, leaving out the top `share` of points so that one spike hides nothing. */
+/**
+ * The greatest finite value of the points, without the top `share` (0 to 1) of them so that one spike hides nothing; 0
+ * without points. `values`: of point `i`.
+ */
 export function robustTop(points: Points, values: (i: number) => number, share: number): number {
   let n = 0;
   let top = 0;

@@ -38,8 +38,8 @@ export function phaseRange(phase: PhaseReply, axis: Axis, extent: Extent): Range
 }
 
 /**
- * The range of each epoch on the axis, in the order of time. An epoch is recorded when it ends, with
- * the step reached by then: its steps begin where the epoch before it ended.
+ * The range of each epoch on the axis, in the order of time. An epoch is recorded when it ends, with the step reached by
+ * then: its steps begin where the epoch before it ended.
  */
 export function epochRanges(epochs: readonly PhaseReply[], axis: Axis, extent: Extent): { item: PhaseReply; range: Range }[] {
   let reached = extent.first_step;
@@ -79,7 +79,7 @@ export interface Placed {
 
 export type PixelBox<T> = Box<T> & Placed;
 
-/** Boxes that can be seen in `view`, at least `least` pixels wide. */
+/** The boxes that can be seen in `view`, with their place in px: at least `least` px wide, `width` px of the canvas for the view. */
 export function place<B extends Pick<Box<unknown>, 'range'>>(boxes: readonly B[], view: Range, width: number, least: number): (B & Placed)[] {
   const out: (B & Placed)[] = [];
   for (const box of boxes) {

@@ -38,40 +38,45 @@ const BREAK_PX = 6;
 const LEAST_SHARE = 0.06;
 
 /**
- * The columns of resampled points. `endNs`: when the last one ends; `nsPixel`: of a pixel on the time axis, 0 by steps;
- * `spared`: which part shrinks, and by which share of itself: then all that follows moves to the left.
+ * The columns of resampled points, as shares 0 to 1. `parts`: names of the series, from below. `endNs`: when the last
+ * point ends, ns since the start. `nsPixel`: ns a pixel of the time axis is wide, 0 on the axis of steps. `spared`:
+ * which part shrinks, and by which share of itself; then all that follows moves to the left.
  */
 export function columnsOf(points: Points, parts: readonly string[], endNs: number, nsPixel: number, spared?: { part: string; share: number }): Columns {
   const { n } = points;
   const out: Columns = {
     n, x0: new Float32Array(n), x1: new Float32Array(n), base: Array.from({ length: parts.length + 1 }, () => new Float32Array(n)), seconds: new Float32Array(n), known: new Uint8Array(n),
   };
-  const less = spared ? parts.indexOf(spared.part) : -1;
-  let moved = 0;
+  const sparedPart = spared ? parts.indexOf(spared.part) : -1;
+  let movedPx = 0;
   for (let i = 0; i < n; i++) {
     const next = i + 1 < n ? (points.time[i + 1] as number) : Math.max(endNs, points.time[i] as number);
     let total = 0;
-    const gone = less < 0 ? 0 : ((spared?.share ?? 0) * (points.mean[less]?.[i] || 0)) / 100;
+    const goneShare = sparedPart < 0 ? 0 : ((spared?.share ?? 0) * (points.mean[sparedPart]?.[i] || 0)) / 100;
+    // An unknown part leaves the column unknown.
     for (let s = 0; s < parts.length; s++) {
       const share = (points.mean[s]?.[i] as number) / 100;
       if (!(share >= 0)) break;
-      total += s === less ? share - gone : share;
-      (out.base[s + 1] as Float32Array)[i] = total / Math.max(1e-6, 1 - gone);
+      total += s === sparedPart ? share - goneShare : share;
+      (out.base[s + 1] as Float32Array)[i] = total / Math.max(1e-6, 1 - goneShare);
       if (s === parts.length - 1) out.known[i] = 1;
     }
-    // Buckets tell where they end to a pixel or so: a gap of less is none.
+    // Buckets tell where they end to a pixel or so: a gap of sparedPart is none.
     const follows = i + 1 < n && (points.x0[i + 1] as number) - (points.x1[i] as number) < 1.5;
     const right = follows ? (points.x0[i + 1] as number) : (points.x1[i] as number);
-    const wide = (right - (points.x0[i] as number)) * (1 - gone);
-    out.x0[i] = (points.x0[i] as number) - moved;
-    out.x1[i] = (out.x0[i] as number) + wide;
-    moved += right - (points.x0[i] as number) - wide;
-    out.seconds[i] = (nsPixel > 0 ? (wide * nsPixel) / 1e9 : Math.max(0, (next - (points.time[i] as number)) / 1e9) * (1 - gone));
+    const widthPx = (right - (points.x0[i] as number)) * (1 - goneShare);
+    out.x0[i] = (points.x0[i] as number) - movedPx;
+    out.x1[i] = (out.x0[i] as number) + widthPx;
+    movedPx += right - (points.x0[i] as number) - widthPx;
+    out.seconds[i] = (nsPixel > 0 ? (widthPx * nsPixel) / 1e9 : Math.max(0, (next - (points.time[i] as number)) / 1e9) * (1 - goneShare));
   }
   return out;
 }
 
-/** The holes of every part that is a loss, in the order of the axis within each part. */
+/**
+ * The holes: places where a part that is a loss is taken without a break. In the order of the axis within each part. A
+ * hole's middle is the mean of its columns, weighted by their area.
+ */
 export function holesOf(columns: Columns, series: LaneInfo['series']): Hole[] {
   const holes: Hole[] = [];
   series.forEach(({ name, title }, s) => {
@@ -95,20 +100,20 @@ export function holesOf(columns: Columns, series: LaneInfo['series']): Hole[] {
       if (open && (share < LEAST_SHARE ? x1 : x0) - (open as Hole).x1 > BREAK_PX) close();
       if (share < LEAST_SHARE) continue;
       open ??= { part: name, title, x0, x1, x: 0, low: 0, high: 0, seconds: 0 };
-      const own = share * (x1 - x0);
+      const area = share * (x1 - x0);
       open.x1 = x1;
-      open.x += (own * (x0 + x1)) / 2;
-      open.low += own * (low[i] as number);
-      open.high += own * (high[i] as number);
+      open.x += (area * (x0 + x1)) / 2;
+      open.low += area * (low[i] as number);
+      open.high += area * (high[i] as number);
       open.seconds += share * (columns.seconds[i] as number);
-      weight += own;
+      weight += area;
     }
     close();
   });
   return holes;
 }
 
-/** The part at pixel `x` and at `share` from below; null where nothing is known. */
+/** The column and the part at pixel `x` of the lane and at `share` (0 to 1) from below; null where nothing is known. */
 export function partAt(columns: Columns, series: LaneInfo['series'], x: number, share: number): { index: number; part: string } | null {
   for (let i = 0; i < columns.n; i++) {
     if (x < (columns.x0[i] as number) || x >= (columns.x1[i] as number) || !columns.known[i]) continue;
@@ -130,7 +135,7 @@ export interface TimeStyle {
   estimate: boolean;
 }
 
-/** Fills the parts from below, the edge of what was busy above them. */
+/** Fills the parts of each column from below; where the busy time is an estimate, its edge is dashed. */
 export function drawTime(context: CanvasRenderingContext2D, columns: Columns, series: LaneInfo['series'], rect: Rect, { palette, lit, estimate }: TimeStyle): void {
   const y = (share: number): number => rect.y + rect.height * (1 - Math.min(1, share));
   /** Ranges [from, to) of neighbouring columns in which the part between two edges is at least 0.05 % high: most parts are nowhere to be drawn. */
@@ -148,6 +153,7 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
   context.beginPath();
   context.rect(rect.x, rect.y, rect.width, rect.height);
   context.clip();
+  // Along the upper or lower edge of columns, to the right or back.
   const along = (values: Float32Array, from: number, to: number, back: boolean): void => {
     for (let k = 0; k < to - from; k++) {
       const i = back ? to - 1 - k : from + k;
@@ -185,7 +191,7 @@ export function drawTime(context: CanvasRenderingContext2D, columns: Columns, se
   context.restore();
 }
 
-/** Lines over the current path, whose fill stays below them. */
+/** Draws oblique lines into the current path, over its fill. */
 function drawHatch(context: CanvasRenderingContext2D, rect: Rect, palette: Palette): void {
   context.save();
   context.clip();
@@ -201,7 +207,10 @@ function drawHatch(context: CanvasRenderingContext2D, rect: Rect, palette: Palet
   context.restore();
 }
 
-/** A label that has its room: the name over the seconds, beside them, or the seconds alone. */
+/**
+ * A label that fits into its hole. `lines`: name and seconds, or the seconds alone. `x`: px from rect.x; `y`: px from
+ * the top of the canvas.
+ */
 export interface Label {
   hole: Hole;
   lines: string[];
@@ -215,9 +224,13 @@ const LINE = 16;
 /** A name may be so many pixels wider than its hole: alike holes are labelled alike. */
 const OVERHANG = 8;
 
-/** Which holes are named in the lane, the costliest first; a label lies within its hole and over no other one. */
+/**
+ * Labels for the costliest holes, at most 40; each lies within its hole and over no other label. `measure`: width of a
+ * text, px; `text`: the seconds of a hole in words. On an empty `view` (the axis of steps) no hole is too short.
+ */
 export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measure: (text: string, strong: boolean) => number, text: (hole: Hole) => string): Label[] {
   const placed: Label[] = [];
+  // Seconds: four thousandths of the view.
   const least = ((view.end - view.start) / 1e9) * 0.004;
   for (const hole of [...holes].sort((a, b) => b.seconds - a.seconds)) {
     if (hole.seconds < least && view.end > view.start + 1e6) continue;
@@ -225,6 +238,7 @@ export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measur
     const high = (hole.high - hole.low) * rect.height;
     const seconds = text(hole);
     const [name, number] = [measure(hole.title, false), measure(seconds, true) + 12];
+    // Lines, width and height, the larger label first.
     const fits: [string[], number, number][] = [
       [[hole.title, seconds], Math.max(name, number), 2 * LINE + 2],
       [[seconds], number, LINE],
@@ -242,7 +256,10 @@ export function labelsOf(holes: readonly Hole[], rect: Rect, view: Range, measur
   return placed;
 }
 
-/** Draws labels: names on the parts' colours, seconds on light pills. */
+/**
+ * Draws labels into `rect`: names on the parts' colours, seconds on light pills. `lit`: the one part that stays while
+ * the others fade; null = none fades.
+ */
 export function drawLabels(context: CanvasRenderingContext2D, labels: readonly Label[], rect: Rect, { palette, lit }: Pick<TimeStyle, 'palette' | 'lit'>): void {
   context.textAlign = 'center';
   context.textBaseline = 'middle';

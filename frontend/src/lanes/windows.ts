@@ -23,7 +23,7 @@ export function windowBoxes(windows: WindowInfo[], axis: Axis, extent: Extent): 
 /** Numbers of the traced steps, ascending, each once. */
 export const tracedSteps = (steps: readonly TracedStep[]): number[] => [...new Set(steps.map(({ step }) => step))].sort((a, b) => a - b);
 
-/** The traced step that was meant: the one asked for, else the nearest by number or by time; null without any. */
+/** The number of the traced step that was asked for, else of the nearest by number, or by time (ns since the epoch); null without any. */
 export function nearestStep(steps: readonly TracedStep[], open: Pick<OpenWindow, 'step' | 'ns'>): number | null {
   let best: number | null = null;
   let least = Infinity;

@@ -48,8 +48,8 @@ function pooledPoints(key: string, count: number): Points[] {
 export type Tops = Map<string, number>;
 
 /**
- * Draws the rows that overlap [scroll, scroll + height), in pixels; returns each drawn lane's value scale by row key.
- * `tops` are the greatest values drawn so far, and grow with what is drawn.
+ * Draws the rows that overlap [scroll, scroll + height), px; returns each drawn lane's scale of values by row key.
+ * `tops`: the greatest values drawn so far in this view; they grow with what is drawn.
  */
 export function drawBody(
   context: CanvasRenderingContext2D,
@@ -62,6 +62,7 @@ export function drawBody(
   const { palette, width, view } = frame;
   context.clearRect(0, 0, width, height);
   const visible = layout.rows.filter((row) => row.top - scroll <= height && row.top + row.height - scroll >= 0);
+  // Resampled, with those of compared runs.
   const prepared: Prepared[] = [];
   for (const row of visible) {
     if (row.type !== 'lane') continue;
@@ -69,6 +70,7 @@ export function drawBody(
     // Lines lie behind those of the row's own run, but before its columns.
     for (const source of row.lane.kind === 'stack' ? sources : sources.reverse()) prepared.push(prepareLane(frame, source, row));
   }
+  // Equal quantities have equal scales.
   const scales = shareScales(prepared, tops);
   for (const row of visible) {
     if (row.type === 'lane' && row.source === frame.sources[0]?.id) drawSelected(context, frame, row, row.top - scroll);
@@ -95,7 +97,7 @@ export function drawBody(
   return scales;
 }
 
-/** Says that what is drawn is coarser than what was recorded, while the server reads the rest. */
+/** Writes that what is drawn is coarser than what was recorded, while the server reads the rest. */
 function drawRefining(context: CanvasRenderingContext2D, { palette, width }: Frame): void {
   const text = 'refining…';
   context.font = `11px ${palette.font}`;
@@ -112,16 +114,16 @@ function drawRefining(context: CanvasRenderingContext2D, { palette, width }: Fra
 /** What a lane measures, whichever GPU or run it belongs to: such lanes share one scale. */
 const quantity = ({ lane }: LaneRow): string => `${lane.id.replace(/^gpu\d+/, 'gpu')} ${lane.unit}`;
 
-/** The scale of each lane: that of its quantity, so that equal quantities are drawn on equal scales. */
+/** The scale of each lane by row key: that of its quantity, so that equal quantities are drawn on equal scales. */
 function shareScales(prepared: Prepared[], tops: Tops): Map<string, LaneScale> {
   for (const { row, top } of prepared) raiseTop(tops, row, top);
-  const step = tops.get(STEPS) ?? 0;
+  const stepTop = tops.get(STEPS) ?? 0;
   const scales = new Map<string, LaneScale>();
   for (const { row, joinLimitsNs, isOtherRun } of prepared) {
     if (isOtherRun) continue;
     let top = tops.get(quantity(row)) as number;
-    // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
-    if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, step / 10);
+    // A wait of microseconds must not look like one of the stepTop: a tenth of a stepTop is the least scale.
+    if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, stepTop / 10);
     scales.set(row.key, { top: row.lane.max ? top : niceTop(top, /^bytes/.test(row.lane.unit)), join: Math.max(2e9, ...joinLimitsNs) });
   }
   return scales;
@@ -159,7 +161,10 @@ function drawSelected(context: CanvasRenderingContext2D, { palette, view, width,
 /** Lanes whose mean reads well as a filled area: shares of a whole and of a capacity. */
 const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || (lane.max ?? 0) > 0;
 
-/** Resamples a source's lane for the view, and finds its greatest value. */
+/**
+ * Resamples a source's lane for the view, and finds its greatest value (with a tenth of room above it, unless the lane
+ * has a fixed top).
+ */
 function prepareLane(frame: Frame, source: Source, row: LaneRow): Prepared {
   const { axis, width, level } = frame;
   const view = shift(frame.view, -source.shift);
@@ -168,6 +173,7 @@ function prepareLane(frame: Frame, source: Source, row: LaneRow): Prepared {
   const key = isOtherRun ? `${source.id} ${row.key}` : row.key;
   const of = { row, isOtherRun };
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
+  // All series in one set of points.
   if (lane.kind === 'stack') {
     const points = pooledPoints(key, 1).slice(0, 1);
     const tiles = source.tiles.best(axis, level, view, keys[0] ?? '');
@@ -188,7 +194,7 @@ function prepareLane(frame: Frame, source: Source, row: LaneRow): Prepared {
   return { ...of, points, joinLimitsNs, top };
 }
 
-/** Draws a lane at pixel `y`, on a scale up to `top`. */
+/** Draws a lane with its upper edge at pixel `y`, on a scale up to the value `top`. */
 function drawLane(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
   const { palette, axis, view, width } = frame;
   const { row, points, joinLimitsNs, isOtherRun } = prepared;
@@ -196,6 +202,7 @@ function drawLane(context: CanvasRenderingContext2D, frame: Frame, prepared: Pre
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
   const isStack = lane.kind === 'stack';
   const hue = (s: number): string => palette.hue(colourOf(row.whole, lane.series[s]?.name ?? ''));
+  // Compared runs are thin lines.
   if (isOtherRun) {
     points.forEach((series, s) => {
       const colour = isStack ? palette.muted : hue(s);

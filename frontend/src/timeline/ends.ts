@@ -19,7 +19,10 @@ export function brokeOffText(source: Pick<Source, 'recording'>): string {
   return `${statusOf(report.status).title} after ${plural(steps, 'step')} · ${elapsed(extent.end_ns - extent.start_ns, 1e9)}`;
 }
 
-/** Draws a line with its words where each source's recording broke off. */
+/**
+ * Draws a dashed line with its words through the lanes in sight where each source's recording broke off. `scroll`: px by
+ * which the lanes are scrolled; `height`: of the canvas, px.
+ */
 export function drawEnds(context: CanvasRenderingContext2D, frame: Frame, layout: Layout, scroll: number, height: number): void {
   const { palette, view, width } = frame;
   for (const source of frame.sources) {

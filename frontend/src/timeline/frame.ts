@@ -83,8 +83,9 @@ export const budgetOf = ({ budgets }: RecordingReply, lane: string | undefined):
 const scales = new WeakMap<TimeBudget, ReadonlyMap<string, number>>();
 
 /**
- * Part of the time -> what its findings lost, as a share of what its lane sums up, where both are the same time within a twentieth:
- * spans and the driver's readings have other edges, but one loss has one number. Of other parts the panel says why they differ.
+ * Part of the time -> what its findings lost over what its lane sums up. Only parts of which both differ by at most a
+ * twentieth: they are the same time, seen with other edges, and one loss has one number. Of other parts the panel says
+ * why they differ.
  */
 export function lossScales({ report }: RecordingReply, budget: TimeBudget): ReadonlyMap<string, number> {
   const scaleOfPart = scales.get(budget) ?? new Map(
@@ -146,7 +147,10 @@ export const levelsOf = (
   overviewLevel: Math.max(finest, levelFor(bounds, Math.max(256, Math.min(width, 1024)))),
 });
 
-/** The step at a time, or the time (ns) at a step, interpolated between buckets; NaN where no tile says. */
+/**
+ * The time (ns since the start) at a step, interpolated between buckets, or the step at a time; NaN where no tile is
+ * known. `axis`: of `value`.
+ */
 export function otherAxisValue(tiles: TileStore, axis: Axis, level: number, value: number): number {
   const tile = findTile(tiles, axis, level, value);
   if (!tile) return NaN;
@@ -155,10 +159,12 @@ export function otherAxisValue(tiles: TileStore, axis: Axis, level: number, valu
   const at = Math.min(TILE - 1, Math.max(0, Math.floor(position)));
   const values = axis === 'step' ? tile.timeAt : tile.stepAt;
   let before = at;
+  // The newest bucket at or before it that is known.
   while (before >= 0 && Number.isNaN(values[before] as number)) before--;
   if (before < 0) return NaN;
   const low = values[before] as number;
   if (axis === 'time') return low;
+  // The next one that is known.
   let after = at + 1;
   while (after < TILE && Number.isNaN(values[after] as number)) after++;
   if (after >= TILE) return low;
@@ -174,7 +180,7 @@ function findTile(tiles: TileStore, axis: Axis, level: number, value: number): R
   return null;
 }
 
-/** Maps a range of one axis to the other with the recording's own steps; null when unknown. */
+/** Converts a range of `axis` to the other axis with the recording's own steps; null where they are not known. */
 export function convertRange(source: Source, axis: Axis, level: number, range: Range): Range | null {
   const start = otherAxisValue(source.tiles, axis, level, range.start);
   const end = otherAxisValue(source.tiles, axis, level, range.end - 1e-9);

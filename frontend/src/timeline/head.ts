@@ -64,7 +64,10 @@ export function timeHeight(width: number, height: number): number {
   return height >= 760 ? 208 : 160;
 }
 
-/** What stands in the head for the present axis; depends on the data and the frame, not on the zoom. */
+/**
+ * Lays out the head for the present axis: which rows there are, and their places in px. It depends on the data and the
+ * frame, not on the zoom. `wide`, `high`: of the window, px.
+ */
 export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' | 'sources' | 'named' | 'gpus'>, wide = innerWidth, high = innerHeight): Head {
   const { extent, phases } = source.recording;
   const boxes: Box<PhaseReply>[] = [];
@@ -79,6 +82,7 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'waits' |
   });
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
+  // Sources with a lane of time of their own.
   const own = frame.sources.filter(({ id, rowOwner }) => id === rowOwner);
   const full = timeHeight(wide, high);
   const height = own.length > 1 ? Math.max(56, Math.round((1.4 * full) / own.length)) : full;
@@ -151,7 +155,7 @@ export interface ShownTime {
 
 const scratch = new Points();
 
-/** Draws the whole head; returns what its lanes of time show, for what is asked of a pixel later. */
+/** Draws the whole head; returns what its lanes of time show, to look up what is under a pixel later. */
 export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): ShownTime[] {
   const { width } = frame;
   context.clearRect(0, 0, width, head.height);
@@ -167,7 +171,7 @@ export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: 
   return shown;
 }
 
-/** The columns of a lane of time in a view, and how much of the selected part would be spared. */
+/** The columns of a source's lane of time in the view; those of the first source are shortened by the loss that is left out. */
 export function columnsIn(frame: Frame, { source, lane }: Pick<TimeRow, 'source' | 'lane'>): Columns {
   const { axis, view, width, level } = frame;
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
@@ -181,7 +185,10 @@ export function columnsIn(frame: Frame, { source, lane }: Pick<TimeRow, 'source'
   return columnsOf(points, lane.series.map(({ name }) => name), last, nsPixel, inside ? { part: inside.part, share: inside.share } : undefined);
 }
 
-/** Draws a source's lane of time with its holes, labels and the selected span; times in it are shifted by the source's. */
+/**
+ * Draws a source's lane of time with its holes, labels and the selected span. A hole's seconds are scaled to the loss
+ * that its findings state. Times are shifted by the source's `shift`.
+ */
 function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow): ShownTime {
   const { palette, width, view, axis } = frame;
   const rect: Rect = { x: 0, y: row.top, width, height: row.height };
@@ -194,6 +201,7 @@ function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow):
   const holes = holesOf(columns, row.lane.series).map((hole) => ({ ...hole, seconds: hole.seconds * (scales?.get(hole.part) ?? 1) }));
   const estimate = budget?.is_estimate ?? false;
   drawTime(context, columns, row.lane.series, rect, { palette, lit: frame.lit, estimate });
+  // Before the first and after the last reading the lane is pale.
   const [from, to] = budget?.sampled_ns ?? [0, 0];
   if (axis === 'time' && to > 0) {
     const [left, right] = [from + row.source.shift, to + row.source.shift].map((at) => Math.min(width, Math.max(0, toPixel(view, width, at)))) as [number, number];
@@ -207,6 +215,7 @@ function drawRow(context: CanvasRenderingContext2D, frame: Frame, row: TimeRow):
   }
   context.fillStyle = palette.text;
   context.globalAlpha = 0.08;
+  // Lines at quarters of the height.
   for (const quarter of [0.25, 0.5, 0.75]) context.fillRect(0, Math.round(rect.y + rect.height * quarter), width, 1);
   context.globalAlpha = 1;
   const selected = frame.selected && !frame.without && row.source === frame.sources[0] ? spanPieces(frame.selected, axis, row.source.recording.extent) : [];
@@ -243,14 +252,17 @@ function drawDamaged(context: CanvasRenderingContext2D, rect: Rect, palette: Pal
   context.textAlign = 'left';
 }
 
-/** The time by which the run would be shorter: between the last column and the lane's right end, filled up to the least that is promised. */
+/**
+ * Draws the time by which the run would be shorter, at the lane's right end: striped up to the most that the fix saves,
+ * and filled as far as that much is not certain.
+ */
 function drawShortened(context: CanvasRenderingContext2D, { palette, without }: Frame, columns: Columns, rect: Rect): void {
   if (!without || columns.n === 0) return;
   const end = columns.x1[columns.n - 1] as number;
-  const saved = rect.width - end;
-  const latestEnd = end + saved * (1 - without.least);
+  const savedPx = rect.width - end;
+  const latestEnd = end + savedPx * (1 - without.least);
   context.fillStyle = palette.stripe;
-  context.fillRect(end, rect.y, saved, rect.height);
+  context.fillRect(end, rect.y, savedPx, rect.height);
   context.fillStyle = palette.hue('rest');
   context.fillRect(end, rect.y, latestEnd - end, rect.height);
   context.strokeStyle = palette.text;
@@ -266,7 +278,10 @@ function drawShortened(context: CanvasRenderingContext2D, { palette, without }: 
   context.textAlign = 'left';
 }
 
-/** The whole run in the colours of what took most of the time, and which part of it is in view. */
+/**
+ * Draws the whole run as a thin line in the colour of the part that took most of each point, and frames the range in
+ * view; nothing is framed where all of it is in view.
+ */
 function drawBrush(context: CanvasRenderingContext2D, frame: Frame): void {
   const { palette, bounds, view, width, overviewLevel, axis, sources } = frame;
   const source = sources[0];
@@ -280,9 +295,9 @@ function drawBrush(context: CanvasRenderingContext2D, frame: Frame): void {
     const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
     const points = resample(source.tiles.best(axis, overviewLevel, bounds, keys[0] as string), keys, bounds, width, scratch);
     for (let i = 0; i < points.n; i++) {
-      let most = 0;
-      for (let s = 1; s < keys.length; s++) if ((points.mean[s]?.[i] as number) > (points.mean[most]?.[i] as number)) most = s;
-      context.fillStyle = palette.hue(lane.series[most]?.name ?? 'rest');
+      let largestPart = 0;
+      for (let s = 1; s < keys.length; s++) if ((points.mean[s]?.[i] as number) > (points.mean[largestPart]?.[i] as number)) largestPart = s;
+      context.fillStyle = palette.hue(lane.series[largestPart]?.name ?? 'rest');
       context.fillRect(points.x0[i] as number, y, Math.max(1, (points.x1[i] as number) - (points.x0[i] as number)), height);
     }
     context.fillStyle = palette.bg;
@@ -297,12 +312,12 @@ function drawBrush(context: CanvasRenderingContext2D, frame: Frame): void {
   context.strokeRect(left + 0.75, y - 0.75, Math.max(1, right - left - 1.5), height + 1.5);
 }
 
-/** Ticks and as many of their labels as do not touch. */
+/** Draws the axis' ticks, and as many of their labels as do not touch. */
 function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   const { palette, view, width } = frame;
   const ticks = axisTicks(frame);
   context.font = `11px ${palette.font}`;
-  let free = -Infinity;
+  let labelEnd = -Infinity;
   for (const value of ticks.values) {
     const x = Math.round(toPixel(view, width, value)) + 0.5;
     if (x < -1 || x > width + 1) continue;
@@ -311,8 +326,8 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
     const text = axisLabel(frame, value, ticks.step);
     const half = context.measureText(text).width / 2;
     const at = Math.min(Math.max(x, half), width - half);
-    if (at - half < free + 10) continue;
-    free = at + half;
+    if (at - half < labelEnd + 10) continue;
+    labelEnd = at + half;
     context.fillStyle = palette.muted;
     context.textAlign = 'center';
     context.fillText(text, at, AXIS_TOP + 7);
@@ -320,7 +335,7 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   context.textAlign = 'left';
 }
 
-/** Oblique lines over a rectangle, in pixels. */
+/** Draws oblique lines over a rectangle, in px. */
 function drawHatch(context: CanvasRenderingContext2D, x: number, y: number, width: number, height: number): void {
   context.save();
   context.beginPath();
@@ -337,7 +352,7 @@ function drawHatch(context: CanvasRenderingContext2D, x: number, y: number, widt
   context.restore();
 }
 
-/** The share of the GPU's peak that the run uses, a band of 0 to 100 %. */
+/** Draws the share of the GPU's peak that the run uses (MFU), a band from 0 to 100 %. */
 function drawMfu(context: CanvasRenderingContext2D, { axis, level, view, width, palette, sources: [source] }: Frame, { mfu, mfuTop }: Head): void {
   if (!source || !mfu) return;
   const key = seriesKey(mfu.id, mfu.series[0]?.name ?? '');
@@ -347,7 +362,7 @@ function drawMfu(context: CanvasRenderingContext2D, { axis, level, view, width, 
   drawBand(context, points, 0, { x: 0, y: mfuTop, width, height: MFU_HEIGHT }, { colour: palette.hue('slate'), area: true, top: mfu.max ?? 100 }, joinLimit(points, axis, level));
 }
 
-/** A thin row a GPU: the stronger the blue, the busier; those that a finding names are framed. */
+/** Draws a thin row for each GPU, the stronger its blue, the busier; GPUs that a finding names come first, in a frame. */
 function drawGpus(context: CanvasRenderingContext2D, frame: Frame, { gpus, gpusTop, gpuHeight }: Head): void {
   const { axis, level, view, width, palette, named, sources } = frame;
   const source = sources[0];
@@ -381,7 +396,10 @@ export function waitColour({ rank: late, part }: Waits, rank: number | null): st
   return part === 'callbacks' ? 'callbacks' : 'slate';
 }
 
-/** A row a worker: in each cell its own work, and over it what it waits for the late one, whose row is framed and shows what makes it late. */
+/**
+ * Draws a row for each worker: in each cell its own work, and over it the share that it waits for the late worker. The
+ * late one's row is framed and shows what makes it late. Estimates are hatched.
+ */
 function drawWaits(context: CanvasRenderingContext2D, { palette, view, width, axis, waits }: Frame, { ranks, ranksTop, rankHeight }: Head): void {
   if (!waits) return;
   const at = (axis === 'step' ? waits.steps : waits.ns).map((edge) => toPixel(view, width, edge));
@@ -433,7 +451,7 @@ function freePlace(boxes: PixelBox<PhaseReply>[], at: number, wide: number): num
   return at;
 }
 
-/** Epochs as lines with their names, and phases of the training thread as boxes over them. */
+/** Draws epochs as lines with their names, and phases of the training thread as boxes over them. */
 function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
   const { palette, view, width, axis } = frame;
   const extent = frame.sources[0]?.recording.extent;
@@ -444,6 +462,7 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
   const lines = epochRanges(head.epochs, axis, extent).map(({ item, range }) => ({
     x: toPixel(view, width, range.start), end: toPixel(view, width, range.end), name: clean(item.name, 24),
   }));
+  // Where the next name may begin, px.
   let free = -Infinity;
   lines.forEach((line) => {
     const until = Math.min(width, line.end);
@@ -471,7 +490,10 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
   }
 }
 
-/** Profiler windows as pills that can be clicked; at least wide enough for that. */
+/**
+ * Draws profiler windows as pills that can be clicked, at least `WINDOW_WIDTH` px wide; the open one is framed, with a
+ * mark at its step.
+ */
 function drawWindows(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
   const { palette, view, width } = frame;
   const y = head.windowsTop;
@@ -501,7 +523,7 @@ function drawWindows(context: CanvasRenderingContext2D, frame: Frame, head: Head
 
 export const WINDOW_WIDTH = 8;
 
-/** The profiler window at or nearest to pixel `x`, at most `reach` pixels away. */
+/** The profiler window at or nearest to pixel `x`, at most `reach` px away; null without one. */
 export function windowAt(frame: Frame, head: Head, x: number, reach = 6): WindowInfo | null {
   let best: WindowInfo | null = null;
   let nearest = reach;

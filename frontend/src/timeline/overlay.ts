@@ -5,7 +5,7 @@ import type { Frame } from './frame.ts';
 import { otherAxisValue } from './frame.ts';
 import { AXIS_TOP, LANE_TOP } from './head.ts';
 
-/** "step 2,688 · 5:03", both coordinates of a place whatever the axis. */
+/** Both coordinates of the place `at` (units of the axis) in words, whatever the axis: "step 2,688 · 5:03". */
 export function placeText(frame: Frame, at: number): string {
   const source = frame.sources[0];
   const second = source ? otherAxisValue(source.tiles, frame.axis, frame.level, at) : NaN;
@@ -20,7 +20,10 @@ export function placeText(frame: Frame, at: number): string {
   return parts.join(' · ');
 }
 
-/** Draws the measured or dragged range, and the crosshair; `cursor` and `drag` in units of the axis. */
+/**
+ * Draws what moves with the pointer: the measured or dragged range with its length, and the crosshair with its place.
+ * `cursor` and `drag` are in units of the axis, null = none; `height`: of the canvas, px.
+ */
 export function drawOverlay(
   context: CanvasRenderingContext2D,
   frame: Frame,
@@ -30,6 +33,7 @@ export function drawOverlay(
 ): void {
   const { palette, view, width } = frame;
   context.clearRect(0, 0, width, height);
+  // A range that is being dragged comes before the one measured.
   const measure = drag ?? frame.measure;
   if (measure) {
     const left = toPixel(view, width, Math.min(measure.start, measure.end));
@@ -59,7 +63,7 @@ export function drawOverlay(
   drawFlag(context, frame, x, AXIS_TOP - 3, placeText(frame, cursor), palette.inverse, palette.onInverse);
 }
 
-/** A text on a coloured ground, centred at pixel `x` where there is room. */
+/** Draws a text on a coloured ground, centred at pixel `x` where there is room; `y`: its upper edge, px. */
 function drawFlag(
   context: CanvasRenderingContext2D,
   frame: Frame,

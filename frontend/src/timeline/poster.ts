@@ -21,7 +21,10 @@ function drawText(context: Context, text: string, x: number, y: number, width: n
 export const LEAST_NAMED = 0.005;
 const POSTER = { width: 1200, height: 420, margin: 24, lane: 200 };
 
-/** The first glance as a picture of 1200 by 420: number, sentence, bar, lane. */
+/**
+ * The first glance as a picture of 1200 by 420 (doubled in px): number, sentence, bar of the time's parts, lane of the
+ * time; null where there is no lane of time.
+ */
 export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   const source = frame?.sources[0];
   const lane = source && timeLane(source.recording, frame.gpus[source.id]);
@@ -80,7 +83,7 @@ export function poster({ frame, app }: Timeline): HTMLCanvasElement | null {
   return canvas;
 }
 
-/** Offers `content` as a download named after the run. */
+/** Offers `content` as a download named after the run, with this ending. */
 function download(timeline: Timeline, content: BlobPart, type: string, ending: string): void {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([content], { type }));

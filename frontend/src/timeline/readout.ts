@@ -12,7 +12,10 @@ export interface Value {
   mean: number;
 }
 
-/** The values of the newest bucket at or before `at` that has data, looking back at most `reach` axis units; null without one. */
+/**
+ * The values of the newest bucket at or before `at` that has data, looking back at most `reach`; null without one. Both
+ * are in units of the axis.
+ */
 export function valueAt(
   tiles: TileStore,
   axis: Axis,
@@ -41,9 +44,9 @@ export function valueAt(
 export const naturalAxis = (lane: LaneInfo): Axis => (lane.group === 'training' ? 'step' : 'time');
 
 /**
- * Mean over the buckets that overlap `range`, each weighed by its share in it: by steps for what is
- * measured once a step, by time for what is sampled, so that the mean is the same at every zoom and
- * on both axes.
+ * Minimum, maximum and mean over the buckets that overlap `range`, and their number; null without data. Each weighs by
+ * its share in the range: by steps for what is measured once a step, by time for what is sampled, so that the mean is
+ * the same at every zoom and on both axes.
  */
 export function valueOver(
   tiles: TileStore,
@@ -54,6 +57,7 @@ export function valueOver(
   range: Range,
 ): (Value & { buckets: number }) | null {
   const key = seriesKey(lane.id, series);
+  // The lane's buckets weigh alike on the other axis.
   const across = naturalAxis(lane) !== axis;
   let [min, max, buckets] = [Infinity, -Infinity, 0];
   let [sum, weight, plain] = [0, 0, 0];

@@ -3,10 +3,9 @@ import type { RecordingReply, WorkerReply } from '../api/types.ts';
 import type { Range } from '../math/range.ts';
 
 /**
- * How much later `one` began than `first`, in nanoseconds on the reference worker's clock; clocks
- * that are not known are taken to be right.
- *
- * Clocks that drift are exact in the middle of `view` (nanoseconds since `first` began; null = all).
+ * How much later `recording` began than `first`, in ns on the reference worker's clock; negative = earlier. Clocks that
+ * are not known are taken to be right. Clocks that drift are exact in the middle of `view` (ns since `first` began; null
+ * = all).
  */
 export function startsLater(recording: RecordingReply, first: RecordingReply, workers: readonly WorkerReply[], view: Range | null): number {
   const middle = view ? (view.start + view.end) / 2 : (first.extent.end_ns - first.extent.start_ns) / 2;
