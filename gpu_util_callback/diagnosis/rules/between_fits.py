@@ -41,6 +41,7 @@ class BetweenFits(Rule):
         return not run.manifest.get("process")
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding about the time between the fits, if it is most of the script's."""
         script = Script.from_process(run.manifest.get("process"))
         if script is None or script.between < limits["least_s"]:
             return
@@ -56,9 +57,10 @@ class BetweenFits(Rule):
             "predict_set_up_s": round(script.predict_set_up_s, 3) if longest == "predict" else None,
             "own_python_at": script.other_at if part == OTHER else None,
         }
-        share = "most" if part == longest else duration(script.between_s[part])
+        # The remedy may be about another part than the longest.
+        share_words = "most" if part == longest else duration(script.between_s[part])
         yield self.finding(
-            title=f"{self.title}: {share} of it in {part}",
+            title=f"{self.title}: {share_words} of it in {part}",
             lost_ns=round(1e9 * script.between),
             confidence=ESTIMATED,
             evidence=evidence,
@@ -68,15 +70,18 @@ class BetweenFits(Rule):
 
 
 def _advice(run: Run, script: Script) -> tuple[str, Advice]:
-    """Return the part of the time between fits whose remedy saves most, and that; else the longest and its limit."""
+    """Return the part of the time between fits whose remedy saves most, and that remedy.
+
+    Where none gains enough, it is the longest part, with what limits it.
+    """
     remedies = [
         ("predict", replace(host_advice.PREDICT_ADVICE, saves=script.predict_set_up_s / script.between)),
         ("evaluate", _one_fit_advice(run, script) or _evaluate_less_advice(script)),
         (OTHER, _load_ahead_advice(script)),
     ]
-    helps = [(part, advice) for part, advice in remedies if _saved_share(script, advice) >= LEAST_GAIN]
+    remedies_that_help = [(part, advice) for part, advice in remedies if _saved_share(script, advice) >= LEAST_GAIN]
     limit = script.longest, Advice(_LIMITS.get(script.longest, _OTHER))
-    return max(helps, key=lambda remedy: remedy[1].saves, default=limit)
+    return max(remedies_that_help, key=lambda remedy: remedy[1].saves, default=limit)
 
 
 def _saved_share(script: Script, advice: Advice) -> float:
@@ -84,15 +89,18 @@ def _saved_share(script: Script, advice: Advice) -> float:
 
 
 def _one_fit_advice(run: Run, script: Script) -> Advice | None:
-    """Return the advice to make one fit of several on the same data, each with an evaluation behind it; None if not."""
-    outside = script.between_s.get(OUTSIDE, 0.0)
+    """Return the advice to make one fit of several fits on the same data, each followed by an evaluation.
+
+    None if not.
+    """
+    outside_s = script.between_s.get(OUTSIDE, 0.0)
     is_same_data = run.fit.get("epochs") == 1 and script.longest == "evaluate" and script.inputs in (None, 1)
     advice = Advice(
         "Do the fits continue one training, with an evaluation after each? If so, make it one call of fit, which "
         "evaluates after each epoch and sets nothing up again.",
         f"model.fit(..., epochs={script.fits}, validation_data=...)  # in place of fit and evaluate in a loop",
         # 40 fits of 47 steps took 17 and 16 s, one of 40 epochs 9 and 11 s, measured.
-        saves=outside / script.between,
+        saves=outside_s / script.between,
         question=True,
         proof="fits_and_evaluates",
     )
@@ -100,13 +108,16 @@ def _one_fit_advice(run: Run, script: Script) -> Advice | None:
 
 
 def _evaluate_less_advice(script: Script) -> Advice:
-    """Return the advice to evaluate on half of the data, or after every second fit."""
-    took = script.between_s.get("evaluate", 0.0)
+    """Return the advice to evaluate on half of the data, or after every second fit.
+
+    It saves half of evaluate's share (0-1) of the time between fits.
+    """
+    evaluate_s = script.between_s.get("evaluate", 0.0)
     return Advice(
-        f"evaluate takes {duration(took)} of {duration(script.wall_s)}. Is one after every second fit enough, or "
+        f"evaluate takes {duration(evaluate_s)} of {duration(script.wall_s)}. Is one after every second fit enough, or "
         "one on half of the data? If so, evaluate that much less.",
         "if number % 2 == 0:  # of the fit\n    model.evaluate(...)",
-        saves=took / DOUBLE / script.between,
+        saves=evaluate_s / DOUBLE / script.between,
         question=True,
         leaves_out=True,
         proof="evaluates_less",
@@ -114,8 +125,11 @@ def _evaluate_less_advice(script: Script) -> Advice:
 
 
 def _load_ahead_advice(script: Script) -> Advice:
-    """Return the advice to load the next fit's data on a thread; it saves nothing if no line holds most of the code."""
-    named = script.other_at_s >= MOSTLY * script.between_s.get(OTHER, 0.0)
+    """Return the advice to load the next fit's data on a thread.
+
+    It saves nothing if no line holds most of that code.
+    """
+    is_one_line = script.other_at_s >= MOSTLY * script.between_s.get(OTHER, 0.0)
     function = script.other_at.partition(" ")[0].rpartition(".")[2]
     load = function if function.isidentifier() else "load"
     return Advice(
@@ -124,7 +138,7 @@ def _load_ahead_advice(script: Script) -> Advice:
         "import concurrent.futures\npool = concurrent.futures.ThreadPoolExecutor(1)\n"
         f"coming = pool.submit({load}, ...)  # before the loop\n"
         f"data, coming = coming.result(), pool.submit({load}, ...)  # before each fit, for the next one",
-        saves=min(script.other_at_s, script.fits_s) / script.between if named else 0.0,
+        saves=min(script.other_at_s, script.fits_s) / script.between if is_one_line else 0.0,
         question=True,
         proof="next_data",
     )

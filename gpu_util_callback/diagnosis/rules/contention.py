@@ -47,7 +47,7 @@ class Contention(Rule):
         losses_by_gpu = {gpu: of_gpu for gpu, of_gpu in losses if of_gpu}
         enter = limits["others_active_pct"] / 100
         for stretch in shared_spans(losses_by_gpu, enter=enter, min_s=limits["min_s"]):
-            gpu, mask = stretch.gpus[0], stretch.inside
+            gpu, mask = stretch.gpus[0], stretch.inside  # the GPU that lost most, and its samples in the stretch
             samples = losses_by_gpu[gpu][0]
             memory = samples.at("memory_other_bytes")[mask]
             has_memory = np.isfinite(memory).any()
@@ -66,7 +66,7 @@ class Contention(Rule):
 
 
 def _time_of_others(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
-    """Return a GPU's samples and the time that other processes took in each; None if none did."""
+    """Return a GPU's samples and the ns that other processes took in each, float64 (n,); None if none did."""
     if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
         return None
     samples = sampled(run, gpu, OTHERS)
@@ -79,11 +79,16 @@ def _time_of_others(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.nda
 
 
 def _advice(run: Run, shared: list[int], limit: float) -> Advice:
-    """Return advice: other GPUs if some are free; else how to find the other process."""
+    """Return the advice to train on free GPUs, or where there are too few, how to find the other process.
+
+    Args:
+        shared: indices of the GPUs that another process uses, too.
+        limit: least percent of a GPU's time that makes it another process' own.
+    """
     says = f"Another process computes on {gpu_names(shared)}, too, and the two take turns."
     own_gpus = [gpu for gpu in run.working_gpus if gpu not in shared]
-    others = [gpu["index"] for gpu in run.gpus if gpu["index"] not in (*shared, *own_gpus)]
-    free = [gpu for gpu in others if _free(run, gpu, limit)][: len(shared)]
+    unused_gpus = [gpu["index"] for gpu in run.gpus if gpu["index"] not in (*shared, *own_gpus)]
+    free = [gpu for gpu in unused_gpus if _free(run, gpu, limit)][: len(shared)]
     if len(free) == len(shared):
         numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*own_gpus, *free]))
         return Advice(

@@ -41,6 +41,7 @@ class CpuFallback(Rule):
         return not run.gpus
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield the finding that the framework lists none of the GPUs, or that its steps do not run there."""
         if not len(run.steps) or run.framework_facts.get("guessed"):
             return  # another framework may be at work, on the GPU
         if run.used_gpus:
@@ -51,17 +52,17 @@ class CpuFallback(Rule):
         who = called(run.framework)
         names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
         count = len(run.gpus)
-        built = run.framework_facts.get("cuda_build")
+        built_for_cuda = run.framework_facts.get("cuda_build")
         check = next(iter(run.facts.get("gpu_check") or ()), None)
         # The reason recorded during the run knows the environment, too.
-        why = why_unused(run.framework, count, count, built)
+        why = why_unused(run.framework, count, count, built_for_cuda)
         if check is not None and check.get("code"):
             why = {"reason": check["reason"], "code": check["code"]}
         evidence: Evidence = {"gpus_visible": count, "gpus_used_by_framework": 0, "gpu": ", ".join(names)}
         if version := run.framework_facts.get("version"):
             evidence["framework"] = f"{run.framework or 'framework'} {version}"
-        if built is not None:
-            evidence["framework_built_for_cuda"] = bool(built)
+        if built_for_cuda is not None:
+            evidence["framework_built_for_cuda"] = bool(built_for_cuda)
         evidence["seen"] = why["reason"]
         yield self.finding(
             title=f"{capitalized(who)} does not use the {names[0]}",
@@ -78,13 +79,13 @@ class CpuFallback(Rule):
         """Yield a finding if the framework lists the GPUs but the steps do not run there."""
         start_ns = int(run.steps["start_ns"][0])
         idle = run.idle(start_ns, run.end_ns)
-        if idle is None or len(idle.gpus) < len(run.used_gpus):
+        if idle is None or len(idle.gpus) < len(run.used_gpus):  # not all GPUs were sampled
             return
         too_short = run.end_ns - start_ns < limits["min_s"] * 1e9 or idle.samples < A_FEW * len(idle.gpus)
         if too_short or idle.active_pct >= limits["gpu_active_pct"]:
             return
         empty = [held for gpu in idle.gpus if (held := _no_model_in_memory(run, gpu, limits["memory_mib"])) is not None]
-        if len(empty) < len(idle.gpus):
+        if len(empty) < len(idle.gpus):  # one of them holds a model, or its memory is not known
             return
         held_in, most_bytes = max(empty, key=lambda held: held[1])
         names = [str(run.gpu(gpu).get("name") or "GPU") for gpu in idle.gpus]
@@ -107,7 +108,7 @@ class CpuFallback(Rule):
 
 
 def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
-    """Return whether this process keeps a GPU busy that its framework does not list."""
+    """Return True if this process keeps a GPU busy that its framework does not list."""
     process_mean = run.gpu_mean(gpu, "utilization_process_pct", run.start_ns, run.end_ns)
     if process_mean is None:  # a driver that tells no utilization by process may tell its memory
         process_bytes = run.highest(gpu, "memory_process_bytes")
@@ -119,10 +120,13 @@ def _busy_itself(run: Run, gpu: int, limits: Limits) -> bool:
 
 
 def _no_model_in_memory(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
-    """Return the evidence that no model lies in a GPU's memory, and the bytes; None without any.
+    """Return the name of the evidence that no model lies in a GPU's memory, and the bytes held; None without evidence.
 
-    The framework's allocator is the best source. A driver that reports the memory of the process,
-    or of all processes together, shows that there is not even a context.
+    The framework's allocator is the best source. A driver that reports the memory of the process, or of all processes
+    together, shows that there is not even a context.
+
+    Args:
+        memory_mib: least that a process on the GPU takes.
     """
     of_allocator = allocator(run, gpu)
     if of_allocator is not None:

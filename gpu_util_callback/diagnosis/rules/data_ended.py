@@ -34,12 +34,14 @@ class DataEnded(Rule):
         return run.source is not None or bool(run.trainer) or not several
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield a finding for epochs, and one for validations, of which later ones had hardly a batch."""
         first_epoch = int(run.fit.get("first_epoch") or 0) + 1
         ended = run.phases.of("validation", account="validation").get("")
         count = ended.count if ended is not None else 0
         validations = np.array(list(run.validation_batches.values())[:count], np.int64)
         # Of a given number of steps only an epoch that another one follows is known to have found no more.
         may_be_stopped = not run.custom_loop and bool(run.fit.get("input_one_iterator"))
+        # `first`: number of the first one; `cut`: the last one may have been stopped.
         for name, kind, batches, first, cut in (
             ("epoch", run.input_kind, run.epoch_steps, first_epoch, may_be_stopped),
             ("validation", str(run.fit.get("validation_kind", "")).lower(), validations, 1, False),
@@ -49,6 +51,7 @@ class DataEnded(Rule):
             longest = int(batches.max(initial=0))
             # A loop may poll a source that gives nothing for a while.
             at_the_end = len(short) and short[0] == len(batches) - len(short)
+            # All are short, none is, or not those at the end.
             if longest <= most or not len(short) or (run.custom_loop and not at_the_end):
                 continue
             if cut and len(short) == 1 and at_the_end:
@@ -56,7 +59,14 @@ class DataEnded(Rule):
             yield self._finding(run, name, kind, short + first, int(batches[short].max()), longest)
 
     def _finding(self, run: Run, name: str, kind: str, numbers: np.ndarray, then: int, longest: int) -> Finding:
-        """Return the finding that data were used up; `then`: batches of the short ones, whose numbers begin at 1."""
+        """Return the finding that data were used up.
+
+        Args:
+            name: "epoch" or "validation".
+            numbers: int64 (n,), of the short ones, from 1.
+            then: most batches of a short one.
+            longest: batches of the longest one.
+        """
         in_turn = len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
         which = f"{numbers[0]}–{numbers[-1]}" if in_turn else ", ".join(map(str, numbers[:3].tolist()))
         more = ", …" if not in_turn and len(numbers) > 3 else ""
@@ -73,7 +83,13 @@ class DataEnded(Rule):
 
 
 def _advice(run: Run, name: str, what: str, batches: int) -> Advice:
-    """Return the advice to let data begin again; `batches`: those of each epoch or validation (`name`)."""
+    """Return the advice to let data begin again.
+
+    Args:
+        name: "epoch" or "validation".
+        what: of the program is used up, such as "generator".
+        batches: number of them in each.
+    """
     if run.custom_loop:
         return Advice(f"A {what} gives its batches once: make another for each {name}.")
     each, passed, steps, function = "an epoch", "", "steps_per_epoch", str(run.fit.get("input_class") or "")

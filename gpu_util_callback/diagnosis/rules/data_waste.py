@@ -48,7 +48,10 @@ class DataWaste(Rule):
             yield from self._short_epochs(run)
 
     def _skipped(self, run: Run, limits: Limits) -> Findings:
-        """Yield the finding about samples that `skip` drops after they were made."""
+        """Yield the finding about samples that `skip` drops after they were made.
+
+        Its loss is the time of the first fetch of each epoch, without that of its own batch.
+        """
         first_batches = _first_batches(run.phases.of("input_setup", account="").get(""))
         drops = [drop for drop in drops_of(run, "train") if drop["stage"] == "skip"]
         if not drops or not first_batches.count:
@@ -56,23 +59,23 @@ class DataWaste(Rule):
         drop = max(drops, key=lambda each: each["count"] * each["samples"])
         samples = drop["count"] * drop["samples"]
         batches = samples / max(1, run.fit.get("batch_size") or drop["samples"])
-        lost, active = lost_in(run, first_batches, run.whole)
-        lost = round(lost * batches / (batches + 1))
-        pct = 100 * lost / max(1, run.present_ns)
+        lost_ns, active_pct = lost_in(run, first_batches, run.whole)
+        lost_ns = round(lost_ns * batches / (batches + 1))
+        pct = 100 * lost_ns / max(1, run.present_ns)
         if pct < limits["dropped_pct"]:
             return
         each = " in each epoch" if first_batches.count >= AGAIN else ""
         yield self.finding(
             title=f"skip({drop['count']}) drops {counted(samples, 'sample')} that {drop['behind']} made{each}",
-            lost_ns=lost,
-            confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
+            lost_ns=lost_ns,
+            confidence=ESTIMATED if active_pct is None and run.used_gpus else MEASURED,
             evidence={
                 "dropped_pct": round(pct, 1),
                 "dropped_samples": samples,
                 "set_samples": run.fit.get("input_set_samples"),
                 "times": first_batches.count,
                 "seconds_each": round(first_batches.self_ns / first_batches.count / 1e9, 3),
-                "gpu_active_meanwhile_pct": active,
+                "gpu_active_meanwhile_pct": active_pct,
             },
             advice=_skip_advice(run, drop, samples),
             detail="skip",
@@ -80,7 +83,7 @@ class DataWaste(Rule):
         )
 
     def _read_by_each_worker(self, run: Run) -> Findings:
-        """Yield the finding that each worker of a DataLoader reads the whole set."""
+        """Yield the finding that each worker of a DataLoader reads the whole set: all but one read it in vain."""
         workers, epochs = int(run.fit.get("input_workers") or 0), run.phases.of("epoch").get("")
         if run.fit.get("input_sharing") != "none" or workers < AGAIN or epochs is None or epochs.count < AGAIN:
             return
@@ -118,7 +121,7 @@ class DataWaste(Rule):
         )
 
     def _short_epochs(self, run: Run) -> Findings:
-        """Yield the finding about epochs that had fewer steps than were asked for."""
+        """Yield the finding about epochs that had fewer steps than were asked for, as the data ended within them."""
         steps, batches = run.fit.get("steps_per_epoch"), run.fit.get("input_batches")
         epochs = run.epoch_steps
         # What is left of a generator is repeated: see `data_ended`.
@@ -153,13 +156,18 @@ def _first_batches(first_batches: Occurrences | None) -> Occurrences:
 
 
 def _skip_advice(run: Run, drop: InputDrop, samples: int) -> Advice:
-    """Return the advice to skip samples before they are made; `samples`: how many are dropped."""
+    """Return the advice to skip samples before they are made.
+
+    Args:
+        drop: the stage that drops them.
+        samples: how many are dropped.
+    """
     behind, whole = drop["behind"], run.fit.get("input_set_samples")
     counts = " Behind batch, skip counts batches." if drop["samples"] > 1 else ""
     of_set = f" The whole set has {counted(whole, 'sample')}: were {drop['count']:,} samples meant?" if whole else ""
-    beyond = of_set if drop["samples"] > 1 and whole is not None and samples >= whole else ""
+    too_many = of_set if drop["samples"] > 1 and whole is not None and samples >= whole else ""
     code = f"ds = ds.skip({samples})  # before {behind}, in place of skip({drop['count']})"
-    says = f"All of these samples are made before the first step, and dropped.{counts}{beyond}"
+    says = f"All of these samples are made before the first step, and dropped.{counts}{too_many}"
     if drop["exact"]:
         says += " Skip them before they are made: the same samples follow."
         return Advice(says, code, saves=1.0, leaves_out=True, proof="skip_first")

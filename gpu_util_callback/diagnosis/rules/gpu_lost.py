@@ -23,11 +23,12 @@ class GpuLost(Rule):
         return not run.gpus
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield a finding for each stretch in which a GPU was lost."""
         for gpu in run.gpus:
             index = gpu["index"]
             driver_reason = _driver_message(run, index)
             spans = _lost_by_marks(run, index) or _lost_by_driver(run, index)
-            if not spans and driver_reason is not None:
+            if not spans and driver_reason is not None:  # only the driver's message: lost since the last sample
                 bins = run.samples.get(f"gpu{index}")
                 last = bins.last_ns if bins is not None else None
                 start = run.start_ns if last is None else min(last, run.end_ns - 1)
@@ -40,7 +41,12 @@ class GpuLost(Rule):
     def _finding(
         self, run: Run, index: int, start: int, end: int, times: list[bool], driver_reason: str | None
     ) -> Finding:
-        """Return the finding about a stretch, ns since the epoch; `times`: of each loss, whether the GPU came back."""
+        """Return the finding about a stretch in which a GPU was lost.
+
+        Args:
+            start, end: ns since the epoch.
+            times: for each loss in it, True if the GPU came back.
+        """
         back = times[-1]
         return self.finding(
             title=f"gpu{index} was lost" + (" and came back" if back else ""),
@@ -63,7 +69,7 @@ class GpuLost(Rule):
 
 
 def _driver_message(run: Run, index: int) -> str | None:
-    """Return the driver's message about a GPU that is gone by now."""
+    """Return the driver's message about a GPU that is gone by now; None without one."""
     for entry in run.manifest.get("unavailable", []):
         source, reason = str(entry.get("source", "")), str(entry.get("reason", ""))
         if source.split(" ")[0] == f"gpu{index}" and any(word in reason for word in _WORDS):
@@ -72,7 +78,10 @@ def _driver_message(run: Run, index: int) -> str | None:
 
 
 def _lost_by_driver(run: Run, index: int) -> list[tuple[int, int, bool]]:
-    """Return the loss by the driver's own message (off the bus), if nothing was read since."""
+    """Return [(start, end, False)] of a GPU that fell off the bus, by the driver's own error.
+
+    [] if it was read since.
+    """
     bins = run.samples.get(f"gpu{index}")
     at = run.errors.get(f"gpu{index}", {}).get(OFF_THE_BUS)
     if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + HOLD_NS):
@@ -81,7 +90,7 @@ def _lost_by_driver(run: Run, index: int) -> list[tuple[int, int, bool]]:
 
 
 def _lost_by_marks(run: Run, index: int) -> list[tuple[int, int, bool]]:
-    """Return the sampler's own marks: when it was gone and came back, and whether it did."""
+    """Return (start, end, came back) of each loss that the sampler marked, ns since the epoch."""
     bins = run.samples.get(f"gpu{index}/lost")
     if bins is None or "lost" not in bins:
         return []

@@ -87,6 +87,7 @@ class Imbalance(Rule):
         )
 
     def between(self, runs: Sequence[Run], limits: Limits) -> Findings:
+        """Yield the finding about processes whose GPUs' kernels take unequally long, each by its GPUs' mean."""
         busy = {}
         for number, run in enumerate(runs):
             kernels = {gpu for gpu, _ in run.traced.kernels}
@@ -114,7 +115,13 @@ class Imbalance(Rule):
         gpus: list[int],
         ranks: list[int] | None = None,
     ) -> Findings:
-        """Yield the finding, if any; `busy_ns` of each by its name, `total_ns` of steps."""
+        """Yield the finding about unequal work, if it is large enough.
+
+        Args:
+            who: "GPU" or "rank".
+            busy_ns: name of each -> ns of its kernels.
+            total_ns: of the steps.
+        """
         ends = (choose(busy_ns.items(), key=lambda item: item[1]) for choose in (min, max))
         (least_busy, least), (busiest, most) = ends
         if not most:
@@ -142,7 +149,7 @@ class Imbalance(Rule):
     # -- of recordings ---------------------------------------------------------------------------
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
-        """Yield the stretches in which one GPU works clearly more than another: float[gpus, samples] of utilization."""
+        """Yield a finding for each stretch in which one GPU works clearly more than another."""
         series = {
             gpu: samples
             for gpu, bins in _samples_by_gpu(run).items()
@@ -150,23 +157,24 @@ class Imbalance(Rule):
         }
         if len(series) < 2:
             return
-        first = next(iter(series.values()))
+        first = next(iter(series.values()))  # its samples' times are those of all
         use_at = {gpu: _at_times(first.start_ns, samples) for gpu, samples in series.items()}
         gpus = [gpu for gpu in series if use_at[gpu].mean() >= limits["least_active_pct"]]
         if len(gpus) < 2:
             return
-        use = np.stack([use_at[gpu] for gpu in gpus])
+        use = np.stack([use_at[gpu] for gpu in gpus])  # percent, float[gpus, samples]
         # A mean over two seconds, and at least five samples: single samples scatter, and those of
         # GPUs that work in turns differ.
         count = max(5, round(2e9 / max(1.0, float(np.median(first.length_ns)))))
         smooth = np.stack([_moving_average(row, count) for row in use])
-        most = smooth.max(axis=0)
-        uneven = most - smooth.min(axis=0) >= limits["gap_pct"]
-        lost = np.where(uneven, first.length_ns * (most - smooth.mean(axis=0)) / 100, 0)
-        apart = np.where(uneven, first.length_ns, 0)
+        busiest_pct = smooth.max(axis=0)
+        uneven = busiest_pct - smooth.min(axis=0) >= limits["gap_pct"]
+        # The others idle while the busiest one works.
+        lost = np.where(uneven, first.length_ns * (busiest_pct - smooth.mean(axis=0)) / 100, 0)
+        uneven_ns = np.where(uneven, first.length_ns, 0)
         # GPUs that work in turns are apart now and then.
-        for where, mask in first.spans(apart, enter=MOSTLY, min_s=limits["min_s"]):
-            total = int(lost[mask].sum())
+        for where, mask in first.spans(uneven_ns, enter=MOSTLY, min_s=limits["min_s"]):
+            lost_ns = int(lost[mask].sum())
             spread = use[:, mask].mean(axis=1)
             if float(spread.max() - spread.min()) < limits["gap_pct"]:
                 continue
@@ -182,7 +190,7 @@ class Imbalance(Rule):
             code = _equal_shares(run, len(gpus))
             yield self.finding(
                 where=where,
-                lost_ns=total,
+                lost_ns=lost_ns,
                 confidence=ESTIMATED,
                 evidence={
                     "gap_pct": round(float(spread.max() - spread.min()), 1),
@@ -198,7 +206,7 @@ class Imbalance(Rule):
 
 
 def _process_name(runs: Sequence[Run], number: int) -> str:
-    """Return a process by its rank, its host, or both its host and its number."""
+    """Return the name of a process: its rank, else its host, with a number where several run on it."""
     run = runs[number]
     rank, host = run.manifest.get("rank"), str(run.manifest.get("host", ""))
     if rank is not None:
@@ -208,7 +216,7 @@ def _process_name(runs: Sequence[Run], number: int) -> str:
 
 
 def _equal_shares(run: Run, gpus: int) -> str:
-    """Return the line for a batch divisible by the GPUs; "" if it is, or others divide it."""
+    """Return the line for a batch size that the GPUs divide; "" if they do, or the framework divides otherwise."""
     size = run.fit.get("batch_size")
     if run.framework != "tensorflow":
         return ""
@@ -218,9 +226,12 @@ def _equal_shares(run: Run, gpus: int) -> str:
 
 
 def _differ_beyond_scatter(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
-    """Return whether two GPUs' samples, taken together, differ by more than their scatter explains.
+    """Return True if two GPUs' samples, taken together, differ by more than their scatter explains.
 
     Samples of one second are one value: the driver's utilization is a mean over up to that.
+
+    Args:
+        apart: float64 (n,), difference of the utilizations in percentage points.
     """
     seconds = where.length_ns / 1e9
     count = max(1.0, min(float(len(apart)), seconds))

@@ -68,9 +68,10 @@ class Filling:
 
 
 def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> Filling | None:
-    """Return the first fetches of epochs, if they take long and hold most of the wait.
+    """Return the first fetches of epochs, if they take long and hold most of the wait; None if not.
 
     Args:
+        wait_ns: the span's wait.
         step_ns: a step's time without its wait.
     """
     first = run.phases.of("input_setup", account="").get("")
@@ -99,13 +100,13 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
         return None
     observation = f"{_first_batches(run, filling)}: shuffle fills its buffer before it."
     quicker = tf_data.advise_source(wait, lambda calls: filling.share * (1 - 1 / calls))
-    if quicker is not None:
+    if quicker is not None:  # the shuffle's elements can be made in parallel
         return replace(quicker, text=f"{observation} {quicker.text}", name="refill")
     kept = advice_table.choose(tf_data.KEPT, replace(wait, stage=slowest_of(wait.stages, wait.passes)))
-    if kept is not None:
+    if kept is not None:  # a cache can keep them
         return replace(kept, text=f"{observation} {kept.text}", name="refill, kept")
     remade = _remade_functions(wait)
-    if remade:
+    if remade:  # so it may where nothing of the pipeline was read at work
         return Advice(
             f"{observation} {listed(remade)} made what it takes in, again in every pass. Is that the same in every "
             "epoch, without random numbers, and does all of it fit into memory? If so, keep it: the first pass stays "
@@ -118,7 +119,7 @@ def advise_fills(wait: InputWait, filling: Filling) -> Advice | None:
             proof="blind/second/shuffle_refill",
         )
     saves = min(filling.share * (1 - 1 / filling.count), wait.saves(wait.cores_ms()))
-    if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:
+    if wait.gain(saves) >= LEAST_GAIN and not run.custom_loop:  # fill the buffer once for all epochs
         return Advice(
             f"{observation} Repeat right behind it: the two fill the buffer once for all epochs, and mix none of "
             "them. This changes a smaller last batch, which the next epoch's samples fill up.",
@@ -156,9 +157,11 @@ UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
 def input_setup(run: Run, limits: Limits, spans: list[Finding]) -> list[Finding]:
-    """Return the cost of setting up the input for each epoch: workers start, buffers fill.
+    """Return findings on the cost of setting up the input for each epoch: workers start, buffers fill.
 
-    What keeps a tf.data stage's result, as the waits of `spans` ask for, spares the first batch of each epoch as well.
+    Args:
+        spans: findings about waits. Where they ask to keep a tf.data stage's result, that spares the first batch of
+            each epoch, too.
     """
     keeps = (one.advice for one in spans if one.advice.name in {entry.name for entry in tf_data.KEPT})
     kept = next((advice for advice in keeps if advice.saves), None)
@@ -171,7 +174,7 @@ def input_setup(run: Run, limits: Limits, spans: list[Finding]) -> list[Finding]
 
 
 def ends_of_short_epochs(run: Run) -> Occurrences | None:
-    """Return the set-ups and validations of epochs of a step or two; None where longer epochs are no remedy."""
+    """Return the set-ups and validations of epochs of one or two steps; None where longer epochs are no remedy."""
     kinds = (("input_setup", "input_wait"), ("validation", "validation"))
     set_ups, validations = ([*run.phases.of(kind, account=account).values()] for kind, account in kinds)
     if not set_ups or not validations or (steps_an_epoch(run) or A_FEW) > AGAIN:
@@ -184,11 +187,11 @@ def ends_of_short_epochs(run: Run) -> Occurrences | None:
 
 
 def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, kept: Advice | None) -> Finding | None:
-    """Return the finding about what begins each epoch.
+    """Return the finding about what begins each epoch; None if it costs little.
 
     Args:
-        short: says of what epochs, where it is about validations, too, as epochs are that short.
-        kept: what to do about the other waits, if it spares the first batch of an epoch as well.
+        short: "" or, where validations belong to it because epochs are that short, how long these are, in words.
+        kept: the advice on other waits, if it spares the first batch of an epoch, too.
     """
     apart_ns, spent_s = _epoch_set_ups(run, occurrences)
     if len(apart_ns) + 1 < A_FEW:
@@ -197,9 +200,10 @@ def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, k
     where = run.range_of(first, min(run.end_ns, round(last + (1 + A_TWENTIETH) * float(np.median(apart_ns)))))
     span_ns = max(1, run.present_in(where))
     lost, active = lost_in(run, occurrences, where)
-    often, each_s, most_s = len(spent_s), float(spent_s.mean()), float(spent_s.max())
-    usual = often * 1e9 * float(np.median(spent_s))  # an iterator of TensorFlow takes over a second to end at times
-    if 100 * min(usual, lost) < limits["wait_pct"] * span_ns:
+    times, each_s, most_s = len(spent_s), float(spent_s.mean()), float(spent_s.max())
+    # An iterator of TensorFlow takes over a second to end at times.
+    usual_total_ns = times * 1e9 * float(np.median(spent_s))
+    if 100 * min(usual_total_ns, lost) < limits["wait_pct"] * span_ns:
         return None
     each = f"takes {duration(each_s)} each time"
     if most_s > UNEVEN * each_s:
@@ -210,7 +214,7 @@ def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, k
     fills = MOSTLY * each_s <= fill_ms(run.pipeline.stages(*where.extent_ns)) / 1e3
     steps, planned = np.diff(occurrences["step"]), run.fit.get("input_batches") or run.fit.get("steps_per_epoch") or 0
     is_cut = len(steps) > 0 and float(np.median(steps)) < planned
-    set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, often), fills, is_cut)  # the first is needed
+    set_up = input_advice.SetUp(run, observation, share, 1 - 1 / max(2, times), fills, is_cut)  # the first is needed
     advice = advice_table.first_holding(input_advice.SET_UP, set_up)
     if kept is not None and not (advice.saves or fills or set_up.busy_function):
         advice = replace(kept, text=f"{observation} {kept.text}", saves=kept.saves / 2)  # iterators still begin and end
@@ -225,12 +229,12 @@ def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, k
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
         evidence={
             "wait_pct": round(100 * share, 1),
-            "times": often,
+            "times": times,
             "seconds_each": round(each_s, 3),
             "longest_s": round(most_s, 3),
             "gpu_active_meanwhile_pct": active,
         },
-        state=often >= MANY_TIMES,
+        state=times >= MANY_TIMES,
         advice=advice,
         detail="setup",
         pieces=intervals(occurrences),
@@ -238,10 +242,10 @@ def _of_set_up(run: Run, limits: Limits, occurrences: Occurrences, short: str, k
 
 
 def _epoch_set_ups(run: Run, occurrences: Occurrences) -> tuple[np.ndarray, np.ndarray]:
-    """Return ns between the set-ups of an epoch and those of the next, and the seconds of each epoch's set-ups.
+    """Return the ns between an epoch's set-up and the next one's, and the seconds of each epoch's set-ups.
 
-    Those at one step belong together: a validation may lie between them. Where they begin epochs, any after the last
-    step close the input of the last one. Of joined ones the seconds are the mean.
+    Set-ups at one step belong together: a validation may lie between them. Where they begin epochs, any after the last
+    step close the input of the last one. Where occurrences are kept joined, the seconds are the mean.
     """
     apart_ns = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
     if occurrences.joined:
@@ -302,6 +306,10 @@ class InputBound(Rule):
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield the findings about waits for input.
+
+        Spans, set-ups, steps slowed by the input, and a few long fetches.
+        """
         if run.source is not None:
             return self._in_trace(run, limits, run.source)
         spans = self._spans(run, limits)
@@ -315,7 +323,7 @@ class InputBound(Rule):
         return "step" if detail in (CORES, LOCK) else self.part
 
     def _beside(self, run: Run, limits: Limits) -> Findings:
-        """Return the time that the steps wait for Python's lock, or for a core, because the input computes beside them.
+        """Yield the finding that steps wait for Python's lock, or for a core, which the input takes at the same time.
 
         Of the cores that others take, the input takes its share; it costs no more than its own computation.
         """
@@ -327,29 +335,29 @@ class InputBound(Rule):
             return
         wait = measure_input(run, where, NO_MS, run.steps.total("duration_ns") / where.steps / 1e6)
         input_cpus = wait.input_cpus or 0.0
-        if kept := _lock_kept(wait, limits):
+        if lock_share := _lock_kept(wait, limits):  # the input's Python keeps the lock
             share = wait.python_ms / wait.arrives_ms  # of a core, which a process in its place leaves
-            lost, priced = _priced(replace(wait, cores=cores._replace(spare=cores.spare + share)), kept)
+            lost_ns, priced = _priced(replace(wait, cores=cores._replace(spare=cores.spare + share)), lock_share)
             evidence: Evidence = {"own_python_pct": round(100 * share, 1), "held_up_by": priced.limit}
         elif not lacks_core or not input_cpus or input_cpus < max(cores.of_others, MOSTLY * cores.allowed):
             return  # a model's own threads fill the cores, too
-        else:
-            lost, priced = _priced(wait, min(queued * wait.share_of_input, input_cpus / cores.allowed))
+        else:  # threads of the steps wait for a core
+            lost_ns, priced = _priced(wait, min(queued * wait.share_of_input, input_cpus / cores.allowed))
             evidence = {"core_wait_pct": round(100 * queued, 1), "input_cpus": round(input_cpus, 2)}
             evidence |= {"other_cpus": round(cores.of_others, 2), "held_up_by": cores.busy}
         yield self.finding(
-            title=("The input keeps Python's lock" if kept else "The input takes the cores") + " from the steps",
+            title=("The input keeps Python's lock" if lock_share else "The input takes the cores") + " from the steps",
             where=where,
-            lost_ns=lost,
+            lost_ns=lost_ns,
             confidence=ESTIMATED,
             evidence=evidence,
-            advice=input_advice.advise(priced) if kept else input_advice.advise_cores(priced),
+            advice=input_advice.advise(priced) if lock_share else input_advice.advise_cores(priced),
             state=True,
-            detail=LOCK if kept else CORES,
+            detail=LOCK if lock_share else CORES,
         )
 
     def _few_long_fetches(self, run: Run, limits: Limits) -> Findings:
-        """Return long fetches of a run that is over, too few for a span: they may not come again."""
+        """Yield the finding about long fetches of a run that is over, too few for a span: they may not come again."""
         long = long_fetches(run.steps, run.whole, slice(None))
         long = long and long.largest
         if not run.ended or long is None or long.steps[-1] < limits["warmup_steps"] or long.share < MOSTLY:
@@ -366,8 +374,8 @@ class InputBound(Rule):
         # Where it sleeps, or waits for a file, none of its threads waits for the cores that others keep busy.
         cores = measure_cores(run, run.range_of(*pieces[int(long.waits_ms.argmax())]))
         lacks_core = cores.queued is None or cores.queued >= MOSTLY
-        crowded = lacks_core and cores.full and 2 * cores.of_others >= cores.allowed
-        if (long.count < AGAIN and crowded) or min(1e6 * longest_ms, lost) < least_ns:
+        may_lack_core = lacks_core and cores.full and 2 * cores.of_others >= cores.allowed
+        if (long.count < AGAIN and may_lack_core) or min(1e6 * longest_ms, lost) < least_ns:
             return
         advice = long_fetch_advice.advise_long(wait, wait.rare or long)
         if long.count < AGAIN:
@@ -391,29 +399,29 @@ class InputBound(Rule):
         )
 
     def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Findings:
-        """Return the wait of all steps of a trace, or the spans that it is limited to."""
-        steps, lost = run.steps.total_rows, run.steps.total("input_wait_ns")
-        total = max(1, run.steps.total("duration_ns"))
+        """Return the finding about waits in all steps of a trace, or those about the spans that they are limited to."""
+        steps, lost_ns = run.steps.total_rows, run.steps.total("input_wait_ns")
+        total_ns = max(1, run.steps.total("duration_ns"))
         spans = self._spans(run, limits)
-        inside = sum(span.where.steps for span in spans if span.where)
-        pct = 100 * lost / total
-        if pct < limits["wait_pct"] or (spans and 100 * inside < limits["throughout_pct"] * steps):
+        steps_in_spans = sum(span.where.steps for span in spans if span.where)
+        pct = 100 * lost_ns / total_ns
+        if pct < limits["wait_pct"] or (spans and 100 * steps_in_spans < limits["throughout_pct"] * steps):
             return spans
         stage = source["slowest_stage"]
         who = "The GPU" if source["gpus"] else "Training"
         return [
             self.finding(
                 title=f"{who} waits for input {pct:.0f} % of the time",
-                lost_ns=lost,
+                lost_ns=lost_ns,
                 evidence={
                     "wait_pct": pct,
-                    "host_input_pct": 100 * run.steps.total("input_get_ns") / total,
+                    "host_input_pct": 100 * run.steps.total("input_get_ns") / total_ns,
                     "slowest_stage": stage["path"] if stage else None,
                     "slowest_stage_self_ms": stage.get("self_ms") if stage else None,
                 },
-                advice=_in_trace_advice(run, source, lost / steps / 1e6, (total - lost) / steps / 1e6),
+                advice=_in_trace_advice(run, source, lost_ns / steps / 1e6, (total_ns - lost_ns) / steps / 1e6),
                 gpus=source["gpus"],
-                severity=lost / total,
+                severity=lost_ns / total_ns,
             )
         ]
 
@@ -439,9 +447,10 @@ class InputBound(Rule):
         return findings
 
     def _finding(self, run: Run, limits: Limits, waiting: "_Waiting") -> Finding | None:
-        """Return the finding about a span; None if its wait is not the input's."""
+        """Return the finding about a span; None if its wait is not caused by the input."""
         wait = _input_wait(run, limits, waiting, None if waiting.filling else waiting.long)
         refill = advise_fills(wait, waiting.filling) if waiting.filling and run.source is None else None
+        # First fetches of epochs are not the cause: judge the long ones.
         if refill is None and wait.rare is not waiting.long:
             wait = _input_wait(run, limits, waiting, waiting.long)
         if _is_not_the_inputs(wait, waiting):
@@ -473,21 +482,25 @@ class InputBound(Rule):
 def _lock_kept(wait: InputWait, limits: Limits) -> float:
     """Return the share (0-1) of the steps' time in which Python of the input runs, and nothing of the steps can.
 
-    It is 0.0 unless that Python is their pace, on other threads of this process, and steps take much longer than they
-    compute: what the process computes beside it is theirs. An accelerator that nobody samples may compute meanwhile.
+    0.0 unless that Python sets the steps' pace, on other threads of this process, and steps take much longer than they
+    compute: what else the process computes is theirs. An accelerator that is not sampled may compute in that time.
     """
-    own, each_ms = wait.cores.own, wait.arrives_ms
+    own_cores, each_ms = wait.cores.own, wait.arrives_ms
     is_beside = wait.input_cpus is not None and not (wait.run.fit.get("input_processes") or "dataloader" in wait.kind)
     is_seen = wait.run.framework_facts.get("device") == "cpu" or wait.run.idle_in(wait.where) is not None
-    if own is None or not (is_beside and is_seen) or 100 * wait.python_ms < limits["own_python_pct"] * each_ms:
+    if own_cores is None or not (is_beside and is_seen) or 100 * wait.python_ms < limits["own_python_pct"] * each_ms:
         return 0.0
-    computed_ms = max(A_TWENTIETH * each_ms, own * each_ms - wait.python_ms)
+    computed_ms = max(A_TWENTIETH * each_ms, own_cores * each_ms - wait.python_ms)
     fetched_ms = wait.run.steps.total("input_wait_ns") / wait.where.steps / 1e6
     return 1 - computed_ms / each_ms if computed_ms <= MOSTLY * (each_ms - fetched_ms) else 0.0
 
 
 def _priced(wait: InputWait, share: float) -> tuple[int, InputWait]:
-    """Return the time that steps lose to the input beside them, ns, and the measure of it; `share`: of their time."""
+    """Return the ns that steps lose to an input that computes at the same time, and the wait with that loss.
+
+    Args:
+        share: of the steps' time that it costs, 0-1.
+    """
     run, where = wait.run, wait.where
     explained_ns = int(run.steps.explained_ns.sum())  # in which the GPU idles for another reason
     lost = max(0, run.lost_of(round(share * run.steps.total("duration_ns")) + explained_ns, where) - explained_ns)
@@ -541,17 +554,17 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
     # The outermost blocks may contain steps from outside; those did not wait (that is why the
     # span ends there), so all waits are kept and their durations are subtracted.
     outside = max(0, in_blocks - rows)
-    clean = run.clean_steps()
+    clean_steps = run.clean_steps()
     if outside:
-        usual = clean.each_ns if clean else (duration_ns - wait_ns) / max(1, in_blocks)
+        usual = clean_steps.each_ns if clean_steps else (duration_ns - wait_ns) / max(1, in_blocks)
         duration_ns = max(wait_ns, duration_ns - round(outside * usual))
     # A short run compiles for most of its time: the wait is compared with the time without it.
     running_ns = max(input_ns, duration_ns - steps.total("compile_ns", blocks))
     idle = run.idle_in(where)
-    guessed = steps.mostly_estimated(blocks)
+    waits_are_estimates = steps.mostly_estimated(blocks)
     # The waits of a trace are those in which its GPUs idled.
-    idle_seen = run.source is not None or (idle is not None and not guessed)
-    lost_ns, rests_on = _avoidable(run.lost_of(wait_ns, where), duration_ns, rows, clean, idle_seen)
+    idle_seen = run.source is not None or (idle is not None and not waits_are_estimates)
+    lost_ns, rests_on = _avoidable(run.lost_of(wait_ns, where), duration_ns, rows, clean_steps, idle_seen)
     return _Waiting(
         where,
         blocks,
@@ -563,18 +576,19 @@ def _waiting(run: Run, where: Range, blocks: slice) -> _Waiting:
         lost_ns,
         rests_on,
         idle,
-        MEASURED if idle_seen or not (guessed or run.used_gpus) else ESTIMATED,
+        MEASURED if idle_seen or not (waits_are_estimates or run.used_gpus) else ESTIMATED,
         long=None if run.source is not None else long_fetches(steps, where, blocks),
         filling=fills(run, where, wait_ns, max(0, running_ns - input_ns) / rows),
     )
 
 
 def _avoidable(lost_ns: int, duration_ns: int, rows: int, clean: CleanSteps | None, idle_seen: bool) -> tuple[int, str]:
-    """Return the avoidable part of a wait in ns, and what that rests on.
+    """Return the avoidable part of a wait in ns, and what that rests on, in words.
 
     Args:
         lost_ns: the wait, as far as the GPU idled.
-        clean: the steps of this run that did not wait.
+        duration_ns, rows: of the steps that waited.
+        clean: the steps of this run that did not wait; None = too few.
         idle_seen: the GPU was seen idle, so that the wait hid no work.
     """
     if clean is None:
@@ -583,6 +597,7 @@ def _avoidable(lost_ns: int, duration_ns: int, rows: int, clean: CleanSteps | No
     # that the wait hid work which will show without it. If the GPU was seen idle there was no such
     # work: steps elsewhere are longer for another reason.
     without_ns = round(rows * clean.each_ns)
+    # Steps that do not wait take longer than these without their wait.
     if without_ns > NOTICEABLY * (duration_ns - lost_ns):
         if idle_seen:
             return lost_ns, "GPU idle time"
@@ -593,15 +608,15 @@ def _avoidable(lost_ns: int, duration_ns: int, rows: int, clean: CleanSteps | No
 
 
 def _input_wait(run: Run, limits: Limits, waiting: _Waiting, rare: LongFetches | None) -> InputWait:
-    """Return the measure that the advice reads: the wait, and the stages of the pipeline behind it.
+    """Return the measured wait that the advice reads, with the slowest stage of the pipeline.
 
     Args:
-        rare: long fetches that are to be told from the others.
+        rare: the few long fetches, to be judged apart from the others; None = the wait is steady.
     """
     rows = waiting.rows
     explained_ms = limits["explained_pct"] / 100 * waiting.wait_ns / rows / 1e6
     wait = measure_input(run, waiting.where, waiting.lost_ns / rows / 1e6, waiting.needed_ms, rare, explained_ms)
-    if wait.not_the_bottleneck or wait.keeps_up:
+    if wait.not_the_bottleneck or wait.keeps_up:  # no stage works long enough to explain the wait
         return replace(wait, not_the_bottleneck=True)
     slowest = slowest_of(wait.stages, wait.passes)
     if slowest.work_ms_per_batch <= 0:
@@ -612,15 +627,19 @@ def _input_wait(run: Run, limits: Limits, waiting: _Waiting, rare: LongFetches |
 
 
 def _is_not_the_inputs(wait: InputWait, waiting: _Waiting) -> bool:
-    """Return True if a wait is not the input's: the loop's thread lacks a core, or no stage works long."""
-    if not wait.not_the_bottleneck:
+    """Return True if a span's wait is not caused by its input; times are ns of the span.
+
+    No stage of the pipeline works long enough to explain it, and the loop's thread may lack a core instead.
+    """
+    if not wait.not_the_bottleneck:  # a stage is slow, or stages are not known
         return False
-    if wait.rare is None and wait.cores.full and wait.cores.others_compute:
+    if wait.rare is None and wait.cores.full and wait.cores.others_compute:  # other programs keep the cores busy
         return True
-    if not wait.keeps_up:
+    if not wait.keeps_up:  # stages fall behind the steps: the input's, unless little of the run is lost
         return waiting.lost_ns < A_TENTH * wait.run.present_ns
     # A thread that hands a batch over waits for a core as long as any other: no input is slow then.
     queued_ns = (wait.cores.queued or 0) * waiting.running_ns
+    # Stages keep up: the thread waited for a core longer than is lost.
     return wait.rare is None and not wait.run.used_gpus and queued_ns > waiting.lost_ns
 
 
@@ -658,6 +677,7 @@ def _advise(run: Run, waiting: _Waiting, wait: InputWait) -> Advice:
     """Return the advice on a span's wait, by what the trace or the recording shows of the input."""
     if run.source is not None:
         return _in_trace_advice(run, run.source, wait.lost_ms, wait.needed_ms)
+    # The first batches of passes are slow.
     if waiting.filling and (wait.mostly_in or not (wait.workers or wait.kind == "tf.data")):
         threads = " (of Grain: ReadOptions(num_threads=0) for data in memory)" * (wait.kind == "grain")
         begins = f"Check what happens only as a pass begins: an order, a list of files, threads{threads}"
@@ -679,7 +699,11 @@ def _share_one_remedy(findings: list[Finding]) -> None:
 
 
 def _in_trace_advice(run: Run, source: SourceFacts, lost_ms: float, needed_ms: float) -> Advice:
-    """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
+    """Return advice by the slowest stage that a trace shows, else by the kind of the input.
+
+    Args:
+        lost_ms, needed_ms: avoidable wait of a step, and its duration without that.
+    """
     if source["slowest_stage"] is not None:
         return tf_data.advise_traced_stage(source["slowest_stage"]["name"])
     if run.framework == "torch" and run.fit.get("input_workers") is None:

@@ -111,26 +111,26 @@ class LaunchBound(Rule):
         """Yield the finding that the host prepares steps more slowly than the GPU computes them."""
         share = share_of(run, "idle_host", "idle_launch")
         steps = run.steps
-        spent = steps.total("duration_ns")
-        if share is None or steps.total_rows < limits["min_steps"] or not spent:
+        spent_ns = steps.total("duration_ns")
+        if share is None or steps.total_rows < limits["min_steps"] or not spent_ns:
             return
-        explained = int(steps.explained_ns.sum())
-        pct = share.pct - 100 * explained / spent
+        explained_ns = int(steps.explained_ns.sum())
+        pct = share.pct - 100 * explained_ns / spent_ns  # idle time that waits, callbacks and compiling do not explain
         if pct < limits["idle_host_pct"]:
             return
-        idle, in_steps = run.idle(*steps.extent_ns), idle_in_steps(run)
-        if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
+        idle, idle_in_steps_ns = run.idle(*steps.extent_ns), idle_in_steps(run)
+        if idle is None or idle_in_steps_ns is None or idle.active_pct >= limits["host_active_pct"]:
             return
         behind = "The GPU is done with a step before Python has prepared the next one. "
         larger = enlarge_batch(run, behind, "Give each step more to do with a larger batch.")
         yield self.finding(
             title="The host keeps the GPU waiting",
-            lost_ns=max(0, min(round(pct / 100 * spent), in_steps - explained)),
+            lost_ns=max(0, min(round(pct / 100 * spent_ns), idle_in_steps_ns - explained_ns)),
             confidence=ESTIMATED,
             evidence={
                 "idle_host_pct": round(pct, 1),
                 "gpu_active_pct": round(idle.active_pct, 1),
-                "step_ms": round(spent / steps.total_rows / 1e6, 3),
+                "step_ms": round(spent_ns / steps.total_rows / 1e6, 3),
                 "traced_steps": share.steps,
             },
             threshold={"idle_host_pct": limits["idle_host_pct"], "gpu_active_pct": limits["host_active_pct"]},
@@ -148,13 +148,13 @@ class LaunchBound(Rule):
         title, gpus, lost_ns = "The step runs eagerly, operation by operation from Python", run.used_gpus, None
         title = loops.COPIES if loops.copied_arrays(run) == advice else title
         idle = run.idle(*run.steps.extent_ns) if run.used_gpus else None
-        in_steps = idle_in_steps(run) if idle is not None else None
-        if idle is not None and in_steps is not None:
-            spent = run.steps.total("duration_ns")
-            explained = int(run.steps.explained_ns.sum())
+        idle_in_steps_ns = idle_in_steps(run) if idle is not None else None
+        if idle is not None and idle_in_steps_ns is not None:
+            spent_ns = run.steps.total("duration_ns")
+            explained_ns = int(run.steps.explained_ns.sum())
             # The rest of the idle time, if all time with another explanation was idle, too.
-            lost_ns = min(in_steps, spent) - explained
-            least_ns = (1 - limits["eager_active_pct"] / 100) * (spent - explained)
+            lost_ns = min(idle_in_steps_ns, spent_ns) - explained_ns
+            least_ns = (1 - limits["eager_active_pct"] / 100) * (spent_ns - explained_ns)
             if idle.active_pct >= limits["eager_active_pct"] or lost_ns < least_ns:
                 return
             title, gpus, lost_ns = "Eager execution leaves the GPU idle", list(idle.gpus), max(0, lost_ns)
@@ -180,10 +180,10 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
 
     PyTorch always does unless the step is compiled: that alone is no cause.
     """
-    if run.fit.get("run_eagerly", False) and (run.used_gpus or run.framework != "torch"):
+    if run.fit.get("run_eagerly", False) and (run.used_gpus or run.framework != "torch"):  # asked for in compile()
         return {"run_eagerly": "yes"}, host_advice.run_compiled(run)
     by = run.framework_facts.get("eager_by")
-    if by:
+    if by:  # by a switch for debugging
         return {"eager_by": by}, _undo_debugging_advice(str(by))
     stack_samples = stack_samples_of(run)
     if stack_samples is None or not idioms(run).decorator:
@@ -196,7 +196,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Advice] | None:
         return None
     if op_us is not None and op_us >= limits["eager_op_us"]:
         return None
-    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.count}
+    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": stack_samples.count}  # stack samples show it
     if stack_samples.operations:
         evidence |= {"operations_per_step": stack_samples.operations, "eager_op_us": op_us and round(op_us, 1)}
     return evidence, _compile_advice(run, stack_samples)
@@ -256,6 +256,7 @@ def _advice(run: Run, per_step: int) -> Advice:
             "model.compile(..., jit_compile=True)",
             question=True,
         )
+    # A compiler made the kernels.
     if run.source is not None and (run.source.get("compiled_by") or _replays(run.source)):
         return _compiled_advice(run, run.source, says)
     compile_step = idioms(run).compiled
@@ -263,7 +264,7 @@ def _advice(run: Run, per_step: int) -> Advice:
         return Advice(
             f"{says}Give each more to do, fuse several of them, or launch them as one graph (cudaGraphLaunch)."
         )
-    if not compile_step:
+    if not compile_step:  # no way to compile is known
         return enlarge_batch(run, says, "Give each more to do with a larger batch.")
     # Without a gain: nobody measured one on a GPU.
     return Advice(

@@ -86,6 +86,7 @@ class MemoryGrowth(Rule):
         return not len(run.steps) or not any(len(track) for track in run.memory.values())
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield a finding about the host's memory that grows, and one about the GPU whose memory is full first."""
         predicted = forecasts(run, limits)
         host = next((forecast for forecast in predicted if forecast.group == "host"), None)
         if host is not None:
@@ -103,7 +104,7 @@ def forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 
 def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
-    """Forecast the host's memory, by its first column that grows, and each GPU's allocator."""
+    """Return the forecasts for the host's memory, by its first column that grows, and for each GPU's allocator."""
     # What the process holds counts no pages of files, which its memory does.
     without = "process_memory_bytes" if "host:process_held_bytes" in run.memory else ""
     of_host = (_forecast(run, "host", column, limits) for column in HOST if column != without)
@@ -113,13 +114,13 @@ def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
 
 
 def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | None:
-    """Return the growth of a column and when memory is full, s; None if it does not grow, or fills nothing in time."""
+    """Return the growth of a column and when its memory is full; None if it does not grow, or fills nothing in time."""
     track = run.memory.get(f"{group}:{column}")
     if track is None:
         return None
     times = track.time_ns
-    first = int(np.searchsorted(times, int(run.steps["start_ns"][0])))
-    times, low, high = times[first:], track.low[first:], track.high[first:]
+    first_reading = int(np.searchsorted(times, int(run.steps["start_ns"][0])))
+    times, low, high = times[first_reading:], track.low[first_reading:], track.high[first_reading:]
     if not len(times):
         return None
     steps_done = _steps_at(run, times)
@@ -131,17 +132,17 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     room = _room(run, group, column, growth)
     room_bytes = None if room is None else max(0.0, room.left)
     taken_pct = 0.0 if room_bytes is None else 100 * growth.grown / (room_bytes + growth.grown)
-    if not _grows_past_an_epoch(run, growth, steps, low) and (
+    if not _grows_past_an_epoch(run, growth, steps, low) and (  # it may be a buffer of the first epoch that fills
         taken_pct < limits["taken_pct"] or _fills_a_cache(run, growth, room_bytes)
     ):
         return None
     full_step = full_s = ends_step = None
     if room_bytes is not None:
-        to_go = room_bytes / growth.peak_per_step
+        steps_to_go = room_bytes / growth.peak_per_step
         ns_per_step = (times[-1] - since_ns) / max(1.0, steps[-1] - growth.onset)
-        full_step, full_s = round(steps[-1] + to_go), float(to_go * ns_per_step / 1e9)
+        full_step, full_s = round(steps[-1] + steps_to_go), float(steps_to_go * ns_per_step / 1e9)
         planned = _planned(run)
-        if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):
+        if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):  # too far away
             return None
         fastest = max(growth.peak_per_step, growth.high_per_step)
         # What is full clearly later does not end this training.
@@ -173,7 +174,11 @@ def _planned(run: Run) -> int | None:
 
 
 def _grows_past_an_epoch(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bool:
-    """Return whether memory stayed allocated at the end of an epoch, and grew on as fast after it."""
+    """Return True if memory stayed allocated at the end of an epoch, and grew on as fast after it.
+
+    Args:
+        steps, low: readings by step: float64 (n,), steps done and bytes.
+    """
     never_below = least_of_later(low)
     for epochs in run.phases.of("epoch").values():
         for end in _steps_at(run, epochs["end_ns"].astype(np.int64)).tolist():
@@ -187,7 +192,11 @@ def _grows_past_an_epoch(run: Run, growth: Growth, steps: np.ndarray, low: np.nd
 
 
 def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
-    """Return whether a `cache()` of tf.data is filling up, and has room for the rest."""
+    """Return True if a `cache()` of tf.data is filling up in its first epoch, and has room for the rest.
+
+    Args:
+        room_bytes: that are still free; None = unknown.
+    """
     per_epoch = run.fit.get("steps_per_epoch")
     cached = any("Cache" in stage.op for stage in run.pipeline.stages(run.start_ns, run.end_ns))
     if not cached or run.phases.of("epoch") or room_bytes is None:
@@ -196,7 +205,7 @@ def _fills_a_cache(run: Run, growth: Growth, room_bytes: float | None) -> bool:
 
 
 def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
-    """Return how much more the memory can grow, and the limit that stops it."""
+    """Return how many bytes more the memory can grow, and what limits it; None = unknown."""
     if group != "host":
         return _room_on_gpu(run, group, growth)
     rooms = []
@@ -243,7 +252,11 @@ def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
 
 
 def _finding(run: Run, forecast: Forecast, gpus: list[int]) -> Finding:
-    """Return the finding about memory that grows, on the host or on some GPUs."""
+    """Return the finding about memory that grows, on the host or on some GPUs.
+
+    Args:
+        gpus: whose allocators grow; [] = the host's memory.
+    """
     growth = forecast.growth
     mib = growth.per_step / MIB
     title = CALLED[forecast.column]
@@ -294,7 +307,7 @@ def why(run: Run, forecast: Forecast) -> _Why:
 
 
 def _explanations(run: Run, forecast: Forecast) -> Iterator[_Why]:
-    """Yield what explains the growth, the surest first."""
+    """Yield what explains the growth, the surest first: its kind, as `advice.memory` has it, and what was observed."""
     if forecast.column == "workers_memory_bytes":
         workers = run.memory.get("host:workers")
         number = f"{workers.last:.0f} " if workers is not None and workers.last else ""
@@ -315,17 +328,17 @@ def _explanations(run: Run, forecast: Forecast) -> Iterator[_Why]:
 
 
 def _compiled(run: Run, forecast: Forecast) -> Iterator[_Why]:
-    """Yield what keeps compiled functions: models of earlier fits, each with its own, or ever new traces."""
-    facts, times = run.memory_facts, _compilations(run, forecast.since_ns)
-    fitted, alive = facts.get("models_fitted", 0), facts.get("models_alive", 0)
-    if fitted > MANY_COMPILATIONS and forecast.column != "workers_memory_bytes":
-        if alive >= FOUR_FIFTHS * fitted:
-            yield "models", f"{alive:,} of the {fitted:,} models that were fitted are still in memory"
-        if MANY_COMPILATIONS <= times <= 2 * fitted:  # the last, smaller batch compiles as well
-            fits = f"{fitted:,} models, each fitted with the same shapes"
-            yield "programs", f"{times:,} compilations since then, of {fits}"
-    if times >= MANY_COMPILATIONS:
-        yield "traces", f"{times:,} compilations since then"
+    """Yield explanations by compiled functions: models of earlier fits, each with its own, or ever new traces."""
+    facts, compilation_count = run.memory_facts, _compilations(run, forecast.since_ns)
+    models_fitted, models_alive = facts.get("models_fitted", 0), facts.get("models_alive", 0)
+    if models_fitted > MANY_COMPILATIONS and forecast.column != "workers_memory_bytes":
+        if models_alive >= FOUR_FIFTHS * models_fitted:
+            yield "models", f"{models_alive:,} of the {models_fitted:,} models that were fitted are still in memory"
+        if MANY_COMPILATIONS <= compilation_count <= 2 * models_fitted:  # the last, smaller batch compiles as well
+            fits = f"{models_fitted:,} models, each fitted with the same shapes"
+            yield "programs", f"{compilation_count:,} compilations since then, of {fits}"
+    if compilation_count >= MANY_COMPILATIONS:
+        yield "traces", f"{compilation_count:,} compilations since then"
     least = max(forecast.growth.per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step))
     if (traces := facts.get("functions_per_step", 0.0)) >= least:
         yield "traces", f"{traces:.2g} new traces of functions in each step"
@@ -334,19 +347,19 @@ def _compiled(run: Run, forecast: Forecast) -> Iterator[_Why]:
 
 
 def _buffers(run: Run, forecast: Forecast) -> list[str]:
-    """Return the stages, "cache" or "shuffle", whose buffers may be what grows."""
+    """Return the stages of the pipeline, "cache" or "shuffle", whose buffers may be what grows."""
     stages = run.pipeline.stages(run.start_ns, run.end_ns)
     buffers = [kind[0].lower() for stage in stages if (kind := _BUFFERS.search(stage.op))]
-    most = run.fit.get("input_shuffle_bytes")
+    shuffle_bytes = run.fit.get("input_shuffle_bytes")
     # A shuffle fills its buffer before it gives its first element, and then replaces one by another:
     # from the first step on it takes more memory only if they become larger.
-    if sizes_vary(run) is False or (most is not None and forecast.growth.grown > most):
+    if sizes_vary(run) is False or (shuffle_bytes is not None and forecast.growth.grown > shuffle_bytes):
         buffers = [kind for kind in buffers if kind != "shuffle"]
     return buffers
 
 
 def _compilations(run: Run, since_ns: int) -> int:
-    """Return the number of steps that compiled since then; 0 if compiling came to an end."""
+    """Return the number of compilations in steps since a time (ns since the epoch); 0 if hardly any came of late."""
     blocks = run.steps
     later = blocks["start_ns"] >= since_ns
     events = blocks["compile_events"][later]
@@ -360,8 +373,8 @@ def _count_per_step(run: Run, track: MemoryTrack | None, forecast: Forecast) -> 
     if track is None:
         return 0.0
     steps = _steps_at(run, track.time_ns)
-    inside = steps >= forecast.growth.onset
-    if inside.sum() < 2:
+    is_growing = steps >= forecast.growth.onset
+    if is_growing.sum() < 2:
         return 0.0
-    never_below = least_of_later(track.low)[inside]
+    never_below = least_of_later(track.low)[is_growing]
     return float((never_below[-1] - never_below[0]) / max(1.0, steps[-1] - forecast.growth.onset))

@@ -47,19 +47,20 @@ class MemorySpill(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        losses_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _full_samples(run, gpu, limits))}
-        for stretch in shared_spans(losses_by_gpu, enter=MOSTLY, min_s=limits["min_s"]):
-            gpu = stretch.gpus[0]
+        """Yield a finding for each stretch in which a GPU's memory is full and steps got much slower."""
+        full_by_gpu = {gpu: full for gpu in run.used_gpus if (full := _full_samples(run, gpu, limits))}
+        for stretch in shared_spans(full_by_gpu, enter=MOSTLY, min_s=limits["min_s"]):
+            gpu = stretch.gpus[0]  # the GPU that lost most
             slowdown = _slowdown(run, stretch.where)
             if slowdown is None or slowdown < limits["slowdown"]:
                 continue
-            samples, mask = losses_by_gpu[gpu][0], stretch.inside
-            used = float(np.nanmax(samples.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
+            samples, mask = full_by_gpu[gpu][0], stretch.inside
+            used_share = float(np.nanmax(samples.at(USED)[mask])) / run.gpu(gpu)["memory_total_bytes"]
             yield self.of_stretch(
                 stretch,
                 lost_ns=round(stretch.where.length_ns * (1 - 1 / slowdown)),
                 evidence={
-                    "memory_used_pct": round(100 * used, 1),
+                    "memory_used_pct": round(100 * used_share, 1),
                     "gpu_active_pct": mean_of(samples.at("utilization_pct")[mask]),
                     "power_pct": round(_pct_of_before(samples, "power_mw", mask), 1),
                     "memory_active_pct": round(_pct_of_before(samples, "memory_utilization_pct", mask), 1),
@@ -77,7 +78,10 @@ class MemorySpill(Rule):
 
 
 def _full_samples(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
-    """Return a GPU's samples, and the length of each sample with full memory and little work."""
+    """Return a GPU's samples, and of each the ns in which its memory was full and it did little work, float64 (n,).
+
+    None if that cannot be compared with samples before.
+    """
     total = run.gpu(gpu).get("memory_total_bytes")
     samples = sampled(run, gpu, USED)
     if samples is None or not total:
@@ -102,7 +106,10 @@ def _pct_of_before(samples: Sampled, column: str, inside: np.ndarray) -> float:
 
 
 def _slowdown(run: Run, where: Range) -> float | None:
-    """Return how many times as long a step takes inside the range as before it, without its waits."""
+    """Return how many times as long a step takes in a range as before it, without its waits.
+
+    None without steps in both.
+    """
     steps = run.steps
     inside = (steps["start_ns"] >= where.start_ns) & (steps["end_ns"] <= where.end_ns)
     before = steps["end_ns"] <= where.start_ns

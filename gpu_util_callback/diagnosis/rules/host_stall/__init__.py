@@ -110,16 +110,16 @@ class HostStall(Rule):
 
     def _in_trace(self, run: Run, limits: Limits, source: SourceFacts) -> Findings:
         """Yield what the host does in a trace while its GPUs idle: start-up, a blocking call, or something else."""
-        calls = source["host_calls"]["idle_host_ns"] if source["host_calls"] else 0  # they have a rule
-        once = source["once"]["idle_ns"] if source["once"] else 0
+        host_calls_ns = source["host_calls"]["idle_host_ns"] if source["host_calls"] else 0  # they have a rule
+        once_ns = source["once"]["idle_ns"] if source["once"] else 0
         for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
-            if source["once"] and 2 * once >= share.lost_ns:
+            if source["once"] and 2 * once_ns >= share.lost_ns:  # start-up holds half of it
                 yield self._start_up(share, source["once"], run)
-            share = share.without(once + calls)
+            share = share.without(once_ns + host_calls_ns)
             if share.pct < limits["idle_host_pct"]:
                 continue
             blocking = source.get("blocking_call")
-            if blocking and 2 * blocking["idle_ns"] >= share.lost_ns:
+            if blocking and 2 * blocking["idle_ns"] >= share.lost_ns:  # one call of the driver holds half of it
                 yield self._blocked(share.limited_to(min(blocking["idle_ns"], share.lost_ns)), blocking, run)
                 continue
             yield self.loss(

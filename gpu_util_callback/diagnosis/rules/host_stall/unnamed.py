@@ -20,9 +20,9 @@ READS = "reads"  # ... where it passes in reads of JAX's values: in the steps' o
 
 
 def find_unnamed(run: Run, limits: Limits) -> Findings:
-    """Yield the finding about unnamed time, if anything like it comes twice.
+    """Yield the finding about time of a custom loop that nothing names, if anything like it comes twice.
 
-    Time before the first step is setup. The account's "other" is its upper bound.
+    Time before the first step is set-up. The account's "other" is its upper bound.
     """
     steps = run.steps
     if not run.custom_loop or not len(steps):
@@ -31,17 +31,17 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
     stretches = spent[spent >= max(1.0, A_TENTH * float(spent.max()))]
     if len(stretches) < 2:
         return
-    longest, middle, last_ns = float(spent.max()), float(np.median(stretches)), int(steps["end_ns"].max())
+    longest, median_ns, last_ns = float(spent.max()), float(np.median(stretches)), int(steps["end_ns"].max())
     end_ns = max(last_ns, run.end_ns)
     after_last_ns = max(0.0, _unnamed_ns(run, last_ns, end_ns) - run.absent_ns(last_ns, end_ns))
-    tail = min(middle, after_last_ns)
+    tail = min(median_ns, after_last_ns)
     took = round(min(float(spent.sum()) + tail, max(0.0, 1e9 * run.account["time_s"].get("other", np.inf))))
-    usual = took if len(stretches) < 3 else round(took - longest + middle)
+    usual = took if len(stretches) < 3 else round(took - longest + median_ns)  # without the longest stretch
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
     rare = len(stretches) * steps.rows_per_block <= MOSTLY * steps.total_rows
     each = _occurrences(run, spent, last_ns, tail) if rare and steps.rows_per_block <= MIN_STEPS.default else None
     lost, active = took, None
-    if each is not None:
+    if each is not None:  # stretches whose places are known
         lost, active = lost_in(run, each, where)
         lost = min(lost, took)
     elif (idle := run.idle(*where.extent_ns)) is not None:
@@ -49,7 +49,7 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
     span_ns = max(1, run.present_in(where))
     if 100 * usual < limits["unmarked_pct"] * span_ns or 100 * lost < limits["lost_pct"] * span_ns:
         return
-    events = len(stretches) + (tail >= A_TENTH * middle) if each is not None else steps.total("between_events")
+    events = len(stretches) + (tail >= A_TENTH * median_ns) if each is not None else steps.total("between_events")
     often, place = _rhythm_and_place(run, took, tail, events, rare)
     evidence: Evidence = {
         "unmarked_pct": round(100 * took / span_ns, 1),
@@ -73,7 +73,7 @@ def find_unnamed(run: Run, limits: Limits) -> Findings:
 
 
 def _by_block(run: Run) -> np.ndarray:
-    """Return unnamed ns of each block and before it, without setup; shape `(n,)`."""
+    """Return the unnamed ns in each block and before it, without set-up; float64 (blocks,)."""
     steps = run.steps
     edges = np.concatenate([steps["start_ns"][:1], steps["end_ns"]])
     accounted_ns = np.diff(run.phases.accounted_ns(edges))
@@ -113,13 +113,7 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
 
 
 def _rhythm_and_place(run: Run, took: int, tail: float, events: int, rare: bool) -> tuple[int | None, str]:
-    """Return the number of the stretches (None = one in each step) and their place in the loop.
-
-    Args:
-        took, tail: their time, and the part of it after the last step, ns.
-        events: their number, as far as blocks show it.
-        rare: most blocks have none.
-    """
+    """Return how often the unnamed time comes (None = in each step), and its place in the loop in words."""
     rows, epochs = run.steps.total_rows, run.phases.of("epoch").get("")
     if epochs is not None and epochs.count >= 2 and _outside_ns(run, epochs) + tail >= THREE_QUARTERS * took:
         return epochs.count, loops.AFTER_EPOCHS
@@ -129,7 +123,7 @@ def _rhythm_and_place(run: Run, took: int, tail: float, events: int, rare: bool)
 
 
 def _outside_ns(run: Run, epochs: Occurrences) -> float:
-    """Return unnamed time between epochs, ns."""
+    """Return the unnamed time between epochs, ns."""
     starts, ends = epochs["start_ns"], epochs["end_ns"]
     if epochs.joined:
         return max(0.0, _unnamed_ns(run, int(starts[0]), int(ends[-1])) - epochs.self_ns)
@@ -138,7 +132,12 @@ def _outside_ns(run: Run, epochs: Occurrences) -> float:
 
 
 def _named_by_samples(run: Run, least: float, place: str) -> tuple[str, str, Advice, Evidence] | None:
-    """Return title, detail, advice and evidence where most stack samples between steps met one thing."""
+    """Return title, detail, advice and evidence where most stack samples between steps met one thing; None if not.
+
+    Args:
+        least: stack samples that are enough.
+        place: of the time in the loop, in words.
+    """
     dispatch: Dispatch = run.fit.get("dispatch") or {}
     count = dispatch.get("between") or 0
     inside = dispatch.get("between_predict"), dispatch.get("between_predict_set_up"), dispatch.get("between_input")

@@ -24,13 +24,13 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         if validations.count < 2 and not run.ended:
             continue  # the first one traces and fills; wait for another
         where = stalled_range(run, validations)
-        took = validations.self_ns
+        took_ns = validations.self_ns
         span_ns = max(1, run.present_in(where))
         # Compiling the test function happens once, however long the run gets.
-        again = usual_ns(np.maximum(validations["self_ns"] - _compiling_ns(run, validations), 0))
+        usual_ns_of_all = usual_ns(np.maximum(validations["self_ns"] - _compiling_ns(run, validations), 0))
         # What an outlier took longer, no other takes: it is no part of the usual time either.
-        usual_span_ns = max(1, span_ns - took + again)
-        if 100 * again < limits["validation_idle_pct"] * usual_span_ns:
+        usual_span_ns = max(1, span_ns - took_ns + usual_ns_of_all)
+        if 100 * usual_ns_of_all < limits["validation_idle_pct"] * usual_span_ns:
             continue
         lost, active = lost_in(run, validations, where)
         # JAX queues steps without waiting for them, and Keras waits at the end of the validation, which is queued after
@@ -38,14 +38,14 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         if run.framework == "jax" and has_keras_fit(run):
             if active is None:
                 continue  # unknown how much of it was validation
-            again, took = round(lost * again / max(1, took)), lost
-        is_long = 100 * again >= limits["validation_pct"] * usual_span_ns
+            usual_ns_of_all, took_ns = round(lost * usual_ns_of_all / max(1, took_ns)), lost
+        is_long = 100 * usual_ns_of_all >= limits["validation_pct"] * usual_span_ns
         fired = ("validation_pct", "lost_pct") if is_long else ("validation_idle_pct",)
-        measured_idle = 0 if active is None else round(lost * again / max(1, took))
+        measured_idle = 0 if active is None else round(lost * usual_ns_of_all / max(1, took_ns))
         idle = lost if is_long else measured_idle
         if 100 * idle < limits[fired[-1]] * span_ns:
             continue  # the GPU was at work most of the time, or was not sampled
-        measure = host.Validations(run, validations.count, took, run.validation.total("wait_ns"), span_ns)
+        measure = host.Validations(run, validations.count, took_ns, run.validation.total("wait_ns"), span_ns)
         evidence = times(validations, "validation_pct", measure.pct) | {
             fired[-1]: round(100 * idle / span_ns, 1),
             "gpu_active_meanwhile_pct": active,
@@ -53,7 +53,7 @@ def find_validations(run: Run, limits: Limits) -> Findings:
         }
         advice = host.advise_validations(measure)
         # What the first one takes longer, to trace and to compile, no remedy saves.
-        advice = replace(advice, saves=advice.saves * min(1.0, again / max(1, took)))
+        advice = replace(advice, saves=advice.saves * min(1.0, usual_ns_of_all / max(1, took_ns)))
         title, threshold, slack_ns = "Validation stalls training", chosen(limits, *fired), run.validation.slack_ns()
         yield stall(run, title, kind, where, lost, active, evidence, advice, validations, threshold, slack_ns=slack_ns)
 
