@@ -111,6 +111,7 @@ _FRAMEWORKS = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "jax
 _NO_STEP = ("keras/src/trainers/data_adapters/", "keras/src/callbacks/", "torch/utils/data/", "/grain/_src/")
 # Functions of frameworks that train: a function of the program below or above one is part of the step.
 _LEARNS = frozenset({"backward", "gradient", "apply_gradients", "step", "train_on_batch"})
+_UPDATES = _LEARNS | {"clip_grad_norm_", "clip_grad_value_"}
 # Calls whose arguments the step learns from, and methods that put an argument into a container.
 _LEARNS_FROM = _LEARNS | {"minimize", "train_step", "grad", "value_and_grad"}
 _COLLECTS = frozenset({"append", "extend", "add", "insert", "update"})
@@ -610,6 +611,9 @@ class DispatchWatch:
         """Return the call that does not train in which the program's frame at a place of a stack is; "" without one."""
         _, code, line = stack[place]
         log = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
+        trains = any(inner.co_name in _UPDATES and package_of(inner) in _FRAMEWORKS for _, inner, _ in stack[:place])
+        if trains and not log:
+            return ""  # through a library around the framework, such as accelerate
         # Whatever runs in it: JAX has a callback in each collection.
         call = log or call_on(code.co_filename, line, self._reads)
         if not call and self._hands_over and INDEXING in meanings[:place] and reads_elements(code.co_filename, line):

@@ -266,6 +266,30 @@ def test_a_checkpoint_is_no_part_of_what_a_framework_trains(monkeypatch, framewo
     assert watch.python_in_steps()["calls"] == calls
 
 
+@pytest.mark.parametrize(
+    ("around", "name", "file", "function"),
+    [
+        ("accelerate/accelerator.py", "Accelerator.backward", "torch/autograd/__init__.py", "backward"),
+        ("deepspeed/runtime/engine.py", "DeepSpeedEngine.backward", "torch/autograd/__init__.py", "backward"),
+        ("lightning/fabric/fabric.py", "Fabric.backward", "torch/autograd/__init__.py", "backward"),
+        ("accelerate/optimizer.py", "AcceleratedOptimizer.step", "torch/optim/adam.py", "step"),
+        ("accelerate/accelerator.py", "Accelerator.clip_grad_norm_", "torch/nn/utils/clip_grad.py", "clip_grad_norm_"),
+    ],
+)
+def test_a_library_around_the_framework_trains(monkeypatch, tmp_path, around, name, file, function):
+    """Seen: "accelerate.Accelerator.backward in each step stalls training", of a healthy one."""
+    path = tmp_path / "train.py"
+    path.write_text(f"accelerator.{name.rpartition('.')[2]}(loss)\n")
+    own = compile(path.read_text(), str(path), "exec").replace(co_name="train")
+    outer = compile("pass", f"site-packages/{around}", "exec").replace(co_name=name, co_qualname=name)
+    inner = compile("pass", f"site-packages/{file}", "exec").replace(co_name=function, co_qualname=function)
+    frames = [(None, inner, 1), (None, outer, 1), (None, own, 1)]
+    monkeypatch.setattr(dispatch, "all_stacks", lambda *_, **__: {0: frames})
+    watch = DispatchWatch("torch", 0, lambda: True)
+    watch.look()
+    assert watch.python_in_steps()["aside"] == 0
+
+
 def looped(aside: float, calls="gc.collect", gpus=(), learned=False, step_ms=20, **steps) -> Generated:
     fit = {"loop": "custom", "input_kind": "generator"}
     facts = {"samples": 100, "aside": aside, "at": "train (train.py, line 17)", "calls": calls, "at_line": 1.0}
@@ -338,6 +362,16 @@ def test_what_a_step_learns_from_is_named_without_a_question_that_leaves_it_out(
     [span] = looped(0.8, calls, learned=True).findings("host_stall")
     assert "Training learns from its value: it cannot be left out." in span["advice"]["text"]
     assert not span["advice"]["question"] and not span["advice"]["code"] and span["saves_s"] == 0
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_of_jax_s_arrays_a_reference_is_kept_in_place_of_a_copy(learned):
+    """Seen: "Training learns from its value: it cannot be left out", of what no step changes."""
+    run = looped(0.8, "copy.deepcopy", learned=learned)
+    run.facts["framework"] |= {"name": "jax", "backend": "jax"}
+    [span] = [span for span in run.findings("host_stall") if "copy.deepcopy" in span["title"]]
+    assert span["advice"]["question"] and "donate_argnums" in span["advice"]["text"]
+    assert span["advice"]["code"].startswith("before = weights")
 
 
 LOSSES = """\
@@ -564,7 +598,7 @@ def test_python_of_the_input_is_no_part_of_the_step():
     ("of_batch", "asks", "says"),
     [
         (True, True, "It is given the batch alone, nothing that the model computes. Does distances return the same"),
-        (False, False, "It is given what the model computes: write it with the framework's operations."),
+        (False, True, "which no loss uses? If so, compute it once an epoch; if not, write it with the"),
         (None, True, "return the same for a sample in each epoch, whatever the weights are?"),
     ],
 )

@@ -519,12 +519,13 @@ def is_exchange(calls: PythonInSteps) -> bool:
     return calls["calls"].startswith(tuple(EXCHANGES.values()))
 
 
-def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
+def call_seldom(calls: PythonInSteps, exchanges: int = 0, of_jax: bool = False) -> Advice:
     """Return advice for calls within the steps that do not train.
 
     Args:
         calls: what was seen of them: their name, line and share of the steps' time.
         exchanges: calls between ranks in a step; 0 = not known.
+        of_jax: whether JAX trains, whose arrays never change.
     """
     call, place, share, at_line = calls["calls"], calls["at"], calls["aside"], calls["at_line"]
     part = "" if at_line >= FOUR_FIFTHS else f", {percent(100 * at_line)} of it there"
@@ -561,6 +562,10 @@ def call_seldom(calls: PythonInSteps, exchanges: int = 0) -> Advice:
         return Advice(text, code, proof="blind/tenth/loss_of_each")
     is_hook = function.rpartition(".")[2].startswith("on_")  # a trainer's
     slow = "" if within or is_hook else " Python runs there, element by element: compute it of whole arrays."
+    if of_jax and call in ("copy.deepcopy", "copy.copy"):
+        asks = "Are they arrays of JAX, and not donated (donate_argnums)? If so, keep a reference: they never change."
+        code = "before = weights, state  # in place of a copy"
+        return Advice(f"{says} {asks}", code, at_line, question=True, proof="blind/eleventh/taken_back")
     if calls.get("learned"):  # training uses the result
         return Advice(f"{says}{slow} Training learns from its value: it cannot be left out.")
     if re.search(MAKES_ARRAY, call):  # an array made of Python's numbers
@@ -595,7 +600,10 @@ def _called_back(calls: PythonInSteps, part: str) -> Advice:
         f"{call} through {calls['through']} and waits for it."
     )
     if of_batch is False:  # it needs the model's outputs: nothing can be computed before
-        return Advice(f"{says} It is given what the model computes: write it with the framework's operations.")
+        asks = (
+            "It is given what the model computes. Is it a metric, which no loss uses? If so, compute it once an epoch"
+        )
+        return Advice(f"{says} {asks}; if not, write it with the framework's operations.", question=True)
     alone = "It is given the batch alone, nothing that the model computes. " if of_batch else ""
     asks = f"Does {call} return the same for a sample in each epoch{'' if of_batch else ', whatever the weights are'}?"
     return Advice(

@@ -131,7 +131,7 @@ it convolves directly, so that the time grows with the product of both lengths
 Use scipy.signal.fftconvolve where both are long, or convolve whole batches on the accelerator
 ^(zipfile|gzip|tarfile|bz2|lzma|numpy\.NpzFile|h5py)\b|\bzlib\.|^(numpy|torch)\.load\b|\b(listdir|scandir|iterdir|r?glob|walk)\b
 it opens, lists or unpacks files
-Do that once in each process; join many small files once (into a .npy, of which np.load(..., mmap_mode="r") reads parts)
+Do that once, and keep arrays of it; join many small files (a .npy, of which np.load(..., mmap_mode="r") reads parts)
 ^torch\._\w*DataLoaderIter\b
 it takes the batches of a DataLoader
 Give that loader itself to fit or monitor.batches(), which then see its workers; index arrays in memory by whole batches

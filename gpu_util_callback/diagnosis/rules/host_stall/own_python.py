@@ -50,7 +50,8 @@ def _called(run: Run, limits: Limits, calls: PythonInSteps) -> list[Finding]:
     title = f"{calls['calls']} {where} stalls training"
     if steps == "few" or (steps == "some" and any(NAMED in long.title for long in find_long_steps(run, limits))):
         return []  # that names the function, and how often it comes
-    advice = callbacks.call_seldom(calls, exchanges) if steps == "each" else callbacks.call_half_as_often(calls)
+    of_jax = run.framework == "jax"
+    advice = callbacks.call_seldom(calls, exchanges, of_jax) if steps == "each" else callbacks.call_half_as_often(calls)
     return _finding(run, limits, samples, fired, title, "aside", advice, steps == "some")
 
 
