@@ -44,10 +44,11 @@ _ADAPTERS = {
 _OF_ARRAYS = "Array", "TensorLike", "GenericArrayLike", "CompositeTensor", "ListsOfScalars"  # the last four: Keras 2
 
 # Libraries whose iterable datasets give each worker process parts of its own, and how many there are: whole shards.
-_PARTS: dict[str, Callable[[Any], int]] = {
+# Where webdataset resamples, each worker draws from all of them.
+_PARTS: dict[str, Callable[[Any], Any]] = {
     "datasets": lambda data: data.num_shards,
     "streaming": len,
-    "webdataset": lambda data: len(data.pipeline[0].urls),
+    "webdataset": lambda data: None if "Resampled" in type(data.pipeline[0]).__name__ else len(data.pipeline[0].urls),
 }
 
 # Python's own wrappers of iterators, and the attributes in which libraries keep what they wrap: progress bars,

@@ -238,6 +238,8 @@ def stream(home: str, **attributes):
     [
         ({"home": "datasets.iterable_dataset", "num_shards": 3}, 3),
         ({"home": "webdataset.compat", "pipeline": [SimpleNamespace(urls=["0.tar", "1.tar"]), len]}, 2),
+        # As with resampled=True, where each worker draws from all shards.
+        ({"home": "webdataset.compat", "pipeline": [type("ResampledShards", (), {"urls": ["0.tar"]})(), len]}, None),
         ({"home": "streaming.base.dataset"}, 40),
         ({"home": "webdataset.another_version"}, None),
         ({"home": "program"}, None),
