@@ -180,8 +180,7 @@ class DeviceRows(_Rows):
         rows = rows[ids[at[rows]] == external[rows]]
         op[rows] = names[at[rows]]
         events = DeviceEvents.build(**columns, op=op, correlation=np.where(correlation > 0, correlation, -1))
-        devices, left_out = by_device(events, device)
-        self.without_device += left_out
+        devices, self.without_device = by_device(events, device)
         return devices, self._shapes.all()
 
 

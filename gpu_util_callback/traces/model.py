@@ -228,7 +228,9 @@ def by_device(events: DeviceEvents, device: np.ndarray) -> tuple[dict[int, Devic
     """Return each device's events in their order, and how many are left out: of impossible devices."""
     sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
     rows_of = groups(np.where(sane, device, -1))
-    return {index: events.take(rows).in_order() for index, rows in rows_of if index >= 0}, int((~sane).sum())
+    # Of one device's events there is no second copy in memory.
+    parts = {index: events if len(rows) == len(sane) else events.take(rows) for index, rows in rows_of if index >= 0}
+    return {index: part.in_order() for index, part in parts.items()}, int((~sane).sum())
 
 
 @dataclass(slots=True)
