@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -78,7 +79,7 @@ class Meter:
         self._least_s = LEAST_S  # to time
         self._start_mark: Mark | None = None  # where timing began; None = still warming up
         self._last_mark = Mark(0.0, 0.0, 0, 0)
-        self._step_marks: list[Mark] = []  # before each step of the warm-up
+        self._step_marks: deque[Mark] = deque(maxlen=20_000)  # before each step, the last ones
 
     # -- what hooks report -------------------------------------------------------------------------
 
@@ -116,8 +117,8 @@ class Meter:
         self._end_pause()
         self.steps = max(self.steps, steps)
         self._mark_now()
+        self._step_marks.append(self._last_mark)
         if self._start_mark is None:
-            self._step_marks.append(self._last_mark)
             if not self._epochs and self._is_warm():
                 self._begin_timing()
         elif self._has_enough(times_as_long=LATE_FACTOR if self._epochs or self.plan["epochs"] else 1):
