@@ -81,6 +81,7 @@ class KerasAdapter(Adapter):
                 "parameters": int(model.count_params()) if getattr(model, "built", False) else None,
                 "thresholds": _thresholds(model),
                 "unrolled": sorted({type(layer).__name__ for layer in layers if getattr(layer, "unroll", False)}),
+                "frozen_share": _frozen_share(model),
                 "looped": {place_of(code, code.co_firstlineno): min(_LOOPS & {*code.co_names}) for code in loops},
             },
             "fit": {
@@ -98,6 +99,31 @@ class KerasAdapter(Adapter):
     def fit_facts(self) -> dict[str, object]:
         """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""
         raise NotImplementedError
+
+
+_DRAWS = ("_seed_generators", "_random_generator")  # attributes of Keras' layers that draw random numbers
+
+
+def _frozen_share(model: Any) -> float | None:
+    """Return the share (0-1) of a model's parameters in layers before all that train or draw random numbers.
+
+    Embeddings do not count: they are only looked up. None for models whose layers have no order, or are not built.
+    """
+    if type(model).__name__ not in ("Functional", "Sequential") or not model.built:
+        return None
+    frozen = 0
+    for layer in model.layers:
+        random = [part for part in layer._flatten_layers() if any(getattr(part, name, None) for name in _DRAWS)]
+        if layer.trainable_variables or random:
+            break
+        frozen += _computing_parameters(layer)
+    return round(frozen / max(1, _computing_parameters(model)), 4)
+
+
+def _computing_parameters(layer: Any) -> int:
+    """Return how many parameters a layer has, with those within it, but for embeddings'."""
+    looked_up = [part for part in layer._flatten_layers() if type(part).__name__ == "Embedding"]
+    return int(layer.count_params()) - sum(int(part.count_params()) for part in looked_up)
 
 
 class PythonAdapter(KerasAdapter):

@@ -106,6 +106,7 @@ class Model(TypedDict, total=False):
     name: str
     parameters: Count
     thresholds: dict[str, Count]  # class of a compiled metric -> those it compares each value with, one by one
+    frozen_share: Share | None  # of its parameters, but for embeddings', in layers before those that train
     unrolled: list[str]  # classes of recurrent layers whose time steps are unrolled into the graph
     looped: dict[str, str]  # function of the program that the model calls -> the loop of operations in it, as "map_fn"
 
