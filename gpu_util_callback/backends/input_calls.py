@@ -647,10 +647,11 @@ def time_fit(calls: InputCalls, data_adapter: Any, generator_input: object, firs
         first(made[0])
 
         def generator() -> Iterator:
-            batches = begin()
+            batches = begin() if callable(begin) else begin
             return itertools.chain(itertools.islice(batches, len(made)), _timed(batches, timer))
 
-        calls.replace_attribute(data_adapter, "generator", generator)
+        # Keras 3.6 keeps the iterator itself.
+        calls.replace_attribute(data_adapter, "generator", generator if callable(begin) else generator())
     elif kind == "TorchDataLoaderAdapter":  # a DataLoader: timed without workers, sampled in any case
         loader = data_adapter._dataloader
         calls.sample_loader(loader, loader)
