@@ -144,9 +144,9 @@ class CallTimer:
         return timed
 
     def facts(self) -> InputCall:
-        """Return an entry of the manifest's `input_calls`: means per call, in ms.
+        """Return an entry of the manifest's `input_calls`: means per call, in ms, and what most stack samples showed.
 
-        A few long calls are left out of the means and listed one by one.
+        A few long calls are left out of the means and listed one by one, in their order.
         """
         self._timed += [self._new_timed.popleft() for _ in range(len(self._new_timed))]
         self._long += [self._new_long.popleft() for _ in range(len(self._new_long))]
@@ -355,9 +355,9 @@ class InputCalls:
         self._timers: dict[tuple[str, object], CallTimer] = {}
         self._codes: dict[CodeType, CallTimer] = {}  # code of a function -> its timer
         self.repetition = Repetition()
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], None]] = []  # put the originals back, at the fit's end
         self._lock = threading.Lock()  # functions are replaced on either thread
-        self._open = False
+        self._open = False  # a fit is under way
         self._worker_stacks: deque[list[tuple[CodeType, int]]] | None = None  # last stacks of worker processes
 
     def begin(self) -> None:
@@ -387,11 +387,11 @@ class InputCalls:
         for method in ("__getitem__", "__getitems__", "__iter__"):
             self.timer(f"{kind.__name__}.{method}", kind)
         owners = {"batch_sampler": loader.batch_sampler, "sampler": loader.sampler, "wrapper": dataset}
-        for part, owner in owners.items():
+        for part, owner in owners.items():  # their `__iter__`, if it is the program's (a sampler's in any case)
             own = None if part == "wrapper" and dataset is loader else _own_iterable(owner)
             if (own := own or (type(owner) if part == "sampler" else None)) is not None:  # a library's own, too
                 self.timer(f"{own.__name__}.__iter__", own).part = part
-        if not str(getattr(collate, "__module__", "")).startswith("torch."):
+        if not str(getattr(collate, "__module__", "")).startswith("torch."):  # the program's own function
             self.timer(*called(collate)).part = "collate_fn"
         iterator = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
         self.timer("DataLoader.__next__", iterator).part = "loader"

@@ -83,6 +83,10 @@ class MemoryWatch:
         """Note an error that leaves the training, if memory was the reason; on the training thread.
 
         The first one stays.
+
+        Args:
+            error: None = no error is known.
+            where: it happened, in words: "validation", or a callback's hook.
         """
         try:
             if self._error is None and error is not None:

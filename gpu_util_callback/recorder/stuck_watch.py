@@ -361,7 +361,7 @@ class StuckWatch:
         excuse = self.timeline.inside or excused(stack)
         if not excuse and stack and _LEAVES in path_of(stack[0][1]):  # frees what a call has made, perhaps a pipeline
             return self.doing
-        if not self.timeline.in_test:
+        if not self.timeline.in_test:  # training: any excuse counts
             return excuse
         # A validation's steps are watched as well, once it is known how long they take.
         if len(self._durations["validation_steps"]) < FEWEST_TESTS:

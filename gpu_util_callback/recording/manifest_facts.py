@@ -1213,12 +1213,15 @@ def with_known_parts(account: AccountFacts) -> AccountFacts:
 
 
 def adds_up(account: AccountFacts) -> bool:
-    """Return whether the parts of an account sum to the wall time, none longer than it, within rounding."""
+    """Return whether the parts of an account (s) sum to the wall time, none below 0 or longer than it, within rounding.
+
+    The remainder "other" alone may be negative.
+    """
     wall, parts = account["wall_s"], account["time_s"]
-    most = wall * (1 + ROUNDED) + ROUNDED_S
+    longest_s = wall * (1 + ROUNDED) + ROUNDED_S
     return (
-        all(0 <= value <= most for name, value in parts.items() if name != "other")
-        and abs(math.fsum(parts.values()) - wall) <= most - wall
+        all(0 <= value <= longest_s for name, value in parts.items() if name != "other")
+        and abs(math.fsum(parts.values()) - wall) <= longest_s - wall
     )
 
 
