@@ -146,7 +146,7 @@ class TrainerHooks:
             callbacks: all of the trainer.
         """
         # Still recorded: an error ended it, as of auto_find_batch_size, which tries again with a smaller batch.
-        self._end_recording(RuntimeError("the trainer begins anew"))
+        self._end_recording(RuntimeError("the trainer begins again"))
         frame = self._training_frame()
         self._monitor = monitor = self._new_monitor()
         monitor.begin_in(frame, FitWatch(frame))

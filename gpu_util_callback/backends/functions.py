@@ -191,7 +191,7 @@ class FirstCall:
         is_first = True
 
         def first(*args: object) -> object:
-            """Look at the first call, and give the model its own function back."""
+            """Inspect the first call, and give the model its own function back."""
             nonlocal is_first
             if not is_first:  # called again, by whoever kept it
                 return inner(*args)
