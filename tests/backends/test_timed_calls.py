@@ -3,6 +3,7 @@
 import concurrent.futures.process
 import dis
 import functools
+import itertools
 import multiprocessing
 import os
 import random
@@ -528,3 +529,18 @@ def test_a_sampler_of_the_library_s_own_is_sampled_as_well():
     calls.sample_loader(loader, loader)
     assert calls._codes[type(sampler).__iter__.__code__].name == "WeightedRandomSampler.__iter__"
     assert calls._codes[type(sampler).__iter__.__code__].part == "sampler"
+
+
+@pytest.mark.parametrize("kept", [lambda batches: batches, lambda batches: lambda: batches], ids=["3.6", "3.15"])
+def test_a_generator_is_timed_as_keras_keeps_it(kept):
+    """Seen: the iterator of Keras 3.6 was replaced by a function, which ended the fit."""
+    given = (number for number in range(5))
+    made = [next(given), next(given)]
+    adapter = type("GeneratorDataAdapter", (), {})()
+    adapter._first_batches, adapter.generator = made, kept(itertools.chain(made, given))
+    calls = input_calls.InputCalls()
+    calls.begin()
+    input_calls.time_fit(calls, adapter, given, lambda batch: batch)
+    batches = adapter.generator
+    assert list(batches() if callable(batches) else batches) == [0, 1, 2, 3, 4]
+    assert callable(batches) == callable(kept([]))
