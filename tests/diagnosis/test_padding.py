@@ -112,5 +112,5 @@ def test_a_loop_whose_batches_are_padded_to_their_longest_text_is_asked(tmp_path
         for batch in monitor.batches(loader):
             model(batch).mean().backward()
     [recording] = read_recordings(tmp_path)
-    titles = [finding["title"] for finding in findings_of(diagnose(recording))]
-    assert titles == [] if alike else titles == ["88 % of the positions in its batches are padding"]
+    titles = [one["title"] for one in findings_of(diagnose(recording)) if "padding" in one["title"]]
+    assert titles == ([] if alike else ["88 % of the positions in its batches are padding"])
