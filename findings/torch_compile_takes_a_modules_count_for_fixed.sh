@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# torch 2.13.0: 30 steps of a compiled function in which one thing changes, and no shape. Guess: a number that changes is
+# torch 2.13.0: 30 steps of a compiled function in which one thing changes, and no shape.
+# Guess: a number that changes is
 # made variable at its second value, wherever it stands. Seen: that is so for arguments, for a float of the program's
 # module and for an optimizer's learning rate; an int of a module (`self.n += 1`), a Dropout's p and a list's length have
 # it compiled eight times, and from then on the function runs uncompiled, with dynamic=True as well.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # transformers 5.24.0, accelerate 1.15.0: a Trainer with auto_find_batch_size=True whose model has room for 8 samples of
-# a batch of 32. Guess: the batch is halved until it fits: three attempts. Seen: each attempt has nine tenths of the
+# a batch of 32.
+# Guess: the batch is halved until it fits: three attempts. Seen: each attempt has nine tenths of the
 # batch before it, eleven in all; each begins the training again (on_train_begin), and only the last one ends it
 # (on_train_end); the arguments keep the batch size that was asked for.
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# webdataset 1.0.2, torch 2.13.0: two shards of 40 samples and a DataLoader of four workers. Guess: a shard is the least
+# webdataset 1.0.2, torch 2.13.0: two shards of 40 samples and a DataLoader of four workers.
+# Guess: a shard is the least
 # that a worker gets, so that two of the four have nothing to do. Seen: so it is as a dataset is usual, and those two
 # raise (ValueError, no samples); with resampled=True each worker draws from all shards by itself, and all four read.
 set -euo pipefail
