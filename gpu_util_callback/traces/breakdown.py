@@ -190,7 +190,11 @@ def _part(pieces: Intervals, where: np.ndarray | slice = slice(None)) -> Interva
 
 
 def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and end of the call that launched each event of a device, else UNLINKED."""
+    """Return start and end of the host's call that launched each event of a device.
+
+    Returns:
+        int64[events] each, ps; UNLINKED where no call is known.
+    """
     calls, events = process.events, device.events
     order, keys = process.calls_by_correlation
     start = np.full(len(events), UNLINKED)
@@ -219,7 +223,7 @@ def _waiting_for_input(process: Process, gaps: Intervals) -> Intervals:
     start, end = events.start_ps[rows], events.end_ps[rows]
     wait, gap = gaps.overlaps(start, end)
     explains = end[wait] <= gaps.end[gap]
-    explains |= (gaps.end - gaps.start)[gap] > DISPATCH_GAP_PS
+    explains |= (gaps.end - gaps.start)[gap] > DISPATCH_GAP_PS  # in a long gap a wait still in progress counts, too
     wait, gap = wait[explains], gap[explains]
     return union(np.maximum(start[wait], gaps.start[gap]), np.minimum(end[wait], gaps.end[gap]))
 

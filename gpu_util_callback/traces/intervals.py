@@ -48,9 +48,16 @@ class Intervals:
         return self & other.complement(int(self.start[0]), int(self.end[-1]))
 
     def overlaps(self, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return all pairs of a window `[start[i], end[i])` and an interval of the set: their indices."""
-        first = np.searchsorted(self.end, start, side="right")
-        last = np.searchsorted(self.start, end, side="left")
+        """Return all pairs of a window `[start[i], end[i])` and an interval of the set that share time.
+
+        Args:
+            start, end: int64[n], of the windows in any order.
+
+        Returns:
+            Indices of the windows, ascending, and indices of the intervals; int64[pairs] each.
+        """
+        first = np.searchsorted(self.end, start, side="right")  # first interval that ends after the window's start
+        last = np.searchsorted(self.start, end, side="left")  # first interval that starts at the window's end or later
         count = np.maximum(last - first, 0)
         window = np.repeat(np.arange(len(start)), count)
         offset = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count)
@@ -72,13 +79,13 @@ class Intervals:
         return Intervals(start[keep], end[keep])
 
     def covered_before(self, at: np.ndarray) -> np.ndarray:
-        """Return the length of the part before each point of `at` (int64[m], any order)."""
+        """Return the length of the set before each point of `at` (int64[m], any order); int64[m]."""
         if not len(self):
             return np.zeros(at.shape, np.int64)
         length = self.end - self.start
         before = np.concatenate((np.zeros(1, np.int64), np.cumsum(length)))
         index = np.searchsorted(self.start, at, side="right")
-        last = np.maximum(index - 1, 0)
+        last = np.maximum(index - 1, 0)  # last interval that starts by the point
         inside = np.minimum(at - self.start[last], length[last])
         return np.where(index > 0, before[last] + inside, 0)
 
@@ -103,7 +110,7 @@ def union(start: np.ndarray, end: np.ndarray) -> Intervals:
 
 
 def union_with_first(start: np.ndarray, end: np.ndarray) -> tuple[Intervals, np.ndarray]:
-    """Return the union, and for each of its intervals the index of the input that begins it."""
+    """Return the union, and int64 for each of its intervals the index of the input that begins it."""
     start = np.asarray(start, np.int64)
     end = np.asarray(end, np.int64)
     indices = np.flatnonzero(start < end)

@@ -43,7 +43,10 @@ class KernelGroup:
 
 
 def kernel_groups(process: Process, device: Device, names: Names) -> list[KernelGroup]:
-    """Return the kernels of a GPU, longest first; beyond a limit the rest is one row."""
+    """Return a GPU's kernels by name, longest total time first.
+
+    Those beyond `limits.MAX_KERNEL_NAMES` are one last row.
+    """
     events = device.events
     took = events.duration_ps
     rows = np.flatnonzero(events.of(*KERNELS))
@@ -52,6 +55,7 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
     # Of every launch shape, NaN = absent; the last one is for those without, -1.
     occupancy_of = np.array([*(shape.occupancy_pct for shape in process.shapes), None], np.float64)
     gpus = max(1, len(process.devices))
+    # Characters of names that are searched for Tensor Cores; number of rows.
     judged, listed = limits.MAX_JUDGED // gpus, max(1, limits.MAX_KERNEL_NAMES // gpus)
     kernels = []
     for name, mine in by_name[:listed]:
@@ -89,7 +93,12 @@ def _mean(values: np.ndarray, weight: np.ndarray) -> float | None:
 
 
 def _heaviest(values: np.ndarray, weight: np.ndarray) -> int:
-    """Return the value (-1 = none) with most of the weight."""
+    """Return the value with the largest sum of weights; -1 = none, which only wins if no value is known.
+
+    Args:
+        values: int[n], n ≥ 1, indices; -1 = not known.
+        weight: float64[n], ≥ 0.
+    """
     if (values == values[0]).all():
         return int(values[0])
     unique, inverse = np.unique(values, return_inverse=True)

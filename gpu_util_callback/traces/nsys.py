@@ -194,15 +194,19 @@ _LOADER = re.compile(r"^enumerate\(|dataloader.{0,80}next|^next batch$|^(load|fe
 
 
 def range_kind(text: str) -> tuple[int, int, str]:
-    """Return an NVTX range's kind (-1 = noise), training step or -1, and the name to keep."""
+    """Return what an NVTX range is, by its text.
+
+    Returns:
+        Its `HostKind` (-1 = noise), the number of the training step it marks (-1 = none), and the name to keep.
+    """
     trace_me = _TRACE_ME.match(text)  # TensorFlow and JAX: "train#step_num=12,_r=1#"
     if trace_me:
         number = _STEP_NUM.search(trace_me[2])
-        if number:
+        if number:  # a step of TensorFlow or JAX
             return HostKind.STEP, int(number[1]), trace_me[1]
         text = trace_me[1]
     text = text.removeprefix("TSL:")
-    op = _TORCH_OP.match(text)
+    op = _TORCH_OP.match(text)  # PyTorch: "aten::add, seq = 12, op_id = 34"
     if op:
         name = op[1]
         loader = name.startswith("enumerate(")
@@ -211,14 +215,21 @@ def range_kind(text: str) -> tuple[int, int, str]:
         return HostKind.STEP, step[1], step[0]
     if _LOADER.search(text):
         return HostKind.INPUT_WAIT, -1, text
-    if re.match(r"^nccl[A-Z]", text):
+    if re.match(r"^nccl[A-Z]", text):  # a call of NCCL
         return HostKind.COLLECTIVE, -1, text
     kind = host_kind(text)
     return (HostKind.RANGE if kind == HostKind.FRAMEWORK else kind), -1, text
 
 
 def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndarray:
-    """Return for each GPU event the op of the innermost range around its launch, -1 = none."""
+    """Return for each GPU event the op in whose range it was launched, the innermost on the launching thread.
+
+    Args:
+        rounds: how many ranges that ended before a launch are skipped at most.
+
+    Returns:
+        int32[events], indices of names; -1 = none.
+    """
     result = np.full(len(events), -1, np.int32)
     calls = np.flatnonzero((host.kind == HostKind.LAUNCH) & (host.correlation >= 0))
     ops = np.flatnonzero(host.kind == HostKind.OP)
@@ -226,6 +237,7 @@ def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndar
         return result
     order = calls[np.argsort(host.correlation[calls], kind="stable")]
     at = np.minimum(np.searchsorted(host.correlation[order], events.correlation), len(order) - 1)
+    # Events whose launch is known.
     linked = np.flatnonzero((host.correlation[order[at]] == events.correlation) & (events.correlation >= 0))
     call = order[at[linked]]
     by_thread = dict(groups(host.thread[ops]))

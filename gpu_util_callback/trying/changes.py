@@ -88,10 +88,13 @@ class Change:
 
     @property
     def words(self) -> str:
-        """Short name of the change: `workers=8`."""
+        """Return a short name of the change.
+
+        "workers=8", "augment(num_parallel_calls=8)" or "without Checkpoint".
+        """
         if self.environment:
             return " ".join(f"{name}={value}" for name, value in self.environment.items())
-        flat = {**self.args, **self.args.get("options", {})}
+        flat = {**self.args, **self.args.get("options", {})}  # options of a dataset count as arguments
         text = ", ".join(f"{name}={value!r}" for name, value in flat.items() if name not in ("options", "on"))
         if self.target == "without":
             return f"without {self.of}"
@@ -126,19 +129,23 @@ def change_for(advice: Mapping[str, Any]) -> Change | str:
 
 
 def parse(words: str) -> Change:
-    """Return the change that somebody asks for. Raises: UnusableInput."""
+    """Return the change that `--change` asks for: a line to paste, arguments alone, or a callback by name.
+
+    Raises:
+        UnusableInput: the words name no change that can be tried.
+    """
     words = words.strip()
-    match = re.fullmatch(r"without (\w+)", words)
+    match = re.fullmatch(r"without (\w+)", words)  # "without TensorBoard"
     if match:
         return Change("without", of=match[1], line=f"callbacks=[...]  # without {match[1]}")
-    match = re.fullmatch(r"(\w+\.\w+) every (\d+)", words)
+    match = re.fullmatch(r"(\w+\.\w+) every (\d+)", words)  # "Samples.on_epoch_end every 5"
     if match:
         return Change("every", {"every": int(match[2])}, match[1], f"if ... % {match[2]} == 0: ...  # in {match[1]}")
     try:
         given = _keywords(ast.parse(f"f({words})", mode="eval").body)
     except (SyntaxError, ValueError):
         given = {}
-    if given:
+    if given:  # arguments alone: "workers=8, max_queue_size=20"
         targets = {_TARGET_OF_ARGUMENT.get(name) for name in given}
         if len(targets) == 1 and None not in targets:
             return Change(str(targets.pop()), given, line=words)

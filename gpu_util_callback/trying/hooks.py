@@ -58,7 +58,13 @@ class CallsChanged:
         self.applied = not self.target
 
     def args_for(self, target: str, of: str = "", bound: object = None) -> dict[str, Any]:
-        """Return the arguments to set in calls of a target, whatever they have (`bound`); {} where it is another's."""
+        """Return the arguments to set in a call; {} where the change is about another kind of call.
+
+        Args:
+            target: kind of the call, a key of `trying.changes.TARGETS`.
+            of: name of the function or class that the call is about; "" = the change's own, whatever it names.
+            bound: the call's arguments, not used: so that this fits `_change_args`.
+        """
         if self.target != target or (self.of and self.of != of):
             return {}
         self.applied = True
@@ -154,13 +160,13 @@ class Hooks:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:  # which the original explains
                 return original(*args, **kwargs)
-            changed = new_args(bound)
+            changed = new_args(bound)  # name -> value; {} = this call stays as it is
             if not changed:
                 return original(*args, **kwargs)
             for name, value in changed.items():
                 parameter = signature.parameters.get(name)
                 var_keyword = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-                if parameter is None and var_keyword:
+                if parameter is None and var_keyword:  # an argument that the function takes by its `**kwargs`
                     bound.arguments.setdefault(var_keyword, {})[name] = value
                 else:
                     bound.arguments[name] = value
@@ -221,11 +227,13 @@ class Hooks:
 
     def _call_rarely(self, callback: Any, hook: str, every: int) -> None:
         """Restrict a callback's hook to every `every`th call; one of an epoch's end to the first two and those."""
+        # Restricted already, in a fit before.
         if hook in vars(callback):  # of a fit before
             return
         first = hook in EPOCH_HOOKS and every < ONCE
         if first:
             self.meter.rare_work, self.meter.rare_every = self.change.of, every
+        # Numbers of the calls; 0 twice = both the first two are made.
         calls = itertools.chain([0] * first, itertools.count())
 
         @_replaces(callback, hook)
@@ -255,12 +263,16 @@ class Hooks:
                 self.meter.pauses()
 
     def fit_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
-        """Return the changed arguments of a `fit`; changes attributes of its PyDataset in place."""
+        """Return the arguments to set in a call of `fit`, by name; a PyDataset's attributes are set in place.
+
+        Args:
+            bound: the call's arguments, in which those of Keras 2's `fit` are set in place.
+        """
         data = bound.arguments.get("x")
         self.meter.batch_size = bound.arguments.get("batch_size") or _batch_size(data)
         argument = "validation_data" if self.change.of == "validation_data" else "x"
         changed: Any = bound.arguments.get(argument)
-        if hasattr(type(changed), "__getitem__") and hasattr(changed, "on_epoch_end"):
+        if hasattr(type(changed), "__getitem__") and hasattr(changed, "on_epoch_end"):  # a PyDataset
             for name, value in self.change.args_for("PyDataset", self.change.of).items():
                 if hasattr(changed, name):
                     setattr(changed, name, value)
@@ -268,9 +280,10 @@ class Hooks:
                     bound.arguments[name] = value
         new_args = dict(self.change.args_for("fit"))
         as_last = self.change.target == "cache" and self.change.of in ("", "validation_data")
-        if as_last and hasattr(changed, "with_options"):
+        if as_last and hasattr(changed, "with_options"):  # a tf.data.Dataset
             self.change.applied = True
             new_args[argument] = changed.cache()
+        # Without validation there is nothing to change.
         if self.change.validates and bound.arguments.get("validation_data") is None:
             self.change.applied = bool(bound.arguments.get("validation_split"))
         if hasattr(data, "with_options"):
@@ -292,7 +305,10 @@ class Hooks:
         return new_args | {"validation_freq": [first + 1, *range(first + 2, last + 1, every)]}
 
     def _dataset_args(self, data: Any) -> dict[str, Any]:
-        """Return the dataset of `fit` with a last step or options."""
+        """Return the arguments of `fit` for a tf.data dataset with one more stage or options.
+
+        {} = the dataset stays.
+        """
         if self.change.args_for("prefetch"):
             return {"x": data.prefetch(self.change.args["buffer_size"])}
         if self.change.args_for("repeat"):
@@ -300,7 +316,7 @@ class Hooks:
         if self.change.target in ("options", "map", "interleave") and self.change.args.get("options"):
             options = sys.modules["tensorflow"].data.Options()
             for name, value in self.change.args["options"].items():
-                part, _, option = name.partition(".")
+                part, _, option = name.partition(".")  # "threading.private_threadpool_size", say
                 setattr(getattr(options, part), option, value)
             self.change.applied |= self.change.target == "options"
             return {"x": data.with_options(options)}
@@ -340,14 +356,20 @@ class Hooks:
         }
 
     def _cache_behind(self, dataset: Any, method: str) -> None:
-        """Put a cache behind the stage that a change names, as the tab writes it: `map(decode) + batch`."""
+        """Put a cache behind a stage of tf.data if the change names it, as the tab writes: `map(decode) + batch`.
+
+        Args:
+            dataset: TensorFlow's class of datasets.
+            method: of it, that makes the stage.
+        """
 
         @_replaces(dataset, method)
         def cached_stage(original: Callable, *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             function = _function_name(args[1] if args[1:] else kwargs.get("map_func") or kwargs.get("predicate"))
+            # Every name that the change may call this stage by.
             names = [method, f"{method}({function})", f"{method}({function.strip('<>')})"]  # `lambda` for `<lambda>`
-            if method == "from_generator":
+            if method == "from_generator":  # the tab's word for it
                 names.append("generator")
             if method == "batch":  # runs fused with the stage before it
                 names += [f"{name} + batch" for name in getattr(args[0], "_stage_names", ())]
@@ -355,7 +377,7 @@ class Hooks:
             if self.change.target == "cache" and self.change.of in names:
                 self.change.applied = True
                 result = result.cache()
-                if self.change.args.get("shuffle"):
+                if self.change.args.get("shuffle"):  # else each epoch would have the order of the cached one
                     result = result.shuffle(10_000)
             return result
 
@@ -392,11 +414,11 @@ class Hooks:
 
         @_replaces(module._BaseDataLoaderIter, "__next__")
         def next_batch(original: Callable, iterator: Any) -> Any:
-            if self._in_fit or self.meter.by_monitor:
+            if self._in_fit or self.meter.by_monitor:  # Keras or our monitor reports the steps
                 return original(iterator)
             dataset = id(iterator._dataset)
             training = dataset == self._training_id
-            if training:
+            if training:  # before the batch is drawn: waiting for it belongs to the step
                 self.meter.batch_size = _batch_size(iterator._index_sampler)
                 self.meter.tick(self._batch_counts[dataset])
             try:
@@ -404,6 +426,7 @@ class Hooks:
             except StopIteration:
                 if training:
                     self.meter.epoch_ends(self._batch_counts[dataset])
+                    # The next optimizer step of another loader makes that one the training.
                     self._other_steps = WARM_STEPS
                 raise
             self._batch_counts[dataset] += 1
@@ -417,7 +440,11 @@ class Hooks:
             return original(loader)
 
     def _loader_args(self, bound: inspect.BoundArguments) -> dict[str, Any]:
-        """Return the changed arguments of a DataLoader; without workers also those that need some are reset."""
+        """Return the changed arguments of a DataLoader, by name; {} = none.
+
+        Without workers, arguments that need some are reset. `whole_batches` of the change: the dataset gets the indices
+        of a whole batch at once.
+        """
         args = dict(self.change.args_for("DataLoader"))
         if args.pop("whole_batches", False):
             size, shuffle = bound.arguments.get("batch_size", 1), bound.arguments.get("shuffle")
@@ -441,8 +468,9 @@ class Hooks:
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if self._in_fit or self.meter.by_monitor:
                 return
-            source = self._last_id or id(optimizer)
+            source = self._last_id or id(optimizer)  # the loader's dataset; without a loader the optimizer
             self._other_steps = 0 if source == self._training_id else self._other_steps + 1
+            # The first step, or another training goes on for long.
             if self._training_id is None or self._other_steps > WARM_STEPS:
                 self._training_id = source
                 self._batch_counts[source] += self.meter.steps
@@ -504,7 +532,7 @@ class MonitorStandIn:
         self._meter.pauses()
 
     def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches; each is the beginning of a step."""
+        """Yield the batches of a dataset; each begins a step, unless the loop marks its steps by `step`."""
         self._meter.epoch_begins()
         self._meter.batch_size = _batch_size(dataset)
         for batch in dataset:
@@ -527,7 +555,7 @@ class MonitorStandIn:
 
 
 def _replaces(owner: Any, name: str) -> Callable[[Callable], Callable]:
-    """Decorate a function that takes another one's place; it gets the original before the arguments."""
+    """Decorate a function that takes the place of `owner.name`; it gets the original before the arguments."""
     original = getattr(owner, name)
 
     def replaced(function: Callable) -> Callable:

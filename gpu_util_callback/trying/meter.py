@@ -87,7 +87,7 @@ class Meter:
         """A training begins, perhaps not the first: what came before was warm-up where nothing is timed so far."""
         if self._start_mark is None:
             self._epochs = 0
-        if self._is_trainer is not None:
+        if self._is_trainer is not None:  # decided by an earlier training of this process
             return
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             self.fail("several processes train together (torchrun): start it as one process")
@@ -104,10 +104,11 @@ class Meter:
         self._ends_s.setdefault(self._did_rare_work, []).append(self._between_s - self._before_epoch_s)
         self._before_epoch_s, self._did_rare_work = self._between_s, False
         self._epoch_steps = self.steps
-        if self._start_mark is not None:
+        if self._start_mark is not None:  # timing goes on: perhaps the planned epochs are complete
             if self._has_enough():
                 self.finish()
         elif self._epochs and (self.plan["epochs"] or self._is_warm()):
+            # An epoch ended before this one: from here on whole ones are timed.
             self._begin_timing()
 
     def tick(self, steps: int) -> None:
@@ -119,13 +120,13 @@ class Meter:
         self._mark_now()
         self._step_marks.append(self._last_mark)
         if self._start_mark is None:
-            if not self._epochs and self._is_warm():
+            if not self._epochs and self._is_warm():  # timing by steps begins within the first epoch
                 self._begin_timing()
         elif self._has_enough(times_as_long=LATE_FACTOR if self._epochs or self.plan["epochs"] else 1):
             self.finish()
 
     def epoch_ends(self, steps: int) -> None:
-        """The last step of an epoch is done."""
+        """The last step of an epoch is done; `steps` of the training so far. An epoch without steps does not count."""
         if steps > self._epoch_steps:
             self._epochs += 1
             if self._epochs == 1 and self._start_mark is not None and self._start_mark.steps != self._epoch_steps:
@@ -144,7 +145,7 @@ class Meter:
         self._mark_now()
 
     def loss(self, value: Callable[[], Any], steps: int | None = None) -> None:
-        """Note the loss after so many steps, of the first few."""
+        """Note the loss after `steps` steps (None = those so far), only of the first `COMPARED_LOSSES`."""
         steps = self.steps if steps is None else steps
         if steps <= COMPARED_LOSSES:
             try:
@@ -184,7 +185,7 @@ class Meter:
         """Return True if the timed part holds the planned steps or epochs, or `times_as_long` the planned seconds."""
         assert self._start_mark is not None
         done, seconds = self._last_mark.since(self._start_mark), self.plan["seconds"]
-        if self.plan["epochs"]:
+        if self.plan["epochs"]:  # whole epochs are timed, with what lies between them
             took_s = done.seconds + done.between_s
             is_complete = done.epochs > 0 and done.epochs % self.plan["epochs"] == 0
         else:
@@ -212,23 +213,29 @@ class Meter:
         """Use what there is of a program that ends, by no error, before there was enough."""
         if not self._is_trainer:
             return
+        # Of the last three quarters of the steps.
         warm_marks = [tick for tick in self._step_marks if tick.steps >= self.steps // 4]
+        # Enough steps were timed.
         if self._start_mark is not None and self._last_mark.steps - self._start_mark.steps >= FEWEST_STEPS:
             self._write(self._timed_part())
         elif warm_marks and warm_marks[-1].steps - warm_marks[0].steps >= FEWEST_STEPS:
+            # Timing began too late or not at all: the pace without what epochs end with.
             self._write(warm_marks[-1].since(warm_marks[0])._replace(epochs=0))
         else:
             self.fail(f"it ended after {self.steps} steps, too few to take a pace from")
 
     def _timed_part(self) -> Mark:
-        """Return the timed part, between its epochs what passes there in a whole training; 0 epochs = not known.
+        """Return the timed part, with the seconds between epochs that a whole training would have.
 
-        Epochs whose pause was not seen to end get the mean of the others.
+        0 epochs = not known.
+
+        An epoch with rare work counts by its share of the training, 1 of `rare_every`. Epochs whose pause was not seen
+        to end get the mean of the others.
         """
         assert self._start_mark is not None
         done = self._last_mark.since(self._start_mark)
         rare, plain = self._ends_s.get(True, []), self._ends_s.get(False, [])
-        whole_steps = self._epoch_steps - self._start_mark.steps
+        whole_steps = self._epoch_steps - self._start_mark.steps  # in timed epochs that ended
         if whole_steps <= 0 or (self.rare_every > 1 and not (rare and plain)) or not (rare or plain):
             return done._replace(epochs=0)
         end_s = fmean(rare + plain)
@@ -267,7 +274,10 @@ class Meter:
 
 
 def set_up() -> dict[str, str]:
-    """Return what a training computes with, by name: GPUs, cores, framework, precision, the version of none."""
+    """Return what a training computes with: GPU, CPU cores, framework, precision -> text.
+
+    What is not known is left out.
+    """
     modules = sys.modules
     facts = {"CPU cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())}
     try:
