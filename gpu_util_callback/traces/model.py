@@ -147,7 +147,7 @@ class Columns:
         built = {}
         for f in fields(cls):
             dtype = np.dtype(f.metadata["dtype"])
-            values = columns.pop(f.name, None)
+            values = columns.pop(f.name, None)  # None = absent in every row
             if values is None:
                 built[f.name] = np.full(size, f.metadata["absent"], dtype)
             else:

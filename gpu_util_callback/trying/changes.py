@@ -154,7 +154,7 @@ def parse(words: str) -> Change:
         alone = ", ".join(sorted(_TARGET_OF_ARGUMENT))
         raise UnusableInput(f"--change {words}: {why}; give {_LINE}, or some of {alone}")
     change = change_of(words)
-    if isinstance(change, str):
+    if isinstance(change, str):  # the reason why it cannot be tried
         try:
             ast.parse(words)
         except SyntaxError:
@@ -285,7 +285,10 @@ _FIXED_CALLS: Mapping[str, Callable[[str, str], Change | None]] = {
 
 
 def _read_cache(code: str) -> Change | None:
-    """Read a cache behind a stage that a comment names, or as the last step."""
+    """Read a cache: of validation data, behind a stage that a comment names, or as the last step.
+
+    None = another comment.
+    """
     if _fit_data_of(code):
         return Change("cache", {}, VALIDATION, code)
     behind = re.search(r"# behind (\w+(?:\(\w+\))?(?: \+ batch)?)(?=, |$)", code)

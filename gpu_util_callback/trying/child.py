@@ -63,10 +63,12 @@ class Guard:
     def _check_path(self, path: Path, event: str) -> None:
         """Raise PermissionError if the program is about to change something that it must not."""
         is_written = event in _FOLLOWS_LINKS
+        # Writing follows a link in the last place; renaming or removing does not.
         real = path.resolve() if is_written else path.parent.resolve() / path.name
         if f"{real}{os.sep}".startswith(self._writable):
             return
         is_link = is_written and path.is_symlink() and str(path).startswith(self._copy)
+        # A small file that the copy links to: the copy gets its own.
         if is_link and real.is_file() and real.stat().st_size <= MOST_OWN_BYTES:
             path.unlink()
             shutil.copy2(real, path)
