@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpu_util_callback.recording.reader import Recording
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 55
+RULES_VERSION = 56
 
 _PROMISED = frozenset({"faster_up_to", "promise_rests_on"})  # names of evidence
 
