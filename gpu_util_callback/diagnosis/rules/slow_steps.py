@@ -288,7 +288,7 @@ def _frozen(run: Run, limits: Limits) -> Findings:
         return
     title = f"The layers in front, {percent(pct)} of the parameters, are frozen, and computed in each epoch"
     asks = (
-        f"Their outputs for the same arrays are computed anew in each of {epochs} epochs. Are they called with "
+        f"Their outputs for the same arrays are computed again in each of {epochs} epochs. Are they called with "
         "training=False, on samples that nothing changes by chance? If so, compute them once, and fit the other layers "
         "on them."
     )
