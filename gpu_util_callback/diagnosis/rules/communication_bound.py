@@ -37,7 +37,7 @@ class CommunicationBound(Rule):
 
     def find(self, run: Run, limits: Limits) -> Findings:
         limit = limits["exposed_collective_pct"]
-        if run.source is None:
+        if run.source is None:  # a recording, which may have no windows; a trace has nothing else
             yield from self._untraced(run, limits)
         for share in stretches_of(run, limit, "collective"):
             evidence: Evidence = {
@@ -47,6 +47,7 @@ class CommunicationBound(Rule):
             }
             title = f"Communication that nothing hides takes {share.pct:.0f} % of the {share.whole}"
             late = run.source["late_rank"] if run.source is not None else None
+            # In a trace of several ranks: most of the time in collectives is waiting for one of them.
             if late is not None and late["waited_pct"] >= limits["waited_pct"]:
                 title = f"The GPUs wait for {late['name']} in {share.pct:.0f} % of the {share.whole}"
                 evidence |= {"late_rank": late["name"], "waited_pct": late["waited_pct"]}
@@ -54,17 +55,21 @@ class CommunicationBound(Rule):
                     f"Collectives take that long because {late['name']} comes last to them: see what it does "
                     "before, its input, its share of the batch, its GPU's clock. A faster link does not help."
                 )
-            elif run.source is not None:
+            elif run.source is not None:  # a trace in which no rank is late
                 advice = _in_trace_advice(run, run.source)
-            else:
+            else:  # profiler windows of a recording
                 evidence["world_size"] = run.manifest.get("world_size")
                 advice = _advice(run)
             yield self.loss(share, advice, evidence=evidence, of_trace=title)
 
     def _untraced(self, run: Run, limits: Limits) -> Findings:
-        """Yield the findings about gradients exchanged after each of an update's batches, and about buffers."""
+        """Yield the findings about gradients exchanged after each of an update's batches, and about buffers.
+
+        `causes`: title, exposed time a step in ms, further evidence, advice; each is told if it takes enough of a step.
+        """
         steps, exchanges, calls = run.steps.total_rows, run.fit.get("exchanges"), run.fit.get("python_in_steps") or {}
         causes: list[tuple[str, float, Evidence, Advice]] = []
+        # Exchanges for each update of the weights, rounded down; 0 = not known.
         often = min(exchanges["count"], steps) // max(1, exchanges["updates"]) if exchanges else 0
         if exchanges and often >= limits["exchanges_per_update"]:
             advice = Advice(
@@ -78,6 +83,7 @@ class CommunicationBound(Rule):
             title, each_ms = "Gradients are exchanged several times for one update", exchanges["exposed_ms"]
             causes.append((title, each_ms, {"exchanges_per_update": often}, advice))
         if (calls.get("samples") or 0) >= MIN_SAMPLES.default:
+            # The share (0-1) of the stack samples in steps that met the exchange of buffers, of the steps' own time.
             each_ms = (calls.get("parts") or {}).get(BUFFERS, 0.0) * run.steps.total("body_ns") / max(1, steps) / 1e6
             causes.append(("The model's buffers are sent to all ranks in each step", each_ms, {}, _BUFFERS_ADVICE))
         for title, each_ms, evidence, advice in causes:
@@ -110,20 +116,20 @@ _BUFFERS_ADVICE = Advice(
 
 
 def _in_trace_advice(run: Run, source: SourceFacts) -> Advice:
-    """Return advice by the kind of communication that a trace shows."""
-    if source["collectives"] == "all_to_all":
+    """Return advice by the kind of communication that a trace shows: the one with most time on the GPUs."""
+    if source["collectives"] == "all_to_all":  # sharded embeddings, experts
         return Advice(
             "Each GPU sends every other one its part of the batch (all-to-all, of sharded embeddings or experts), and "
             "each step needs it. Compute what does not need it meanwhile, send 16 bits instead of 32, and let each GPU "
             "own an equal share of the rows."
         )
-    if not source["trains"]:
+    if not source["trains"]:  # inference of a model that is divided among the GPUs
         return Advice(
             "The GPUs exchange the results of their parts of each layer; no gradients are seen. "
             "Divide the model among fewer GPUs if it fits, use those with the fastest link between "
             "them, or serve larger batches, for which computing grows faster than waiting."
         )
-    if source["collectives"] == "gather":
+    if source["collectives"] == "gather":  # of parameters, as FSDP does
         return Advice(
             "The GPUs gather parameters that are divided among them, for longer than the "
             "computation hides. Keep them after the forward pass, or divide them within a machine "
@@ -133,7 +139,7 @@ def _in_trace_advice(run: Run, source: SourceFacts) -> Advice:
 
 
 def _advice(run: Run) -> Advice:
-    """Return advice on exchanging gradients: less often."""
+    """Return advice on exchanging gradients less often: over several batches of a PyTorch loop, else larger batches."""
     text = "The GPUs exchange gradients for longer than the computation hides. "
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(

@@ -54,7 +54,10 @@ class NoTensorCores(Rule):
         yield first
 
     def _of_gpu(self, run: Run, limits: Limits, gpu: int) -> Finding | None:
-        """Return the finding about a GPU's kernels that could use tensor cores and do not; None without it."""
+        """Return the finding about a GPU's kernels that could use tensor cores and do not; None without it.
+
+        Shares of kernels are % of the time of all kernels; `kernel_pct` is that time, % of the traced steps.
+        """
         busy, able = run.traced.gpus.get(gpu), capability(run, gpu)
         kernels = _kernels(run, gpu)
         if busy is None or able is None or not kernels:
@@ -68,12 +71,14 @@ class NoTensorCores(Rule):
         used, unknown = ([kernel for kernel in kernels if kernel.tensor_core == use] for use in ("yes", "unknown"))
         total_ns = _total_ns(kernels)
         plain_pct, used_pct, unknown_pct = (100 * _total_ns(group) / total_ns for group in (plain, used, unknown))
+        # No tensor cores, or kernels are not what the steps spend their time in.
         if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
             return None
+        # Few matrix kernels on ordinary cores, or fewer than of those that use tensor cores or may do so.
         if plain_pct < limits["plain_matrix_pct"] or max(unknown_pct, round(used_pct)) >= plain_pct:
             return None
         policy = str(run.fit.get("mixed_precision", ""))
-        title, severity = self.title, None
+        title, severity = self.title, None  # None = that of the time lost
         if run.source is not None:
             title, severity = f"{'Hardly a' if used else 'No'} kernel uses the tensor cores", plain_pct / 100
         return self.finding(
@@ -105,7 +110,12 @@ def _total_ns(kernels: Sequence[Kernel]) -> int:
 
 
 def _advice(run: Run, able: float, policy: str) -> Advice:
-    """Return advice: mixed precision, or suitable sizes if it is on."""
+    """Return advice: mixed precision, or suitable sizes if it is on.
+
+    Args:
+        able: the GPU's compute capability; from 8.0 on it has bfloat16, which needs no scaled loss.
+        policy: Keras' name of the precision, such as "mixed_float16"; "" = not known.
+    """
     if policy.startswith("mixed"):
         return Advice(
             "Mixed precision is on, and still the largest matrix kernels do not use the tensor "
@@ -114,7 +124,7 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             alters_training=True,
         )
     says = "Matrix products run in 32 bits on the ordinary cores; tensor cores do them several times as fast in 16 bits"
-    if run.other_program:
+    if run.other_program:  # none of the frameworks that code is known for
         more = "or in TF32 from compute capability 8.0 on. Try whether the results are exact enough."
         return Advice(f"{says}, {more}")
     kind = half_precision(able)

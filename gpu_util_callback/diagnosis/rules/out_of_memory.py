@@ -41,14 +41,17 @@ class OutOfMemory(Rule):
 
     def find(self, run: Run, limits: Limits) -> Findings:
         error = run.memory_facts.get("out_of_memory")
-        if error is not None:
+        if error is not None:  # the framework said that memory was short
             yield _post_mortem(run, error)
-        else:
+        else:  # the process ended without a word
             yield from _killed(run, limits)
 
 
 def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
-    """Return the finding about the error that ended the training for lack of memory."""
+    """Return the finding about the error that ended the training for lack of memory.
+
+    `gpu`: whose memory was short; None = the host's. Evidence of None is not known, and is left out.
+    """
     gpu = error.get("gpu") if run.device == "gpu" else None  # JAX's error names no device
     where = str(error.get("where") or "the training")
     step, batch = error.get("step"), batch_of(run)
@@ -65,16 +68,17 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
         "memory_stacks": error.get("stacks"),
         "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
     }
-    fits, fragmented = None, False
+    fits, fragmented = None, False  # fits: the largest batch; None = the one in use does, or it is not known
     if gpu is not None:
         gpu_memory = _of_gpu(run, gpu, error, where)
         evidence |= gpu_memory
         asked_mib, unused = evidence["asked_for_mib"], gpu_memory["reserved_unused_mib"]
+        # As much was reserved and not in use, but in pieces that were too small.
         fragmented = asked_mib is not None and unused is not None and unused >= asked_mib
         room = batch_memory(run, gpu)
         if room is not None:
             evidence["per_sample_mib"] = _mib(room.per_sample, 3)
-            evidence["room_for_batch"] = room.room
+            evidence["room_for_batch"] = room.room  # samples
             fits = room.room if batch and room.room < batch else None
     else:
         evidence |= _of_host(run, where)
@@ -90,7 +94,10 @@ def _post_mortem(run: Run, error: OutOfMemoryFacts) -> Finding:
 
 
 def _growth(run: Run, gpu: int | None) -> tuple[str | None, str | None]:
-    """Return what grew until memory was full, as `why` does: a smaller batch would only fill it later."""
+    """Return the kind of what grew until memory was full, and what it grew with, as `why` does; None = nothing grew.
+
+    Of a GPU by its number, of the host for None. A smaller batch would only fill the memory later.
+    """
     group = "host" if gpu is None else f"gpu{gpu}/allocator"
     limits = {name: threshold.default for name, threshold in MemoryGrowth.thresholds.items()}
     growing = forecasts(run, limits) if len(run.steps) else []
@@ -103,10 +110,15 @@ def _mib(count: float | None, digits: int = 1) -> float | None:
 
 
 def _of_gpu(run: Run, gpu: int, error: OutOfMemoryFacts, where: str) -> dict[str, Any]:
-    """Return the evidence on what held the GPU's memory."""
+    """Return the evidence on what held the GPU's memory; None = not known.
+
+    Args:
+        where: the error happened, as "validation": names the last of the phases.
+    """
     memory = allocator(run, gpu)
     other_bytes = run.highest(gpu, "memory_other_bytes")
     reserved = run.highest(gpu, "allocator_reserved_bytes")
+    # Bytes that the allocator holds and no tensor uses: as the error states them, else by the peaks.
     unused: float | None = error.get("reserved_bytes")
     if unused is None and reserved is not None and memory is not None:
         unused = max(0.0, reserved - memory.peak)
@@ -120,7 +132,11 @@ def _of_gpu(run: Run, gpu: int, error: OutOfMemoryFacts, where: str) -> dict[str
 
 
 def _of_host(run: Run, where: str) -> Evidence:
-    """Return the evidence on what held the host's memory."""
+    """Return the evidence on what held the host's memory; None = not known, or of `workers_memory_mib` no workers.
+
+    Args:
+        where: the error happened, as "validation": names the last of the phases.
+    """
     peak = run.highest_of("host:process_held_bytes") or run.highest_of("host:process_memory_bytes")
     limit, workers = run.host_limit, run.highest_of("host:workers_memory_bytes")
     return {
@@ -132,9 +148,10 @@ def _of_host(run: Run, where: str) -> Evidence:
 
 
 def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
-    """Return the phase in which most memory was held, and the peak of each phase, as evidence.
+    """Return the phase in which most memory was held, and the peak of each phase, as evidence; {} without samples.
 
     Args:
+        key: "group:column" of the memory's samples, in bytes.
         where: the error happened; a validation that it ended is no phase of the recording.
     """
     track = run.memory.get(key)
@@ -142,7 +159,8 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
         return {}
     at = track.time_ns
     phases = np.full(len(at), "training steps", object)
-    if not len(run.steps):
+    # One phase a sample: later assignments are of shorter phases, within those before.
+    if not len(run.steps):  # it ended before the first step
         phases[:] = "set-up"
     else:
         phases[at < int(run.steps["start_ns"][0])] = "set-up"
@@ -151,7 +169,7 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
             phases[at >= ended_ns] = "validation"
     for kind in ("callback", "checkpoint", "validation"):
         for name, group in run.phases.of(kind).items():
-            if len(group) and not group.joined:
+            if len(group) and not group.joined:  # steps lie between those that are kept joined
                 last = np.searchsorted(group["start_ns"], at, side="right") - 1
                 inside = (last >= 0) & (at < group["end_ns"][np.maximum(last, 0)])
                 phases[inside] = kind if kind == "validation" else name
@@ -164,7 +182,11 @@ def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
 
 
 def _killed(run: Run, limits: Limits) -> Findings:
-    """Yield the finding on a process that ended without a word when memory was full."""
+    """Yield the finding on a process that ended without a word when memory was full.
+
+    Evidence for it: the kernel's counts of kills since ("container" or "machine" -> how many), or the last samples
+    of the memory in use, %.
+    """
     counted = (run.facts.get("lost") or {}).get("oom_kills") or {}
     used = _last_used_pct(run)
     share = max(used.values(), default=None)
@@ -175,6 +197,7 @@ def _killed(run: Run, limits: Limits) -> Findings:
     limit = run.container_limit
     fuller = used.get("container", 100.0) >= used.get("machine", 0.0)  # than the machine
     is_near = share is not None and share >= (100 * THREE_QUARTERS if counted else limits["host_used_pct"])
+    # The container's limit ended it if it was nearer than the machine's memory, and reached or nearly so.
     if limit is not None and fuller and (is_near or "container" in counted):
         title += "" if "container" in counted else ", most likely"
         title += f" by its container's limit of {size(limit)}"
@@ -204,7 +227,7 @@ def _killed(run: Run, limits: Limits) -> Findings:
 
 
 def _last_used_pct(run: Run) -> dict[str, float]:
-    """Return how full the memory of the container and of the machine was in the last samples, %."""
+    """Return how full memory was in the last samples, %: of "container" and "machine"; one not known is absent."""
     shares = {}
     machine = run.machine
     limit, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")

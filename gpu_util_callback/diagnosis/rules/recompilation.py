@@ -32,13 +32,14 @@ Dims = list[list[Any]]
 
 
 def _advise_shapes(run: Run, times: int) -> Advice:
-    """Return the advice for a step that was compiled `times` times."""
+    """Return the advice for a step that was compiled `times` times: by its traces, else by its input's shapes."""
     # One compilation is unavoidable and not counted as lost.
     share_saved = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
     traced = _advise_traces(run, times, f"{times} steps had to be compiled first: ", share_saved)
     if traced is not None:
         return traced
     dims = _declared_dims(run)
+    # All sizes are known and never vary.
     if dims is not None and not (_batch_varies(dims) or _varying_sizes(dims)):
         return Advice(
             f"{times} steps had to be compiled first, although the shape of their input stayed the same: something "
@@ -50,11 +51,11 @@ def _advise_shapes(run: Run, times: int) -> Advice:
     )
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(f"{text}Compile it once for all shapes.", "model = torch.compile(model, dynamic=True)")
-    if run.framework == "torch":
+    if run.framework == "torch":  # Keras compiles for each shape
         return Advice(
             f"{text}Without compilation its shapes may change freely.", "model.compile(..., jit_compile=False)"
         )
-    if dims is None:
+    if dims is None:  # it is not known what varies
         return Advice(
             f"{text}Do batches differ in their number of samples, or in length? If so, give all batches the same "
             "number of samples (drop_remainder=True in tf.data), and pad what varies in length to one length, "
@@ -70,10 +71,16 @@ def _advise_shapes(run: Run, times: int) -> Advice:
 
 
 def _advise_traces(run: Run, times: int, text: str, share_saved: float) -> Advice | None:
-    """Return the advice for a loop's compiled function by what is new in its traces; None where that is not known."""
+    """Return the advice for a loop's compiled function by what is new in its traces; None where that is not known.
+
+    Args:
+        times: how often it was compiled.
+        text: the sentence to begin with.
+        share_saved: of the time lost, 0-1.
+    """
     if not run.custom_loop:
         return None
-    made = run.memory_facts.get("functions_made_per_step", 0.0)
+    made = run.memory_facts.get("functions_made_per_step", 0.0)  # tf.functions
     if made * run.steps.total_rows >= MOSTLY * times:
         return Advice(
             f"{text}the program makes new tf.functions as it trains, {made:.2g} a step, and each has to be traced. "
@@ -83,7 +90,7 @@ def _advise_traces(run: Run, times: int, text: str, share_saved: float) -> Advic
             proof="function_made_in_steps",
         )
     retraced = run.memory_facts.get("retraced")
-    if retraced is None or retraced["traces"] < MOSTLY * times:
+    if retraced is None or retraced["traces"] < MOSTLY * times:  # most compilations are of something else
         return None
     function = retraced["function"]
     if run.framework != "tensorflow":
@@ -102,7 +109,10 @@ def _advise_traces(run: Run, times: int, text: str, share_saved: float) -> Advic
 
 
 def _advise_compiled(retraced: Retraced, text: str, share_saved: float) -> Advice | None:
-    """Return the advice for a line that has JAX or torch.compile compile again; None where it passes new shapes."""
+    """Return the advice for a line that has JAX or torch.compile compile again; None where it passes new shapes.
+
+    `text` is the sentence to begin with, `share_saved` the share of the time lost, 0-1.
+    """
     function, line = retraced["function"], retraced["line"]
     if retraced.get("new_function"):
         return Advice(
@@ -112,9 +122,9 @@ def _advise_compiled(retraced: Retraced, text: str, share_saved: float) -> Advic
             share_saved,
             proof="function_jitted_in_steps",
         )
-    if not retraced["same_tensors"]:
+    if not retraced["same_tensors"]:  # new shapes: what the input declares says more
         return None
-    if "new_function" not in retraced:
+    if "new_function" not in retraced:  # PyTorch's; JAX always has it
         return Advice(
             f"{text}what torch.compile takes for fixed was new each time, and no size of a tensor: {function} "
             f"({line or 'in no known line'}). After 8 versions it runs that function uncompiled. Keep a number that "
@@ -127,9 +137,15 @@ def _advise_compiled(retraced: Retraced, text: str, share_saved: float) -> Advic
 
 
 def _tf_data_advice(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
-    """Return the advice to give all batches of a dataset one shape; `share_saved`: of the time lost, 0-1."""
+    """Return the advice to give all batches of a dataset one shape.
+
+    Args:
+        dims: for each tensor its sizes, the samples first (see `Dims`).
+        text: the sentence to begin with.
+        share_saved: of the time lost, 0-1.
+    """
     size = run.fit.get("batch_size") or _largest(dims[0][0]) or "batch_size"
-    if not _varying_sizes(dims):
+    if not _varying_sizes(dims):  # but for the number of samples
         return Advice(
             f"{text}Batches differ in their number of samples: batch again with one number, "
             "and without what is left over.",
@@ -153,14 +169,20 @@ def _tf_data_advice(run: Run, dims: Dims, text: str, share_saved: float) -> Advi
 
 
 def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
-    """Return advice for batches made in Python."""
+    """Return advice for batches made in Python: fill up small ones, pad each axis that varies to a few lengths.
+
+    Args:
+        dims: for each tensor its sizes, the samples first (see `Dims`).
+        text: the sentence to begin with.
+        share_saved: of the time lost, 0-1, where lengths vary; where only the number of samples does, all is saved.
+    """
     lines, says = [], []
     # Lengths are padded to multiples of this, small enough to leave at least two lengths.
     first = 0 if run.custom_loop else 1  # a loop's first axis may be the parts of one sample: no batch of samples
     longest = max((size or 2 * MULTIPLE for size in _varying_sizes(dims, first)), default=2 * MULTIPLE)
     multiple = min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
     names = _NAMES[: len(dims)]
-    if _batch_varies(dims) and not run.custom_loop:
+    if _batch_varies(dims) and not run.custom_loop:  # in a loop the first axis is padded like the others
         size = _largest(dims[0][0]) or run.fit.get("batch_size")
         says.append("fill the smaller batches up with samples that they have, or leave some out")
         fill = ", ".join(f"{name}[fill]" for name in names)
@@ -186,7 +208,10 @@ def _arrays(run: Run, dims: Dims, text: str, share_saved: float) -> Advice:
 
 
 def _declared_dims(run: Run) -> Dims | None:
-    """Return the shapes of a batch's tensors as the input declares them; None if it does not."""
+    """Return the shapes of a batch's tensors as the input declares them.
+
+    None where it does not, for one tensor at least, or for more than have a name in the advice.
+    """
     dims = run.fit.get("input_dims")
     if not isinstance(dims, list) or not 0 < len(dims) <= len(_NAMES):
         return None
@@ -268,7 +293,10 @@ class Recompilation(Rule):
         yield from self._each_fit(run, limits)
 
     def _each_fit(self, run: Run, limits: Limits) -> Findings:
-        """Yield the finding about a script whose fits compile, each with a recording of its own."""
+        """Yield the finding about a script whose fits compile, each with a recording of its own.
+
+        `compile_pct`: of the time in all fits of the process.
+        """
         script = Script.from_process(run.manifest.get("process"))
         if script is None or script.fits < max(limits["compilations"], 2 * _fits(run)):
             return
@@ -292,6 +320,8 @@ class Recompilation(Rule):
         retraced, first_ns = run.memory_facts.get("retraced"), run.steps.total("compile_ns", slice(1))
         if not run.custom_loop or retraced is None or retraced["traces"] < limits["compilations"]:
             return
+        # Time compiling after the first block of steps, ns. Of that line's at least `least_ns` lies there: all that
+        # was compiled in the first block may have been its own.
         took, times = run.steps.total("compile_ns") - first_ns, retraced["traces"]
         pct, least_ns = 100 * took / max(1, run.present_ns), 1e9 * retraced.get("seconds", 0.0) - first_ns
         if pct < limits["compile_pct"] or least_ns < MOSTLY * took:
@@ -307,7 +337,10 @@ class Recompilation(Rule):
         )
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
-        """Yield the findings about stretches of steps in which compiling takes much of the time."""
+        """Yield the findings about stretches of steps in which compiling takes much of the time.
+
+        Arrays have a value a block of steps: ns `spent` compiling, ns of the `top` compilation, how many `times`.
+        """
         steps = run.steps
         usual = _known_shape_ns(run)
         new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)
@@ -324,6 +357,7 @@ class Recompilation(Rule):
             pct = 100 * took / max(1, steps.total("duration_ns", blocks))
             if pct < limits["compile_pct"]:
                 continue
+            # Some of it was not measured, but seen by steps on new shapes that took longer than others.
             by_shape = steps.total("compile_ns", blocks) < took
             evidence: Evidence = {
                 "compile_pct": round(pct, 1),
@@ -368,7 +402,11 @@ def _known_shape_ns(run: Run) -> float | None:
 
 
 def _beyond(run: Run, usual: float) -> np.ndarray:
-    """Return per block the time of steps on new shapes beyond the usual, if that is a lot."""
+    """Return the time of steps on new shapes beyond the usual, int64[blocks], ns; 0 where that is not a lot.
+
+    Args:
+        usual: of a step on a known shape, ns.
+    """
     rows, spent = run.steps["new_rows"], run.steps["new_ns"]
     beyond = spent - rows * usual
     slow = (rows > 0) & (spent >= SLOW * rows * usual) & (beyond >= rows * LEAST_NS)

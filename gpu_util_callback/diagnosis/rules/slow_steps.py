@@ -115,7 +115,10 @@ def _fact(
 
 
 def _predicts(run: Run, limits: Limits) -> Findings:
-    """Yield that a loop's steps call `predict`, which is made for data sets."""
+    """Yield that a loop's steps call `predict`, which is made for data sets.
+
+    The time lost is that of its set-up, the share of the stack samples in steps that met it.
+    """
     samples = stack_samples_of(run)
     pct = samples.predict_set_up_pct if samples is not None and samples.count >= limits["min_looks"] else 0.0
     if pct >= limits["predict_set_up_pct"]:
@@ -132,13 +135,14 @@ def _started(run: Run, limits: Limits) -> Findings:
     training waits on cores that are short the same steps were at 29, 36 and 50 %: what is theirs of it is not known.
     """
     calls, each_ns, dispatch = run.fit.get("python_in_steps") or {}, usual_body_ns(run), run.fit.get("dispatch") or {}
+    # Share of the time in steps in which the thread has a core, but for calls that do not train; negative = none.
     pct = 100 * ((calls.get("on_core") or 0.0) - (calls.get("aside") or 0.0))
     samples, compiled = calls.get("samples") or 0, dispatch.get("compiled") or 0
     eager = run.fit.get("run_eagerly") or run.framework_facts.get("eager_by") or run.framework == "torch"
     is_compiled = compiled >= MOSTLY * samples if run.custom_loop else not eager and steps_a_call(run) == 1
     size = run.fit.get("batch_size") or 0
-    queued = measure_cores(run, run.whole).queued or 0.0
-    if each_ns > 1e6 * limits["step_ms"]:
+    queued = measure_cores(run, run.whole).queued or 0.0  # share of their time in which threads wait for a core
+    if each_ns > 1e6 * limits["step_ms"]:  # what it takes to start a step hardly shows
         return
     enough = samples >= limits["min_looks"] and _at_least(pct, samples) >= limits["share_of_step_pct"]
     if is_compiled and enough and not _waits_beside_input(run, queued):
@@ -147,13 +151,14 @@ def _started(run: Run, limits: Limits) -> Findings:
         advice = Advice(f"{says}{LARGER}", question=True) if run.custom_loop else in_one_call(run, says)
         lost_ns = round((1 - queued) * pct / 100 * run.steps.total("body_ns"))
         yield _fact("start", "Starting each step takes most of it", evidence, advice, lost_ns=lost_ns)
+    # Not known to be mostly starting, but as few samples as one: a larger batch takes about as long.
     elif 0 < size <= limits["batch_size"] and run.steps.total("body_ns") >= MOSTLY * run.present_ns:
         title = f"Each step of {duration(each_ns / 1e9)} trains {counted(size, 'sample')}"
         yield _fact("samples", title, {"batch_size": size, "step_ms": round(each_ns / 1e6, 3)}, LARGER)
 
 
 def _at_least(pct: float, samples: int) -> float:
-    """Return what a share is at least, by the number of samples that it was counted in, %."""
+    """Return what a share is at least, by the number of samples that it was counted in, %: less two standard errors."""
     error_pct = (max(0.0, pct * (100 - pct)) / max(1, samples)) ** 0.5
     return pct - DOUBLE * error_pct
 
@@ -177,11 +182,11 @@ _SWITCHES = {
 
 
 def _debugging(run: Run, limits: Limits) -> Findings:
-    """Yield the switches for debugging that were on."""
+    """Yield the switches for debugging that were on, one finding each."""
     for switch in run.fit.get("debugging") or []:
-        if run.used_gpus or "CUDA" not in switch:
+        if run.used_gpus or "CUDA" not in switch:  # those of CUDA do nothing without a GPU
             says, slows, off = next(how for beginning, how in _SWITCHES.items() if switch.startswith(beginning))
-            if off is None:
+            if off is None:  # the switch itself, turned round
                 off = (
                     f"{switch}(None)"
                     if "sys." in switch
@@ -193,6 +198,7 @@ def _debugging(run: Run, limits: Limits) -> Findings:
 
 def _of_model(run: Run, limits: Limits) -> Findings:
     """Yield what the layers, losses and metrics of a model say of its steps, where these are most of the run."""
+    # Layers that are unrolled, by name; metric -> how many thresholds it compares with.
     steps, layers, counts = run.steps, run.model.get("unrolled"), run.model.get("thresholds") or {}
     compile_pct = 100 * steps.total("compile_ns") / max(1, run.present_ns)
     if layers and compile_pct >= limits["compile_pct"]:
@@ -209,7 +215,7 @@ def _of_model(run: Run, limits: Limits) -> Findings:
         code = f"keras.metrics.{next(iter(many))}(..., thresholds=np.linspace(0, 1, 201).tolist())"
         title = f"{compare} each value of a batch with {most} thresholds, one by one"
         yield _fact("thresholds", title, {"compared_thresholds": most}, asks, code)
-    for place, loop in (run.model.get("looped") or {}).items():
+    for place, loop in (run.model.get("looped") or {}).items():  # where it is -> how it is written
         asks = (
             "Each pass starts its operations again. Are the passes independent of each other, such as one for each "
             "sample? If so, compute them at once, in operations on the whole batch."
@@ -229,7 +235,7 @@ def _precision(run: Run, limits: Limits) -> Findings:
     policy, on_cpu = run.fit.get("mixed_precision"), run.framework_facts.get("device") == "cpu" and not run.gpus
     evidence: Evidence = {"precision": policy, "cpu": run.machine.get("cpu")}
     changes = "This changes the numbers: losses will differ a little."
-    if policy == "float64":
+    if policy == "float64":  # on any device
         says = "On a CPU that takes two to four times as long as float32, on most GPUs longer. Does training need it?"
         code = _FLOAT32.get(run.framework if run.custom_loop else "keras", "")
         asks = f"{says} If not, make the model and its data float32. {changes}"
@@ -264,10 +270,10 @@ def _padded(run: Run, limits: Limits) -> Findings:
     asks = "Does the model compute these as well (it does not where it packs sequences, or only looks ids up)? If so, "
     more = "" if run.framework == "torch" else " Each new length compiles: round it up to one of a few."
     more += " (Before transformers 5: group_by_length=True.)" * (run.trainer == "transformers")
-    if padding["beyond"] >= MOSTLY * padding["share"]:
+    if padding["beyond"] >= MOSTLY * padding["share"]:  # all rows are padded further than the longest of their batch
         says = f"{percent(100 * padding['beyond'])} are beyond the longest row of a batch. {asks}cut each batch there."
         code = "x = x[:, (x != 0).any(0)]  # where 0 is the padding; masks and labels likewise"
-    else:
+    else:  # within a batch short rows are padded to the length of long ones
         says = f"Batches mix short and long rows. {asks}put rows that are about as long into one batch."
         code = _ALIKE.get(run.trainer) or _ALIKE.get(run.framework, "")
         code = code.replace("{size}", str(run.fit.get("batch_size") or "batch_size"))
@@ -283,7 +289,7 @@ def _frozen(run: Run, limits: Limits) -> Findings:
     """
     pct, epochs = 100 * (run.model.get("frozen_share") or 0.0), int(run.fit.get("epochs") or 0)
     steps = run.steps
-    in_steps = steps.total("body_ns") >= MOSTLY * (run.present_ns - steps.total("compile_ns"))
+    in_steps = steps.total("body_ns") >= MOSTLY * (run.present_ns - steps.total("compile_ns"))  # is most of the run
     if run.input_kind != "numpy" or epochs < A_FEW or pct < limits["frozen_pct"] or not in_steps:
         return
     title = f"The layers in front, {percent(pct)} of the parameters, are frozen, and computed in each epoch"
@@ -308,7 +314,10 @@ _FUSED = Advice(
 
 
 def _of_optimizer(run: Run, limits: Limits) -> Findings:
-    """Yield that stack samples in steps of PyTorch met mostly the optimizer."""
+    """Yield that stack samples in steps of PyTorch met mostly the optimizer.
+
+    The time lost is known for its step in a loop of the program's, which can be fused; in Keras' fit it is not.
+    """
     calls = run.fit.get("python_in_steps") or {}
     parts, looks = calls.get("parts") or {}, calls.get("samples") or 0
     pct = 100 * sum(share for part, share in parts.items() if part.startswith(("optimizer", "zero_grad")))
@@ -320,7 +329,10 @@ def _of_optimizer(run: Run, limits: Limits) -> Findings:
 
 
 def _of_samples(run: Run, limits: Limits) -> Findings:
-    """Yield what the stack samples in steps of PyTorch say of passes, kept graphs and small operations."""
+    """Yield what the stack samples in steps say: the first of passes, kept graphs and small operations (PyTorch).
+
+    Shares are of the samples in steps, 0-1: `begins` of those that begin a pass, `parts` by the part of a step.
+    """
     calls, samples = run.fit.get("python_in_steps") or {}, stack_samples_of(run)
     parts, looks = calls.get("parts") or {}, calls.get("samples") or 0
     begins, dispatch = parts.get(PASS, 0.0), run.fit.get("dispatch") or {}
@@ -328,6 +340,7 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
     # A validation within some steps begins a pass, too. Then usual steps take no more than all but the begins does.
     least = min(1 - begins / 2, DOUBLE * (1 - begins))
     is_usual = usual_body_ns(run) * run.steps.total_rows >= least * body_ns
+    # Each step begins a pass over the data.
     if looks >= limits["min_looks"] and begins_pct >= limits["begin_pct"] and is_usual:
         # The samples at the line and those of begins are more than all: the line has begins.
         is_there = dispatch.get("at_place", 0) > (1 - begins) * dispatch.get("samples", 0)
@@ -347,6 +360,7 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
     forward = parts.get("forward", 0.0) + parts.get(WEIGHTS, 0.0)
     is_kept = kept >= MOSTLY * backward and _at_least(100 * backward, looks) >= limits["kept_pct"]
     alone = int(run.manifest.get("world_size", 1)) < 2  # a backward waits for other ranks
+    # Most of each step goes backward, through graphs that are kept.
     if looks >= limits["min_looks"] and is_kept and alone:
         asks = (
             f"{calls['keeps_at']} goes backward with retain_graph=True. Does a later call go through the same graph "
@@ -360,6 +374,7 @@ def _of_samples(run: Run, limits: Limits) -> Findings:
         return
     if backward >= limits["backward_times"] * (forward or 1.0):
         return  # it goes through graphs that were kept, or waits for other ranks
+    # Time between two operations that Python starts, µs; None = not known.
     op_us = samples.op_us if samples is not None and run.framework == "torch" else None
     if samples is not None and op_us and op_us < limits["eager_op_us"]:
         asks = (
@@ -399,6 +414,7 @@ def _growing(run: Run, limits: Limits) -> Findings:
     bodies_ns = usual_bodies_ns(run)
     if run.used_gpus or not _of_one_shape(run) or len(bodies_ns) < A_FEW * A_TREND:
         return
+    # Without the first twentieth, which warms up.
     parts = np.array_split(bodies_ns[int(A_TWENTIETH * len(bodies_ns)) :], A_TREND)
     usual_ns = np.array([np.median(part) for part in parts])
     longer_ns, grown_ns = np.diff(usual_ns), usual_ns[-1] - usual_ns[0]
@@ -415,6 +431,7 @@ def _growing(run: Run, limits: Limits) -> Findings:
 
 def _of_one_shape(run: Run) -> bool:
     """Return whether all batches are known to have one shape, but for some with fewer samples than the first."""
+    # Sizes by tensor (None = may vary, [smallest, largest] = seen to); the first batch's number of samples.
     dims, first = run.fit.get("input_dims") or [None], run.memory_facts.get("batch_sizes", {}).get("0")
     shapes = [shape or [None] for shape in dims]
     samples = all(isinstance(shape[0], int) or (shape[0] and shape[0][1] == first) for shape in shapes)

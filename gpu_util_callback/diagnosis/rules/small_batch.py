@@ -35,7 +35,7 @@ def empty_gpus(run: Run, limits: Limits) -> Iterator[tuple[int, dict[str, Any]]]
     """Yield the GPUs that are busy but empty, with the evidence for it."""
     for gpu in run.working_gpus:
         mean = fill(run, gpu, int(limits["min_samples"]))
-        if mean is None or mean.kernels_pct < limits["gpu_active_pct"]:
+        if mean is None or mean.kernels_pct < limits["gpu_active_pct"]:  # not known, or not busy
             continue
         if mean.sm_active_pct < limits["sm_active_pct"]:
             active, sm_active = round(mean.active_pct, 1), round(mean.sm_active_pct, 1)
@@ -69,6 +69,7 @@ class SmallBatch(Rule):
             return
         for gpu, evidence in empty_gpus(run, limits):
             needed = needed_vram(run, gpu)
+            # The share of the GPU's memory that the training needs, 0-1; None = not known.
             if needed is None or 100 * needed >= limits["vram_used_pct"]:
                 continue
             batch = {"vram_used_pct": round(100 * needed, 1), "batch_size": run.fit.get("batch_size")}

@@ -36,11 +36,15 @@ class Stuck(Rule):
             yield self._finding(run, standstill, still=newest and facts["still"])
 
     def _finding(self, run: Run, standstill: Standstill, still: bool) -> Finding:
-        """Return the finding about one standstill; `still`: no step came after it yet."""
+        """Return the finding about one standstill; `still`: no step came after it yet.
+
+        Its range, in ns since the epoch, ends with the run at the latest and is never empty. Evidence of None is not
+        known.
+        """
         start = min(standstill["start_ns"], run.end_ns - 1)
         end = max(start + 1, min(standstill.get("end_ns") or run.end_ns, run.end_ns))
         seconds, step = standstill["seconds"], standstill["step"]
-        states = standstill.get("workers") or {}
+        states = standstill.get("workers") or {}  # "alive", "stopped" or "dead" -> how many worker processes
         return self.finding(
             title=f"No step for {duration(seconds)}: {waits_at(standstill)}",
             where=Range(step, min(step + 1, max(step, run.end_step)), start, end),
@@ -67,8 +71,8 @@ def _advice(standstill: Standstill) -> str:
     states, stacks = standstill.get("workers") or {}, standstill.get("stacks")
     gone = [f"{states[state]} {state}" for state in ("stopped", "dead") if states.get(state)]
     text = "Look at what that line waits for."
-    if standstill["thread"] == "lock":
+    if standstill["thread"] == "lock":  # all threads wait for Python's lock
         text = "Let that C code give up Python's lock while it waits (ctypes.CDLL does, PyDLL does not)."
-    elif gone:
+    elif gone:  # what is waited for will not come
         text = f"Of its worker processes {listed(gone)}: look at why; training waits for what they were to do."
     return f"{text} {stacks}, in the recording's folder, has the stacks of all threads." if stacks else text

@@ -89,25 +89,29 @@ class SyncBound(Rule):
             )
 
     def _outside(self, run: Run, limits: Limits) -> Findings:
-        """Yield the finding of a recording without windows, from waits for the GPU after each step."""
+        """Yield the finding of a recording without windows, from waits for the GPU after each step.
+
+        Lost is the GPU's idle time in steps that no input wait, callback or compilation explains, ns.
+        """
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return
         if steps_a_call(run) > 1 or run.fit.get("strategy") or len(run.used_gpus) > 1:
             return  # with several, the GPUs wait for each other as well
         clean = run.clean_steps()
-        if clean is None or clean.each_ns > limits["step_ms"] * 1e6:
+        if clean is None or clean.each_ns > limits["step_ms"] * 1e6:  # too few steps, or too long ones
             return
         spent, waited = steps.total("duration_ns"), steps.total("gpu_wait_ns")
-        if 100 * waited < limits["gpu_wait_pct"] * spent:
+        if 100 * waited < limits["gpu_wait_pct"] * spent:  # the host hardly waits for the GPU
             return
         start, end = steps.extent_ns
         idle = run.idle(start, end)
-        if idle is None or idle.active_pct >= limits["gpu_active_pct"]:
+        if idle is None or idle.active_pct >= limits["gpu_active_pct"]:  # not known, or the GPU is at work
             return
         explained = int(steps.explained_ns.sum())
-        outside = max(0, end - start - spent)
+        outside = max(0, end - start - spent)  # between the steps, ns
         lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
+        # As much as an idle GPU loses, and no more a step than Keras takes between two calls.
         least, most = (1 - limits["gpu_active_pct"] / 100) * spent, limits["idle_ms_per_step"] * 1e6 * steps.total_rows
         if not least <= lost <= most:
             return
@@ -140,17 +144,17 @@ def _traces_each(run: Run) -> bool:
 def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
     executed = steps_a_call(run)
-    if run.fit.get("run_eagerly", False):
+    if run.fit.get("run_eagerly", False):  # each operation is started, and may be waited for, by itself
         return host_advice.run_compiled(run)
     steps = run.source is None or run.source["steps_judged"]
-    if not run.framework or not steps:
+    if not run.framework or not steps:  # a trace that shows neither whose code it is nor steps
         return Advice(
             f"The program waits for the GPU{' in every step' * steps}, and the GPU idles meanwhile"
             ": read results from it less often, and synchronize only where they are needed."
         )
     if run.trainer in _BY_TRAINER:
         return _BY_TRAINER[run.trainer]
-    if not has_keras_fit(run):
+    if not has_keras_fit(run):  # a loop of the program's own
         words = idioms(run)
         return Advice(
             f"The loop reads a result from the GPU in every step ({words.reads}, print), and the "
@@ -159,7 +163,7 @@ def _advice(run: Run) -> Advice:
             1 - 1 / EVERY,
             proof="loop_reads_loss",
         )
-    if executed >= 8:
+    if executed >= 8:  # metrics are read once a call: something inside of it waits
         return Advice(
             f"{executed} steps run in one call, and still the GPU waits for the host inside them: "
             "look for a print or a metric in train_step that needs its value."
@@ -169,7 +173,11 @@ def _advice(run: Run) -> Advice:
 
 
 def in_one_call(run: Run, says: str) -> Advice:
-    """Return advice to let Keras take several steps in one call, where it can."""
+    """Return advice to let Keras take several steps in one call, where it can; else to enlarge the batch.
+
+    Args:
+        says: the sentence to begin with.
+    """
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
     # JAX compiles the batches of a call together: anew for each combination of their shapes.
     compiles_often = run.framework == "jax" and (_traces_each(run) or sizes_vary(run))

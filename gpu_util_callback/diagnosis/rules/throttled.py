@@ -66,9 +66,13 @@ class Throttled(Rule):
         return significant(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Findings:
-        """Yield the findings about stretches in which clocks were lowered, a reason each."""
+        """Yield the findings about stretches in which clocks were lowered, a reason each.
+
+        Of the GPUs of a stretch the first one gives the evidence; clocks in MHz, temperatures in °C.
+        """
         slowed = {gpu: clock for gpu in run.working_gpus if (clock := _slowed(run, gpu, limits)) is not None}
         for column, (word, fault) in _REASONS.items():
+            # GPU -> its samples, and the time lost in each for this reason, ns.
             losses_by_gpu = {
                 gpu: (clock.samples, clock.lost[column]) for gpu, clock in slowed.items() if column in clock.lost
             }
@@ -101,7 +105,14 @@ class Throttled(Rule):
 
 
 class _Slowed(NamedTuple):
-    """A GPU's clock, its expected clock, and by column the share of throttled time (%) and the loss for that reason."""
+    """A GPU's clock, its expected clock, and by column the share of throttled time and the loss for that reason.
+
+    Attributes:
+        mhz: clock at each sample; NaN = not known.
+        full_mhz: clock under load without throttling.
+        shares: column of `_REASONS` -> % of the time throttled, a value each sample; NaN = not known.
+        lost: column of `_REASONS` -> time lost, ns, a value each sample.
+    """
 
     samples: Sampled
     mhz: np.ndarray
@@ -111,14 +122,17 @@ class _Slowed(NamedTuple):
 
 
 def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
-    """Return a GPU's clock and its losses; None if it was not slowed down, or its clock is not known."""
+    """Return a GPU's clock and its losses; None if it was not slowed down, or its clock is not known.
+
+    Arrays have a value for each sample of the clock; `reason_shares`, %, a row for each reason.
+    """
     reasons = [column for column in _REASONS if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]
     # The clock is read more often than the counters of throttled time.
     samples = sampled(run, gpu, "sm_clock_mhz")
     if not reasons or samples is None:
         return None
     shares = {column: _share_until_read(run, gpu, column, samples) for column in reasons}
-    if "throttle_power_pct" in shares:
+    if "throttle_power_pct" in shares:  # counts only while somebody had lowered the limit
         power = np.where(_lowered(run, gpu, samples), shares["throttle_power_pct"], 0)
         shares["throttle_power_pct"] = power
     reason_shares = np.stack(list(shares.values()))
@@ -156,16 +170,16 @@ def _lowered(run: Run, gpu: int, samples: Sampled) -> np.ndarray:
 
 
 def _full_clock(run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray) -> float | None:
-    """Return the clock under load without throttling, from this run or the board's maximum.
+    """Return the clock under load without throttling, MHz, from this run or the board's maximum; None = not known.
 
     Args:
         unthrottled: mask of the samples under load without throttling.
     """
     clock = samples.at("sm_clock_mhz")
     unthrottled = unthrottled & np.isfinite(clock)
-    if unthrottled.sum() >= MIN_SAMPLES.default:
+    if unthrottled.sum() >= MIN_SAMPLES.default:  # the run has shown it
         return float(np.percentile(clock[unthrottled], 90))
-    maximum = run.gpu(gpu).get("sm_clock_max_mhz")
+    maximum = run.gpu(gpu).get("sm_clock_max_mhz")  # as stated once, else as sampled
     if maximum:
         return float(maximum)
     highest = samples.at("sm_clock_max_mhz")

@@ -70,11 +70,13 @@ class TransferBound(Rule):
         limit = limits["exposed_copy_pct"]
         uploaded = run.source["uploaded_ns"] if run.source is not None else 0
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
+            # Most of it is copied once: the model, in a trace that began too early.
             if uploaded and 2 * uploaded >= share.lost_ns:
                 yield self._upload(run, share.limited_to(uploaded))
                 share = share.without(uploaded)
             if share.pct < limit:
                 continue
+            # To the GPU, and back.
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
             assert down is not None and up is not None
             evidence: Evidence = {"exposed_copy_pct": run.rounded(share.pct, 1)}
@@ -106,7 +108,10 @@ class TransferBound(Rule):
         )
 
     def _full_links(self, run: Run, limits: Limits) -> Findings:
-        """Yield the findings about PCIe links that are full while the GPU idles, from samples."""
+        """Yield the findings about PCIe links that are full while the GPU idles, from samples.
+
+        Of the GPUs of a stretch the first one gives the evidence.
+        """
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
         losses_by_gpu = {gpu: (link.samples, link.lost) for gpu, link in links.items()}
         enter = limits["idle_pct"] / 100
@@ -130,7 +135,10 @@ class TransferBound(Rule):
 
 
 def _copied(source: SourceFacts) -> Evidence:
-    """Return the kind, rate and size of a trace's copies, unknown = None."""
+    """Return the kind, rate and size of a trace's copies, unknown = None.
+
+    `pageable_pct` is of the copies' time, `gb_per_s` the rate of the copies that took longest, `bytes` of all.
+    """
     total = sum(copy["total_ns"] for copy in source["copies"])
     pageable = sum(copy["total_ns"] for copy in source["copies"] if copy.get("memory") == "pageable")
     longest = max(source["copies"], key=lambda copy: copy["total_ns"], default=None)
@@ -148,6 +156,8 @@ class _Link(NamedTuple):
     Attributes:
         active: NVML's utilization, kernels and copies alike, %.
         sm_active: mean share of the SMs with work, %, which is no share of time; NaN = not sampled.
+        full: mask of the samples at which traffic filled the link.
+        lost: time lost in each sample, ns.
     """
 
     samples: Sampled
@@ -188,7 +198,7 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
 
 
 def _degraded(run: Run, gpu: int) -> str | None:
-    """Return the link under load compared with its best state, if it is below that."""
+    """Return the link under load compared with its best state, if it is below that; None = it is not, or not known."""
     facts = run.gpu(gpu)
     best_generation, best_width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
     generation, width = (run.highest(gpu, name) for name in ("pcie_generation", "pcie_width"))
@@ -200,7 +210,13 @@ def _degraded(run: Run, gpu: int) -> str | None:
 
 
 def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
-    """Return advice on copies, by the state of the link, their direction and the framework."""
+    """Return advice on copies, by the state of the link, their direction and the framework.
+
+    Args:
+        degraded: the link below its best state, as `_degraded` says it; None = it is not.
+        from_gpu: most of the time goes to copies back to the host.
+        full: the copies fill the link.
+    """
     if degraded:
         return Advice(
             f"The PCIe link runs below what it could ({degraded}). Reseat the card, use another "
@@ -242,7 +258,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             f"{says}Copy the next one while this one computes.",
             'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))  # as its last step',
         )
-    if not images_as_floats(run):
+    if not images_as_floats(run):  # it is not known what could be sent smaller
         return Advice(f"{says}Send fewer bytes: smaller types, converted on the GPU.")
     changes = WRAPPED if has_keras_fit(run) else ""
     return Advice(
@@ -261,7 +277,7 @@ def _as_uint8(run: Run, kind: str) -> str:
     words = idioms(run)
     if not has_keras_fit(run):
         return f"{words.to_uint8}  # before the copy\n{words.from_uint8}" if words.to_uint8 else ""
-    conversion = TO_BYTES
+    conversion = TO_BYTES  # of arrays
     if kind == "tf.data":
         conversion = "ds = ds.map(lambda x, y: (tf.cast(x, tf.uint8), y), num_parallel_calls=tf.data.AUTOTUNE)"
     elif "dataloader" in kind:
