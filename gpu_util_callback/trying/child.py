@@ -28,7 +28,10 @@ _IN_OPEN_FOLDER = ("os.remove", "os.rmdir", "os.rename")  # whose last argument 
 
 
 def activate(plan_path: str) -> None:
-    """Watch this process by the plan in a file."""
+    """Watch this process by the plan in a file (see `Children._start`), and run the plan's patch before its program.
+
+    A patch that fails ends the process, with the reason as its result.
+    """
     plan = json.loads(Path(plan_path).read_text())
     meter = Meter(plan)
     atexit.register(lambda: None if getattr(sys, "last_type", None) else meter.at_exit())  # no error ended the program

@@ -74,7 +74,7 @@ class ChildFailed(UnusableInput):
     """A child gave no result: why, in one line, and the last of its output.
 
     Attributes:
-        code: its exit code; None where it was ended.
+        code: its exit code, negative = the signal that ended it; None where it was still running, and was ended.
     """
 
     def __init__(self, reason: str, output: str = "", code: int | None = None):
@@ -174,7 +174,10 @@ class Children:
             print("\ngpu-util: interrupted: all that it started is ended, and removed", file=sys.stderr)
 
     def run(self, side: Side) -> Timed:
-        """Run a side once. Raises: ChildFailed."""
+        """Run a side once, and return its times. Raises: ChildFailed, with the side's name in front of the reason.
+
+        After a child that timed no whole epoch the others are not asked for one: they would not end it in time either.
+        """
         began = time.monotonic()
         try:
             result = self._wait_for_result(self._start(side))
@@ -189,7 +192,12 @@ class Children:
         return timed
 
     def record(self, program: Sequence[str], log_dir: Path, seconds: float) -> None:
-        """Record a program for some seconds of training, or to its end. Raises: ChildFailed."""
+        """Record a program for some seconds of training, or to its end. Raises: ChildFailed.
+
+        Args:
+            program: a script, or `-m` and a module, and its arguments.
+            log_dir: gets the recordings.
+        """
         run = ["-m", "gpu_util_callback", "run", "--quiet", "--log-dir", str(log_dir)]
 
         def is_recorded() -> bool:
@@ -209,30 +217,40 @@ class Children:
             self._end()
 
     def _why_failed(self, output: Path, supported: str = _CAN_BE_TIMED) -> ChildFailed:
-        """Return why the child has no result: the problem it reports, or what its exit code and last output mean."""
+        """Return why the child has no result: the problem it reports, or what its exit code and last output mean.
+
+        Args:
+            supported: what kinds of programs could have had one.
+        """
         assert self._folder is not None and self._process is not None
         result = self._folder / "result.json"
-        if result.exists():
+        if result.exists():  # its meter says what is wrong
             return ChildFailed(json.loads(result.read_text())["problem"], "", self._process.poll())
         code, shown = self._process.poll() or 0, tail(output)
         for pattern, meaning in _FAILURES:
             found = re.search(pattern, tail(output, 200), re.MULTILINE)
             if code and found:
                 return ChildFailed(f"{meaning.format(*found.groups())} (exit code {code})", shown, code)
-        if code in (-signal.SIGINT, 130):
+        if code in (-signal.SIGINT, 130):  # 130 = a shell's for the same
             return ChildFailed("it was interrupted", shown, code)
-        if code == 0 and (self._folder / "claim").exists():
+        if code == 0 and (self._folder / "claim").exists():  # a process had begun to train
             return ChildFailed("it ended, by os._exit or in the background, after too few steps", shown, code)
         if code == 0:
             return ChildFailed(f"it ended without a training step: {supported}", shown, code)
         return ChildFailed(f"it failed before it could be timed (exit code {code})", shown, code)
 
     def _start(self, side: Side, more: Mapping[str, Any] | None = None) -> Path:
-        """Start a side; return the file that holds what it prints."""
+        """Start a side in a working copy of its own; return the file that holds what it prints. Raises: ChildFailed.
+
+        Args:
+            more: further members of the plan: `record`, a folder that it may write into, and `until`, seconds.
+
+        Raises: UnusableInput where nothing keeps it from changing files, and these are too many to copy unasked.
+        """
         assert self._base is not None
         self._folder = folder = Path(tempfile.mkdtemp(dir=self._base))
         writable = working_copy.writable(self._base, Path((more or {}).get("record", self._base)), *self._writable)
-        rules = working_copy.landlock_rules(writable)
+        rules = working_copy.landlock_rules(writable)  # None = the kernel keeps nothing from being changed
         if rules is None and not self._copy and working_copy.folder_bytes() > working_copy.MOST_BYTES:
             raise UnusableInput("nothing here keeps programs from changing files (Linux 5.13 does): give --copy")
         where = working_copy.make(folder / "copy", self._copy or rules is None)
@@ -286,7 +304,12 @@ class Children:
     def _wait_until(
         self, is_done: Callable[[], bool], has_begun: Callable[[], bool], supported: str
     ) -> subprocess.Popen:
-        """Wait until something is done or the child ended; return the child. Raises: ChildFailed where it hangs."""
+        """Wait until something is done or the child ended; return the child. Raises: ChildFailed where it hangs.
+
+        Args:
+            has_begun: whether a training step was seen.
+            supported: what kinds of programs have steps that can be seen.
+        """
         assert self._process is not None and self._folder is not None
         until, quiet_until, bare_until = (time.monotonic() + s for s in (self.hang_s, QUIET_S, BARE_S))
         shown = functools.partial(tail, self._folder / "output")
@@ -303,7 +326,13 @@ class Children:
         return self._process
 
     def _end(self, folder: Path | None = None) -> None:
-        """End the child with all that it started, and remove what it left, in its folder or all children's."""
+        """End the child with all that it started, and remove a folder with what it left.
+
+        Args:
+            folder: of all children; None = the child's own.
+
+        Raises: KeyboardInterrupt for a Ctrl+C meanwhile, once all is removed.
+        """
         presses: list[Any] = []  # of Ctrl+C, which wait until all is removed
         with _handled_by(lambda *signal_and_frame: presses.append(signal_and_frame)):
             if self._process is not None:
@@ -334,7 +363,10 @@ def _handled_by(handler: Any) -> Iterator[None]:
 
 
 def _end_group(process: subprocess.Popen) -> None:
-    """Terminate a process group: SIGTERM, so that workers release what they share, then SIGKILL."""
+    """Terminate a process group: SIGTERM, so that workers release what they share, then SIGKILL.
+
+    Each has `_GRACE_S` seconds; `poll` takes the exit of the first process, which would count as a member until then.
+    """
     for number, wait_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
         until = time.monotonic() + wait_s
         while _signal_group(process.pid, number) and time.monotonic() < until:

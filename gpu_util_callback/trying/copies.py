@@ -74,13 +74,14 @@ class Copies:
 
     def __init__(self, model: Any, x: Any, fit: dict[str, Any], change: Change, plan: dict[str, Any]):
         self._plan, self._fit = plan, fit
+        # One model serves both sides, in turns, unless the change is about its settings.
         before = copied_model(model)
         after = copied_model(model) if change.target == "compile" else before
         hooks = Hooks({"change": change.for_child()}, SimpleNamespace())  # type: ignore[arg-type]
         for name, value in hooks.change.args_for("compile").items():
             setattr(after, name, value)
         make = x if callable(x) else functools.partial(copied_input, x)
-        with _calls_changed(hooks):
+        with _calls_changed(hooks):  # of an input that is made here
             dataset = make()
         dataset = hooks.fit_args(SimpleNamespace(arguments={"x": dataset})).get("x", dataset)  # type: ignore[arg-type]
         if hasattr(dataset, "batch_sampler") and not hooks.change.applied:  # it was not made here
@@ -108,7 +109,11 @@ class Copies:
 
 
 def copied_model(model: Any) -> Any:
-    """Return a copy that shares nothing with a model, compiled like it. Raises: UnusableInput."""
+    """Return a copy that shares nothing with a model, compiled like it. Raises: UnusableInput.
+
+    Keras finds classes and functions of the program by their names (`objects`): of `__main__`, of the model's module,
+    and those that it was compiled with.
+    """
     keras = sys.modules["keras"]
     users = {"__main__", type(model).__module__}  # modules, whose classes and functions the copy needs
     objects = {n: v for m in users for n, v in vars(sys.modules[m]).items() if getattr(v, "__module__", "") in users}
@@ -130,7 +135,10 @@ def copied_model(model: Any) -> Any:
 
 
 def _class_with_known_args(kind: Any) -> Any:
-    """Return a stand-in for a class of layers or models whose constructor takes less than Keras keeps of it."""
+    """Return a stand-in for a class of layers or models whose constructor takes less than Keras keeps of it.
+
+    The class itself where it takes any keyword. The stand-in has `from_config` alone, which leaves out the rest.
+    """
     parameters = inspect.signature(kind).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return kind
@@ -147,10 +155,11 @@ def copied_input(data: Any) -> Any:
 
     Arrays and large parts of datasets are shared.
     """
-    if hasattr(data, "__next__"):
+    if hasattr(data, "__next__"):  # an iterator
         raise UnusableInput("a generator can be read once: give a function that makes it")
-    if hasattr(data, "with_options"):
+    if hasattr(data, "with_options"):  # a `tf.data.Dataset`
         return _copied_dataset(data)
+    # A PyDataset, a DataLoader, or another object with a state of its own.
     if not hasattr(data, "__getitem__") or hasattr(data, "on_epoch_end") or hasattr(data, "batch_sampler"):
         try:
             parts = sys.modules["keras"].tree.flatten([vars(data), vars(getattr(data, "dataset", data))])
@@ -158,7 +167,7 @@ def copied_input(data: Any) -> Any:
         except Exception as error:
             why = f"{type(data).__name__} cannot be copied ({type(error).__name__}): give a function that makes it"
             raise UnusableInput(why) from error
-    return data
+    return data  # arrays, which `fit` only reads
 
 
 def _array_bytes(dataset: Any) -> int:
@@ -168,7 +177,10 @@ def _array_bytes(dataset: Any) -> int:
 
 
 def _copied_dataset(dataset: Any) -> Any:
-    """Return a `tf.data` pipeline with the same graph, whose shuffles count for themselves."""
+    """Return a `tf.data` pipeline with the same graph, whose shuffles count for themselves. Raises: UnusableInput.
+
+    In the graph a shuffle refers to its counters by a handle, a constant.
+    """
     if _array_bytes(dataset) >= LARGE_BYTES:
         raise UnusableInput("the pipeline holds large arrays: give a function that makes it")
     tf = sys.modules["tensorflow"]
@@ -189,6 +201,7 @@ def _copied_dataset(dataset: Any) -> Any:
 def _calls_changed(hooks: Hooks) -> Iterator[None]:
     """Apply the change to calls inside the block, as in a child; restore the changed classes afterwards."""
     modules = {name: sys.modules[name] for name in _MODULES if name in sys.modules}
+    # Classes of these modules, and their members as they were.
     kinds = {kind for module in modules.values() for kind in vars(module).values() if isinstance(kind, type)}
     before = {kind: dict(vars(kind)) for kind in kinds if kind.__module__ in modules}
     try:
@@ -203,7 +216,10 @@ def _calls_changed(hooks: Hooks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Restore the state of all random generators of a training: Python's, NumPy's, the framework's, Keras'."""
+    """Restore the state of all random generators of a training at a block's end: Python's, NumPy's, the framework's.
+
+    Keras' too. `states`: (what writes a state, the state at the block's begin) of each.
+    """
     keras, torch = sys.modules["keras"], sys.modules.get("torch")
     eager = sys.modules.get("tensorflow.python.eager.context")
     states: list[tuple[Any, Any]] = [(random.setstate, random.getstate()), (np.random.set_state, np.random.get_state())]

@@ -39,7 +39,10 @@ class Estimate:
         return not self.low <= 1.0 <= self.high
 
     def pairs_for(self, share: float) -> int:
-        """Return how many more pairs would tell a change of this share (0.03 = 3 %); 0 if these do."""
+        """Return how many more pairs would tell a change of this share (0.03 = 3 %); 0 if these do.
+
+        Their scatter is taken to stay; counted up in steps of a twentieth, to 10,000 pairs in all.
+        """
         needed = self.pairs
         while needed < 10_000:
             half = quantile(1 - self.level / 2, needed - 1) * self.scatter / math.sqrt(needed)
@@ -50,7 +53,7 @@ class Estimate:
 
 
 def looks(fewest: int, most: int) -> list[int]:
-    """Return the numbers of pairs after which the interval is looked at; at most ten."""
+    """Return the numbers of pairs, ascending, after which the interval is looked at; at most ten, the last is `most`."""
     step = max(PAIRS_PER_LOOK, math.ceil((most - fewest) / (len(_LEVEL_OF_LOOKS) - 1)))
     return [*range(fewest, most, step), most]
 
@@ -65,6 +68,7 @@ def estimate(first_s: Sequence[float], second_s: Sequence[float], look_count: in
         first_s, second_s: seconds a step; those at one place were measured one after the other.
         look_count: how often the growing data are looked at in all.
     """
+    # In logs a ratio and its inverse are as far from 0, and the mean is that of factors.
     logs = [math.log(first / second) for first, second in zip(first_s, second_s, strict=True)]
     level = _LEVEL_OF_LOOKS[min(look_count, len(_LEVEL_OF_LOOKS)) - 1]
     scatter = stdev(logs)

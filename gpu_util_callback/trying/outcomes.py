@@ -14,7 +14,10 @@ _SHOWN = {"code": str, "ratio": float, "low": float, "high": float, "resolved": 
 
 
 def factor_text(ratio: float, low: float, high: float) -> str:
-    """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`."""
+    """Return a ratio with its interval: `×5.0 [4.5 … 5.7]`.
+
+    With as many decimals as tell the interval's ends apart, four at most; one at least from a ratio of 2 on, else two.
+    """
     least = 1 if ratio >= 2 else 2
     digits = next((digits for digits in range(least, 4) if f"{low:.{digits}f}" != f"{high:.{digits}f}"), 4)
     return f"×{ratio:.{digits}f} [{low:.{digits}f} … {format(high, f'.{digits}f' if high < 1000 else '.2g')}]"
@@ -39,7 +42,10 @@ def stored(folder: str | Path) -> dict[str, Any]:
 
 
 def outcomes(folder: str | Path) -> dict[str, TriedFacts]:
-    """Return the trials beside a recording as a report shows them, by the id of their finding."""
+    """Return the trials beside a recording as a report shows them, by the id of their finding.
+
+    One that is incomplete, or whose interval does not hold its ratio, is left out: the file may come from elsewhere.
+    """
     shown: dict[str, TriedFacts] = {}
     for finding, trial in stored(folder).items():
         try:

@@ -28,7 +28,7 @@ class Trial:
         line: to paste; "" for two commands.
         between: what passes between epochs counts too, validation included, where all children timed whole ones.
         first, second: what the children of each side measured, in the order of the pairs.
-        took_s: of all.
+        took_s: wall time of all children, start and warm-up included.
         look_count: how often the growing data may be looked at.
     """
 
@@ -62,7 +62,7 @@ class Trial:
         return counted(side.epochs, "epoch") if whole else counted(side.steps, "step")
 
     def sentence(self) -> str:
-        """Return the outcome in a line."""
+        """Return the outcome in a line: the times of both sides with their ratio, or that no change is resolved."""
         ratio = self.estimate
         factor = factor_text(ratio.ratio, ratio.low, ratio.high)
         before, after = (fmean(self.ms(sides)) for sides in (self.first, self.second))
@@ -80,7 +80,10 @@ class Trial:
         return [f"{n}: {after[n]}, before {before[n]}" for n in after if n in before and after[n] != before[n]]
 
     def differences(self) -> str:
-        """Return what else differs between the sides, losses and memory, and what does not count."""
+        """Return what else differs between the sides, losses and memory, and what does not count, in sentences.
+
+        Memory is the highest peak of a side's children, in bytes; 0 = not known, and not compared.
+        """
         sentences = [_compared_losses(self.first, self.second)]
         if self.between and not self.counts_between:
             sentences.append(UNTIMED)
@@ -121,7 +124,11 @@ def measure(
     """Run two sides in turns, ABBA…, until their ratio is told from 1 or there are enough pairs.
 
     Args:
+        trial: gets what is measured, and is returned.
+        sides: as it is, and changed.
         run: runs one side once.
+        pairs: the fewest and the most.
+        say: is called with a line after each pair: both times, and how long the rest may take.
         is_void: whether the pairs so far show that the rest is not worth measuring.
 
     Raises: ChildFailed.
@@ -130,12 +137,13 @@ def measure(
     stops = looks(*pairs)
     trial.look_count = len(stops)
     for pair in range(stops[-1]):
-        order = (0, 1) if pair % 2 == 0 else (1, 0)
+        order = (0, 1) if pair % 2 == 0 else (1, 0)  # places of the sides
         for side in order:
             (trial.first, trial.second)[side].append(run(sides[side]))
         trial.took_s = time.monotonic() - began
         both = " and ".join(precise(trial.ms(timed)[-1] / 1e3) for timed in (trial.first, trial.second))
         is_last = is_void(trial) or pair + 1 == stops[-1] or (pair + 1 in stops and trial.estimate.resolved)
+        # If the next look resolves the ratio, or none does.
         fewest_s, most_s = (trial.took_s / (pair + 1) * max(1, stop - pair - 1) for stop in (stops[0], stops[-1]))
         left = between(duration(fewest_s), duration(most_s))
         say(f"pair {pair + 1}: {both} a step{'' if is_last else f'; {left} left'}")
@@ -151,10 +159,11 @@ def sides_of(change: Change, command: Sequence[str]) -> tuple[Side, Side]:
 
 
 def _compared_losses(first: Sequence[Timed], second: Sequence[Timed]) -> str:
-    """Return a sentence on whether both sides' first losses are equal."""
+    """Return a sentence on whether both sides' first losses are equal, at the steps of which all children have one."""
     steps = set.intersection(*(set(side.losses) for side in (*first, *second)))
     if not steps:
         return "Losses: not known."
+    # The unchanged program differs from itself: it has no seed, and the other side's losses tell nothing.
     if not all(_have_equal_losses(side, first[0], steps) for side in first):
         return "Losses differ from run to run as it is (no seed)."
     if all(_have_equal_losses(side, first[0], steps) for side in second):

@@ -42,7 +42,7 @@ def writable(*own: Path) -> list[str]:
 def landlock_rules(folders: Sequence[str]) -> int | None:
     """Return a file descriptor of rules by which files below some folders alone can change; None = no Landlock."""
     call = ctypes.CDLL(None, use_errno=True).syscall
-    version = call(_CREATE_RULESET, None, 0, _VERSION) if sys.platform == "linux" else 0
+    version = call(_CREATE_RULESET, None, 0, _VERSION) if sys.platform == "linux" else 0  # -1 = it is off
     if version < 1:
         return None
     changes = _CHANGES | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
@@ -56,7 +56,7 @@ def landlock_rules(folders: Sequence[str]) -> int | None:
 
 
 def restrict(rules: int) -> None:
-    """Restrict this process, and all that it starts, to rules. Raises: OSError."""
+    """Restrict this process, and all that it starts, to rules, a file descriptor. Raises: OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or library.syscall(_RESTRICT_SELF, rules, 0):
         raise OSError(ctypes.get_errno(), "Landlock refuses its rules")
@@ -99,7 +99,7 @@ def make(root: Path, whole: bool) -> Path:
 
 
 def _newest(paths: Sequence[Path]) -> set[Path]:
-    """Return the newest files, few enough to be copied soon."""
+    """Return the newest files, few enough to be copied soon: at most `NEWEST_FILES`, of `NEWEST_BYTES` together."""
     stats = {path: path.lstat() for path in paths if os.path.lexists(path)}
     newest = sorted(stats, key=lambda path: stats[path].st_mtime, reverse=True)[:NEWEST_FILES]
     sums = accumulate(stats[path].st_size for path in newest)
