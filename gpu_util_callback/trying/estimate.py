@@ -53,7 +53,7 @@ class Estimate:
 
 
 def looks(fewest: int, most: int) -> list[int]:
-    """Return the numbers of pairs, ascending, after which the interval is looked at; at most ten, the last is `most`."""
+    """Return the numbers of pairs, ascending, after which the interval is looked at: at most ten, `most` the last."""
     step = max(PAIRS_PER_LOOK, math.ceil((most - fewest) / (len(_LEVEL_OF_LOOKS) - 1)))
     return [*range(fewest, most, step), most]
 
