@@ -155,7 +155,10 @@ class Analysis:
 
 
 def measure(trace: Trace) -> Analysis:
-    """Find a trace's steps, account for every GPU's time, sum up its kernels; without findings."""
+    """Find a trace's steps, account for every GPU's time, sum up its kernels; without findings.
+
+    GPUs keep their numbers where these differ, else they are counted over all processes.
+    """
     indexes = [d.index for p in trace.processes for d in p.devices if len(d.events)]
     unique = len(set(indexes)) == len(indexes)
     processes = []
@@ -239,7 +242,7 @@ def _find_late_rank(processes: list[ProcessAnalysis], paths: list[str]) -> None:
 
 
 def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return names and durations of the collectives of each step's only GPU at work."""
+    """Return each step's collectives by its label: their names (ids) and durations (ps) on the only GPU at work."""
     events = p.active[0].device.events
     rows = np.flatnonzero(events.kind == DeviceKind.COLLECTIVE)
     step = np.searchsorted(p.steps.start_ps, events.start_ps[rows], "right") - 1
@@ -248,7 +251,7 @@ def _collectives_by_step(p: ProcessAnalysis) -> dict[int, tuple[np.ndarray, np.n
 
 
 def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
-    """Return the active GPUs, and a line where there are more than can be accounted for.
+    """Return the active GPUs, and a line where there are more than can be accounted for, else "".
 
     Each step has a row for each GPU: an honest file has more events than such rows. A made-up one
     may request the product of many GPUs and many steps, in a few bytes each.
@@ -267,7 +270,7 @@ def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
 
 
 def _unjudged(p: ProcessAnalysis) -> list[str]:
-    """Return lines about missing evidence: time outside steps, too little work, empty devices."""
+    """Return lines about missing evidence: no steps, too little work, GPUs with hardly any kernels or none."""
     notes = []
     if len(p.steps) and not p.has_steps:
         between = "the time between the first and the last GPU work is judged as one"
@@ -288,7 +291,7 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
 
 
 def _unlinked(p: ProcessAnalysis) -> list[str]:
-    """Return a line about kernels without a launch, whose idle time is less certain."""
+    """Return a line for each GPU of which many kernels have no launch: what it idled for is less certain."""
     notes = []
     for d in p.devices:
         missing = d.launches.kernels - d.launches.linked

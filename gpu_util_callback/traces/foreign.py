@@ -86,12 +86,18 @@ def by_beginning(path: Path, head: bytes) -> str:
 
 
 def by_members(names: Collection[str], texts: Mapping[str, str]) -> str:
-    """Return what a JSON object without trace events is, by its members and those that are texts; never ""."""
+    """Return what a JSON object without trace events is, by its members and those that are texts; never "".
+
+    Args:
+        names: of the members.
+        texts: name -> value of those that are texts.
+    """
     if any("speedscope" in text for text in texts.values()):  # the address of its schema
         return _SPEEDSCOPE
     for needed, tool in _MEMBERS:
         if all(name in names for name in needed):
             return tool
+    # Of any of these accelerators.
     neuron = next((accelerator for accelerator, sign in _ACCELERATORS if any(map(sign.search, names))), "")
     if neuron:
         return f"a profile of {neuron}, whose work is not read"

@@ -49,7 +49,7 @@ _BUSIEST_OPS = 100
 
 
 def host_ops(process: Process, names: Names) -> list[HostOp]:
-    """Return the ops that took most time on the host, busiest first."""
+    """Return the ops that took most time on the host, busiest first, a hundred at most."""
     rows = np.flatnonzero(process.events.of(HostKind.OP))
     of_name, took = process.events.name[rows], process.events.end_ps[rows] - process.events.start_ps[rows]
     count = np.bincount(of_name, minlength=len(names))
@@ -74,7 +74,7 @@ class TracedStage:
 
 
 def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
-    """Return the stages of the input pipeline, the one with most work of its own first."""
+    """Return the stages of the input pipeline, the one with most work of its own first; [] without tf.data."""
     events = process.events
     is_stage = names.matching(lambda s: s.startswith("Iterator::"))
     rows = np.flatnonzero((events.kind == HostKind.PIPELINE) & is_stage[events.name])
@@ -96,6 +96,7 @@ def pipeline_stages(process: Process, names: Names) -> list[TracedStage]:
     stages = []
     for path, mine in rows_of.items():
         name = path.rpartition("::")[2]
+        # Time in which a stage that it pulls from was at work.
         pulled = events.times(np.concatenate(feeding.get(path, [rows[:0]])))
         self_ps = 0 if _PASSES_ON.match(name) else (events.times(mine) - pulled).total
         stages.append(TracedStage(name, path, len(mine), int(events.duration_ps[mine].sum()), self_ps))
@@ -117,7 +118,7 @@ def culprit(process: Process, names: Names, idle: Intervals) -> str:
 
     Names nest (a call within a call within a loop); of those that cover enough, the one with the
     least time outside `idle` is the most specific. Waiting for another thread is not an answer. ""
-    where nothing covers enough.
+    where nothing covers enough. `overlap`, `total`: ps of each name, within `idle` and in all.
     """
     events = process.events
     covered = idle.measure(events.start_ps, events.end_ps)
@@ -159,6 +160,7 @@ def one_time_costs(process: Process, names: Names, steps: Steps) -> np.ndarray:
     for name, of_name in groups(events.name[rows]):
         mine = rows[of_name]
         long = mine[took[mine] >= _LEAST_ONCE_PS]
+        # It starts a GPU up by its name; so may its only call; or its first call paid for all later ones.
         starts_up = _STARTS_UP.match(names[name]) and not _in_most_steps(steps, events.start_ps[long])
         alone = len(mine) == 1 and _MAY_START_UP.match(names[name])
         first = len(mine) > 3 and took[mine[0]] / _FIRST_TIMES >= took[mine[1:]].max()
@@ -190,6 +192,7 @@ def blocking_call(process: Process, names: Names, steps: Steps, idle: list[Inter
     if not len(rows) or not idle or not len(steps):
         return None
     rows = rows[union(steps.start_ps, steps.end_ps).contains(events.start_ps[rows])]
+    # How long the GPUs idled during each call, ps, mean over them.
     held = np.mean([gpu.measure(events.start_ps[rows], events.end_ps[rows]) for gpu in idle], axis=0)
     rows, held = rows[held > 0], held[held > 0]
     if not len(rows):
@@ -218,7 +221,7 @@ _OF_JAX = re.compile(
 
 
 def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
-    """Return when compiled steps ran code on the host, and the function with most of that time."""
+    """Return when compiled steps ran code on the host, and the function with most of that time; "" = never."""
     events = process.events
     active = events.of(HostKind.OP, HostKind.FRAMEWORK, HostKind.PYTHON, HostKind.RANGE)
     jax = np.flatnonzero(active & names.matching(_OF_JAX.search)[events.name])
@@ -277,6 +280,7 @@ def compiled(process: Process, names: Names, framework: str) -> tuple[str, float
     if not region.any() and (of_exported := names.matching(_EXPORTED_REGION.search)).any():
         by, region = "exported", of_exported
     made = names.matching(_COMPILED_KERNEL.search)
+    # Kernels in all, replayed from CUDA graphs, and compiled: launched in such a region, or so by their names.
     count = graphs = inside = 0
     for device in process.active_devices:
         rows = np.flatnonzero(device.events.of(*KERNELS))
@@ -286,7 +290,7 @@ def compiled(process: Process, names: Names, framework: str) -> tuple[str, float
         within = events.times(region[events.name]).contains(begun) | made[device.events.name[rows]]
         inside += int(within.sum())
     share = inside / max(1, count)
-    if framework == "jax" and not share:
+    if framework == "jax" and not share:  # no names: by how many kernels a call starts
         calls = np.count_nonzero((events.kind == HostKind.RUN) & ~process.of_pipeline(np.arange(len(events))))
         share = float(0 < calls * _KERNELS_A_CALL <= count)
     if by == "torch" and framework in ("jax", "tensorflow"):

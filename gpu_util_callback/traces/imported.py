@@ -77,7 +77,10 @@ def _rank(p: ProcessAnalysis, number: int) -> int:
 
 
 def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
-    """Return the epoch time of the trace's time 0, and whether the file states it."""
+    """Return the epoch time of the trace's time 0, ns, and whether the file states it; else its own date is taken.
+
+    The first step then begins when the file was last written, or now where that is not known.
+    """
     if p.process.epoch_ns is not None:
         return p.process.epoch_ns, True
     start = p.steps.extent[0] // PS_PER_NS
@@ -127,7 +130,12 @@ def _write(analysis: Analysis, place: int, number: int, count: int, log_dir: str
 def _facts(
     analysis: Analysis, p: ProcessAnalysis, number: int, count: int, start_ns: int, end_ns: int, has_time: bool
 ) -> dict[str, Any]:
-    """Return a process's facts for the manifest; times in ns since the epoch."""
+    """Return a process's facts for the manifest; times in ns since the epoch.
+
+    Args:
+        number: of the process among the `count` that are written: its rank where the trace has none.
+        has_time: the file says when it was recorded.
+    """
     trace = analysis.trace
     tool = _TOOLS[trace.format]
     names = [Path(path).name for path in trace.paths]
@@ -164,7 +172,11 @@ def _facts(
 
 
 def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
-    """Return the share of time with work over equal parts of the steps, by each definition."""
+    """Return the share of time with work over equal parts of the steps, by each definition.
+
+    Returns: the samples' group, columns, end of each of n parts (ns since the epoch), and float64 (n, 3), %: time
+        with a kernel, with any work, and with copies alone.
+    """
     edges = np.unique(np.linspace(*p.steps.extent, _BUSY_BUCKETS + 1).astype(np.int64))
     length = np.diff(edges)
     kernel = d.kernel_busy.measure(edges[:-1], edges[1:]) / length

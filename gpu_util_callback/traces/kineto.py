@@ -134,7 +134,13 @@ class DeviceRows(_Rows):
         self.group_sizes: set[int] = set()  # ranks that share a collective, where it is written
 
     def add_kineto(self, event: dict, arguments: dict, times: tuple[int, int], known: _Known) -> None:
-        """Add a Kineto event of category kernel, gpu_memcpy or gpu_memset."""
+        """Add a Kineto event of category kernel, gpu_memcpy or gpu_memset.
+
+        Args:
+            arguments: the event's `args`.
+            times: start and end, ps from the trace's zero.
+            known: what its category and name say.
+        """
         kind, name, memory, _, _ = known
         shape = self._shape_of(arguments) if kind in KERNELS else -1
         if kind == DeviceKind.COLLECTIVE and "Group size" in arguments:
@@ -142,13 +148,13 @@ class DeviceRows(_Rows):
         device = integer(arguments.get("device", event.get("pid")))
         stream = arguments.get("stream", event.get("tid"))
         external = arguments.get("External id", arguments.get("external id", -1))
-        place = 0 if device == -1 else device, *times, integer(stream)
+        place = 0 if device == -1 else device, *times, integer(stream)  # -1 = not stated
         ids = integer(arguments.get("correlation", -1)), integer(external)
         size, graph = integer(arguments.get("bytes", -1)), max(integer(arguments.get("graph id", 0)), 0)
         self.add(*place, *ids, size, kind, name, shape, memory, graph)
 
     def _shape_of(self, arguments: dict) -> int:
-        """Return the id of how a kernel was launched: its grid, blocks and registers."""
+        """Return the id, from 0, of how a kernel was launched: its grid, blocks, registers and occupancy."""
         registers, occupancy = map(arguments.get, _LAUNCH)
         grid, block = (tuple(size) if type(size) is list else () for size in map(arguments.get, ("grid", "block")))
         key = registers, occupancy, grid, block
@@ -170,7 +176,8 @@ class DeviceRows(_Rows):
         """Return events by device, and the launch shapes.
 
         Args:
-            ops: external ids of the framework's ops, and their names, as of `HostRows.finish`.
+            ops: external ids of the framework's ops, and their names, as of `HostRows.finish`. An event is of the last
+                op with its id, op -1 = none.
         """
         columns = self.arrays()
         device, external, correlation = (columns.pop(name) for name in ("device", "external", "correlation"))
@@ -185,7 +192,7 @@ class DeviceRows(_Rows):
 
 
 def device_facts(properties: object) -> dict[int, tuple[str, dict]]:
-    """Return names ("" = unknown) and facts by device, from Kineto's deviceProperties (which may be missing)."""
+    """Return names ("" = unknown) and facts by device, from Kineto's deviceProperties; {} where these are missing."""
     devices: dict[int, tuple[str, dict]] = {}
     for entry in properties if isinstance(properties, list) else []:
         if not isinstance(entry, dict):
@@ -290,15 +297,19 @@ _MAX_US = limits.MAX_EPOCH_NS // 1000
 
 
 def to_ps(value: object) -> int | None:
-    """Return a time in microseconds, as written in JSON, in exact picoseconds; None if invalid."""
+    """Return a time in microseconds, as written in JSON, in exact picoseconds; None if invalid.
+
+    Args:
+        value: a whole number, or the text of one with a fraction (see `Document`).
+    """
     if type(value) is int:
         return value * PS_PER_US if -_MAX_US < value < _MAX_US else None
     if type(value) is not str:
         return None
     whole, _, fraction = value.partition(".")
-    if fraction.isdecimal() and whole.isdecimal() and len(whole) < 18:
+    if fraction.isdecimal() and whole.isdecimal() and len(whole) < 18:  # the usual form
         return int(whole) * PS_PER_US + int(fraction[:6].ljust(6, "0"))
-    try:
+    try:  # with a sign or an exponent
         about = float(value)
         if not -_MAX_US < about < _MAX_US:
             return None
@@ -320,7 +331,17 @@ def _all_ps(values: list) -> list[int | None]:
 
 
 class _TextReader:
-    """Collects one file's events; their relations are resolved at the end."""
+    """Collects one file's events; their relations are resolved at the end.
+
+    Attributes:
+        zero: start of the first activity, ps as in the file: the trace's zero; None before one.
+        threads: (process, thread), as text -> index.
+        process_names, thread_names: by the same ids.
+        window_end: end of the recording, ps as in the file; None = not marked.
+        unusable: events with impossible times.
+        count: activities.
+        marks: events that name processes and threads.
+    """
 
     def __init__(self, names: Names):
         self.names = names
@@ -361,10 +382,14 @@ class _TextReader:
         return process
 
     def _without_activity(self, document: Document, labels: list[str]) -> str:
-        """Return what a document is in which no event has a beginning and an end."""
+        """Return what a document is in which no event has a beginning and an end.
+
+        Args:
+            labels: categories and processes' names, which may show another maker's accelerator.
+        """
         accelerator = foreign.accelerator(labels)
         of = f" of {accelerator}" if accelerator else ""
-        if self.others or self.marks:
+        if self.others or self.marks:  # it is a Chrome trace, of other events; else another tool's JSON
             names = {"C": "counters", "B": "begin events", "E": "end events", "X": "events without a category"}
             counted = [f"{count:,} {names.get(phase, f'events {phase[:9]!r}')}" for phase, count in self.others.items()]
             return f"a Chrome trace{of} without activities: {', '.join(counted) or 'it holds names alone'}"
@@ -372,8 +397,15 @@ class _TextReader:
         return foreign.by_members(document.names or self.no_events, texts)
 
     def _event(self, event: dict, start: int | None, duration: int | None) -> None:
-        """Add one event, whichever its phase; one with an impossible time is counted as unusable."""
+        """Add one event, whichever its phase; one with an impossible time is counted as unusable.
+
+        Args:
+            start, duration: ps as in the file; None = not valid.
+
+        Raises: BrokenJson for more events than are read.
+        """
         phase = event.get("ph")
+        # An activity, with a beginning and an end.
         if phase == "X" and type(event.get("cat")) is str:
             if start is None or duration is None or duration < 0:
                 self.unusable += 1
@@ -388,14 +420,15 @@ class _TextReader:
             self._complete(event, start, end)
             if self.count > limits.MAX_EVENTS:
                 raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
-        elif phase == "i" or phase == "I":
+        elif phase == "i" or phase == "I":  # an instant
             if event.get("name") == "Record Window End":
                 self.window_end = start
-        elif phase == "M":
+        elif phase == "M":  # the name of a process or thread
             self._metadata(event)
+        # Another phase is counted, of a few kinds, to say what the file is if it has no activity.
         elif isinstance(phase, str) and (phase in self.others or len(self.others) < _PHASES):
             self.others[phase] = self.others.get(phase, 0) + 1
-        elif phase is None and not self.no_events:
+        elif phase is None and not self.no_events:  # no event at all
             self.no_events = list(event)
 
     def _complete(self, event: dict, start: int, end: int) -> None:
@@ -408,16 +441,16 @@ class _TextReader:
         except (KeyError, TypeError):  # a new one, or one that is no text
             known = self._learned(category, name)
         kind, name_id, memory, value, root = known
-        if memory is not None:
+        if memory is not None:  # of a GPU
             self.device.add_kineto(event, arguments, (start, end), known)
-        elif kind is not None:
+        elif kind is not None:  # of the host; None = no activity
             correlation = integer(arguments.get("correlation", -1))
             external = integer(arguments.get("External id", arguments.get("external id", -1)))
             thread = self._thread(event.get("pid"), event.get("tid"))
             self.host.add(start, end, thread, kind, name_id, correlation, value, external, root)
 
     def _learned(self, category: str, name: object) -> _Known:
-        """Return what all activities of a category and a name have in common."""
+        """Return what all activities of a category and a name have in common (see `_Known`), and keep it."""
         text, of = name if type(name) is str else "unknown", category.lower()
         value, root, memory = -1, False, None
         kind: int | None
@@ -425,7 +458,7 @@ class _TextReader:
             kind, memory = _kind_and_memory(of, text)
         elif of in _HOST_KINDS:
             kind = _host_kind(of, text)
-        else:
+        else:  # a category of no profiler read here: by its name
             by_name = host_kind(text)
             kind = by_name if by_name >= 0 else None
             if len(self.categories) < _CATEGORIES:
@@ -449,7 +482,7 @@ class _TextReader:
         return index
 
     def _metadata(self, event: dict) -> None:
-        """Take the name of a process or thread."""
+        """Keep the name of a process or thread that an event of phase M gives."""
         self.marks += 1
         arguments = event.get("args")
         text = arguments.get("name") if type(arguments) is dict else None
@@ -461,7 +494,11 @@ class _TextReader:
             self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
 
     def _process(self, members: dict[str, object]) -> Process:
-        """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations."""
+        """Return the process with its host's and GPUs' events, those of the GPUs linked to their operations.
+
+        Args:
+            members: of the document, but for the events.
+        """
         zero = self.zero or 0
         distributed = members.get("distributedInfo")
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
@@ -502,7 +539,11 @@ class _TextReader:
 
 
 def _epoch(members: dict[str, object], zero_ps: int) -> int | None:
-    """Return the epoch time of time 0: Kineto's own base, or from stamps that are of the epoch."""
+    """Return the epoch time of the trace's zero, ns: by Kineto's own base, or stamps of the epoch; None = unknown.
+
+    Args:
+        zero_ps: the trace's zero as in the file.
+    """
     zero_ns = zero_ps // 1000
     base = integer(members.get("baseTimeNanoseconds"))
     if base > 0:
@@ -599,13 +640,17 @@ class Document:
         self._at += 1
 
     def _value(self) -> object:
-        """Return the whole value at the current position."""
+        """Return the whole value at the current position, and move behind it; read on as far as it needs.
+
+        Raises: BrokenJson.
+        """
         self._peek()
         while True:
             try:
                 value, end = self._scan(self._text, self._at)
             except (StopIteration, json.JSONDecodeError) as error:
                 at = error.value if isinstance(error, StopIteration) else error.pos
+                # From the first bare N/A on, all of them are replaced.
                 if not self._bare and _BARE.search(self._text, self._at):
                     self._bare = True
                     head, tail = self._text[: self._at], self._text[self._at :]
@@ -629,13 +674,13 @@ class Document:
 
     def _skip(self) -> None:
         """Move behind the value at the current position; only its brackets are looked at, however large it is."""
-        if self._peek() not in '{["':
+        if self._peek() not in '{["':  # a number, true, false or null
             self._value()
             return
         depth = 0
         while True:
             mark = _MARK.search(self._text, self._at)
-            if mark is None:
+            if mark is None:  # nothing more in the window
                 self._at = len(self._text)
                 self._need_more()
                 continue
@@ -665,7 +710,7 @@ class Document:
 
         Raises: BrokenJson.
         """
-        if self._peek() == "[":
+        if self._peek() == "[":  # the document is the array itself
             yield from self._array()
             return
         self._expect("{")

@@ -31,7 +31,7 @@ _DIRECTIONS = (
 
 @lru_cache(maxsize=65536)
 def device_kind(name: str) -> DeviceKind:
-    """Return the kind of a device event by its name alone."""
+    """Return the kind of a device event by its name alone; KERNEL where no pattern knows it."""
     if _COPY.search(name):
         return copy_kind(name)
     if _MEMSET.search(name):
@@ -42,7 +42,10 @@ def device_kind(name: str) -> DeviceKind:
 
 
 def copy_kind(name: str, source: str = "", destination: str = "") -> DeviceKind:
-    """Return the direction of a copy: by the memory kinds at both ends if known, else by name."""
+    """Return the direction of a copy: by the memory kinds at both ends ("" = unknown) if known, else by name.
+
+    COPY_OTHER where neither shows it.
+    """
     host = ("pageable", "pinned", "host", "array_host")
     device = ("device", "array", "device_static", "managed")
     if source in host and destination in device:
@@ -51,7 +54,7 @@ def copy_kind(name: str, source: str = "", destination: str = "") -> DeviceKind:
         return DeviceKind.COPY_D2H
     if source in device and destination in device and "managed" not in (source, destination):
         return DeviceKind.COPY_D2D
-    if "__amd_rocclr_copyBuffer" in name:
+    if "__amd_rocclr_copyBuffer" in name:  # ROCm's kernel, which copies on the device
         return DeviceKind.COPY_D2D
     for kind, pattern in _DIRECTIONS:
         if pattern.search(name):

@@ -112,7 +112,7 @@ def _device(d: DeviceAnalysis) -> TraceDevice:
 
 
 def _steps(p: ProcessAnalysis) -> list[TraceStep]:
-    """Return a process's steps; columns of times in ps become rows of ms."""
+    """Return a process's steps, each with its account on each GPU; columns of times in ps become rows of ms."""
     times = {
         "start_ms": p.steps.start_ps,
         "duration_ms": p.steps.duration_ps,
@@ -140,7 +140,7 @@ def _steps(p: ProcessAnalysis) -> list[TraceStep]:
 
 
 def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
-    """Return a GPU's kernels as JSON: a call's times in µs, all of them in ms."""
+    """Return a GPU's kernels as JSON: a call's times in µs, all of them in ms; None = not in the trace."""
     total = sum(k.total_ps for k in d.kernels) or 1
     return [
         {

@@ -56,7 +56,7 @@ def read_trace(
 
 
 def _read(files: list[Path], progress: Progress | None) -> Trace:
-    """Read files of one format as one trace. Raises: UnusableInput."""
+    """Read files of one format, at least one, as one trace. Raises: UnusableInput."""
     path = files[0].parent if len(files) > 1 else files[0]
     for file in files:
         if not file.is_file():
@@ -112,7 +112,11 @@ def sniff(path: Path) -> str:
 def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
     """Return the trace files at `path`: itself, or those of the newest session below it.
 
+    A folder is a session; where a worker has several Chrome traces in it, or there are several reports, the newest is.
+
     Returns: (files, number of older sessions skipped).
+
+    Raises: UnusableInput where there is none.
     """
     if "://" in os.fspath(path):
         raise UnusableInput(f"{path}: traces are read from this machine's files; copy it here")
@@ -145,7 +149,7 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
 
 
 def _newest_of_each_worker(files: list[Path]) -> list[Path]:
-    """Return each worker's newest file, of `<worker>.<time>.pt.trace.json` by torch.profiler."""
+    """Return each worker's newest file, sorted, of `<worker>.<time>.pt.trace.json` by torch.profiler."""
     newest: dict[str, Path] = {}
     for file in files:
         if file.name.endswith((".sqlite", ".nsys-rep")):
@@ -173,7 +177,7 @@ def _load(path: Path) -> bytes | mmap:
         size = path.stat().st_size
         if size > limits.MAX_BYTES:
             raise UnusableInput(f"{path}: larger than {limits.MAX_BYTES >> 30} GB; profile fewer steps")
-        if not isinstance(file, gzip.GzipFile):
+        if not isinstance(file, gzip.GzipFile):  # not compressed: its size is known
             memory = mmap(-1, size)
             file.readinto(memory)  # type: ignore[attr-defined]
             return memory

@@ -46,7 +46,7 @@ def recording_tables(
 def step_rows(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
     """Return rows of the table `steps`; `zero_ns` is the trace's time 0 on the recording's clock.
 
-    They are whole nanoseconds.
+    They are whole nanoseconds. Waiting for input and the step's own time make up its duration.
     """
     start = p.steps.start_ps // PS_PER_NS
     duration = p.steps.end_ps // PS_PER_NS - start
@@ -80,7 +80,9 @@ def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
 
 
 def traced_rows(p: ProcessAnalysis, zero_ns: int, index: Index = _own_index) -> dict[str, np.ndarray]:
-    """Return rows of the table `traced_steps`: the account of each step on each GPU.
+    """Return rows of the table `traced_steps`: the account of each step on each GPU; {} without steps.
+
+    Without a GPU they are the host's, as of GPU -1. `zero_ns` is the trace's time 0 on the recording's clock.
 
     Args:
         index: the number of a GPU in the recording.
@@ -113,7 +115,10 @@ def traced_rows(p: ProcessAnalysis, zero_ns: int, index: Index = _own_index) -> 
 
 
 def kernel_rows(p: ProcessAnalysis, index: Index = _own_index) -> dict[str, np.ndarray]:
-    """Return rows of the table `kernels`; `index` as for `traced_rows`."""
+    """Return rows of the table `kernels`; `index` as for `traced_rows`. Unknown numbers are NaN.
+
+    Without a GPU they are the host's ops, as of GPU -1.
+    """
     rows: list[tuple[object, ...]] = []  # in the order of the table's columns; the window is 0
     for d in p.devices:
         for k in d.kernels:
@@ -155,7 +160,11 @@ def step_kernels(p: ProcessAnalysis, names: Names) -> dict[str, np.ndarray]:
 
 
 def _step_sums(p: ProcessAnalysis, events: DeviceEvents | HostEvents, names: Names, gpu: int) -> dict[str, np.ndarray]:
-    """Return kernels or ops of each step, summed by name."""
+    """Return kernels or ops of each step, summed by name: the `LIMIT` ones of a step that take most time.
+
+    Args:
+        gpu: whose they are; -1 = ops of the host.
+    """
     within = union(p.steps.start_ps, p.steps.end_ps).contains(events.start_ps)
     events = events.take(within)
     step = np.searchsorted(p.steps.start_ps, events.start_ps, "right") - 1
@@ -184,7 +193,7 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
     Args:
         index: the number of a GPU in the recording.
     """
-    fit: dict[str, object] = {"loop": "fit" if wording.keras else "custom"}
+    fit: dict[str, object] = {"loop": "fit" if wording.keras else "custom"}  # what is not seen is absent
     compiled_by, compiled_share, graph_share = compiled(p.process, names, wording.framework)
     if compiled_by == "xla" and 2 * compiled_share >= 1:
         fit["jit_compile"] = True
@@ -223,14 +232,14 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
 
 
 def _capability(d: DeviceAnalysis) -> str | None:
-    """Return it for NVIDIA's GPUs, whose tensor cores and kernels' names are known."""
+    """Return the compute capability, "9.0", of NVIDIA's GPUs, whose kernels' names are known; None = other, unknown."""
     nvidia = str(d.device.facts.get("vendor", "Nvidia")).lower() == "nvidia"
     version = d.device.facts.get("compute_capability")
     return ".".join(map(str, version)) if nvidia and version else None
 
 
 def _slowest_stage(p: ProcessAnalysis) -> dict[str, object] | None:
-    """Return the stage with most work of its own, and its work in ms."""
+    """Return the stage with most work of its own, and its work in ms; None where no stage has any."""
     stage = next((stage for stage in p.stages if stage.self_ps > 0), None)
     if stage is None:
         return None
@@ -241,7 +250,7 @@ def _slowest_stage(p: ProcessAnalysis) -> dict[str, object] | None:
 
 
 def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) -> dict[str, object]:
-    """Return what rules ask about a trace besides its rows: how exact it is, copies, launches."""
+    """Return what rules ask about a trace besides its rows: how exact it is, copies, launches (see `SourceFacts`)."""
     calls, call_name = host_calls(p.process, names)
     waiting_for_host = [d.account.sets["idle_host"] - p.once_times for d in p.active]
     return {
@@ -283,7 +292,11 @@ _IDLE = "idle_launch", "idle_sync", "idle_host", "other"
 
 
 def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
-    """Return how long the GPUs at work idled within some time of the steps, mean over them."""
+    """Return how long the GPUs at work idled within some time of the steps, ps, mean over them.
+
+    Args:
+        categories: of the account, whose idle time counts; with "other" among them all idle time does.
+    """
     if not p.active or not len(within):
         return 0
     of_steps = within & union(p.steps.start_ps, p.steps.end_ps)
@@ -296,7 +309,7 @@ def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
 
 
 def _once(p: ProcessAnalysis, names: Names) -> dict[str, object] | None:
-    """Return the longest one-time cost, and the GPUs' idle time in all of them."""
+    """Return the longest one-time cost, and the GPUs' mean idle time in all of them, ns; None without any."""
     if not len(p.once):
         return None
     costs = p.process.events.take(p.once)
@@ -318,7 +331,7 @@ _HARDLY_BEGUN = 0.01
 
 
 def _uploaded_ps(p: ProcessAnalysis) -> int:
-    """Return the time of copies to the GPUs before their kernels begin, where no step is known.
+    """Return the time of copies to the GPUs before their kernels begin, ps, mean over them; 0 where steps are known.
 
     A model and its data are copied once; in a step it would be the batch.
     """

@@ -63,7 +63,10 @@ class Steps:
 
 
 def find_steps(process: Process, names: Names) -> Steps:
-    """Return the steps of a process; empty only if nothing at all was recorded."""
+    """Return the steps of a process; empty only if nothing at all was recorded.
+
+    Those of the surest source that has any; without one, one step over all work.
+    """
     for find in (_steps_by_marker, _steps_by_call, _steps_by_iteration, _steps_by_range, _steps_by_graph):
         steps = find(process, names)
         if steps is not None and len(steps) and steps.judged:
@@ -76,7 +79,7 @@ def find_steps(process: Process, names: Names) -> Steps:
 
 
 def _extent_of_work(process: Process) -> tuple[int, int]:
-    """Return the first and the last time of work on the GPUs at work; without any, of all events.
+    """Return the first and the last time of work on the GPUs at work, ps; without any, of all events.
 
     What precedes the first work is start-up, and what follows the last one is no wait for the GPU.
     A fragment of a few kernels is too little to tell what is between its ends.
@@ -116,7 +119,10 @@ def _steps_by_marker(process: Process, names: Names) -> Steps | None:
 
 
 def _steps_by_call(process: Process, names: Names) -> Steps | None:
-    """Return one step per call of the compiled function in which most of the time goes."""
+    """Return one step per call of the compiled function in which most of the time goes; None without any call.
+
+    Of each thread the outermost calls are summed by their function's name; `best`: rows of the name with most time.
+    """
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.RUN)
     if not len(rows):
@@ -142,7 +148,7 @@ def _steps_by_call(process: Process, names: Names) -> Steps | None:
         return None
     start, end = _calls(process, best)
     steps = _tile(process, np.arange(len(start)), start, end, "call")
-    if len(steps) == 1:
+    if len(steps) == 1:  # a single call is a step only if something says so
         low, high = int(steps.start_ps[0]), int(steps.end_ps[0])
         steps.judged |= _fetches(process, low, high)
         steps.judged |= _trains(process, names, int(best[0]))
@@ -151,7 +157,7 @@ def _steps_by_call(process: Process, names: Names) -> Steps | None:
 
 
 def _calls(process: Process, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return start and end of each call of a function, which may be recorded as several events.
+    """Return start and end (int64[calls], ps, by start) of each call of a function, which may be several events.
 
     A call is recorded once per device or part of it, under one id. Short ones without GPU work,
     beside others that have some, are of a helper and no steps.
@@ -183,7 +189,11 @@ def _holds_work(process: Process, start: int, end: int) -> bool:
 
 
 def _call_ends(process: Process, calls: np.ndarray) -> np.ndarray:
-    """Return the end of each call, including the threads that work for it, under its id."""
+    """Return the end of each call (int64[calls], ps), including the threads that work for it, under its id.
+
+    Args:
+        calls: rows of events; of equal ids the last one is extended.
+    """
     events = process.events
     ends = events.end_ps[calls].copy()
     ids = events.value[calls]
@@ -219,7 +229,11 @@ _SEARCHES = (HostKind.PYTHON, HostKind.FRAMEWORK, HostKind.INPUT_WAIT)
 
 
 def _without_ends(process: Process, names: Names, steps: Steps) -> Steps:
-    """Return the steps without those that only found the end of the data, or that of the profile."""
+    """Return the steps without those that only found the end of the data, or that of the profile.
+
+    Masks of steps: `fetched` a batch was asked for in it, `empty` each of these fetches found the end; `amount` of
+    work that begins in it.
+    """
     events = process.events
     fetches = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
     if len(steps) < 2:
@@ -266,6 +280,7 @@ def _finds_end(process: Process, names: Names, fetches: np.ndarray, work: np.nda
     following = np.append(start[1:], np.iinfo(np.int64).max)
     amount = _between_times(work, events.end_ps[fetches], np.maximum(following, events.end_ps[fetches]))
     idle = amount <= _HARDLY_ANY * np.median(amount)
+    # Most fetches build nothing on their own thread: those at the end take few events, and no work follows.
     if 2 * np.count_nonzero(built) <= len(fetches):
         short = 2 * inside <= np.median(inside)
         return idle & (short if np.median(inside) > 1 else np.full(len(fetches), not idle.all()))
@@ -284,7 +299,7 @@ def _between_times(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.nda
 
 
 def _steps_by_iteration(process: Process, names: Names) -> Steps | None:
-    """Return one step per batch that was fetched."""
+    """Return one step per batch that was fetched; None with fewer than two."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
     if not len(rows):
@@ -306,7 +321,10 @@ _LIKE, _MOSTLY = 0.25, 0.8
 
 
 def _steps_by_range(process: Process, names: Names) -> Steps | None:
-    """Return one step from each beginning of a range to its next one, where like work repeats."""
+    """Return one step from each beginning of a range to its next one, where like work repeats; None where none does.
+
+    Of the names of ranges in one thread the one that spans most time is taken.
+    """
     events = process.events
     calls = (events.kind == HostKind.LAUNCH) & (events.correlation >= 0)
     launched = np.sort(events.start_ps[calls])
@@ -334,7 +352,7 @@ def _steps_by_graph(process: Process, names: Names) -> Steps | None:
 
     In the time of the GPUs, as the host may queue many replays. No step may differ in its
     sequence of graphs, nor in its amount of other work: layers that share a graph, and
-    micro-batches, are no steps.
+    micro-batches, are no steps. None where no graph ran, an id is unknown, or nothing repeats so.
     """
     of_gpus = [device.events for device in process.active_devices]
     work = DeviceEvents.concat((events.take(events.correlation >= 0) for events in of_gpus), sum(map(len, of_gpus)))
@@ -345,7 +363,7 @@ def _steps_by_graph(process: Process, names: Names) -> Steps | None:
     order = np.argsort(start, kind="stable")
     start, graph = start[order], graph[order]
     replays = np.flatnonzero(graph)
-    replayed = graph[replays]
+    replayed = graph[replays]  # ids of graphs, in the order in which they ran
     if not len(replays) or (replayed < 0).any():
         return None
     at = np.flatnonzero(replayed == replayed[0])
@@ -360,7 +378,11 @@ def _steps_by_graph(process: Process, names: Names) -> Steps | None:
 
 
 def _alike(work: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Return a mask of the times between two starts that hold about the usual amount of work."""
+    """Return a mask of the times between two starts that hold about the usual amount of work; bool[starts - 1].
+
+    Args:
+        work, start: times in ps, sorted.
+    """
     amount = np.diff(np.searchsorted(work, start))
     usual = float(np.median(amount))
     return (amount > 0) & (np.abs(amount - usual) <= _LIKE * usual)
@@ -380,7 +402,12 @@ def _between(process: Process, start: np.ndarray, basis: str) -> Steps:
 
 
 def _tile(process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarray, basis: str) -> Steps:
-    """Return steps that extend to the next one's start; the last to the end of its GPU work."""
+    """Return steps that extend to the next one's start; the last, and one before a pause, to the end of its GPU work.
+
+    Args:
+        label, start, end: of what marks each step, in any order; ps.
+        basis: of `Steps`.
+    """
     start = start.astype(np.int64, copy=True)
     end = end.astype(np.int64, copy=True)
     order = np.argsort(start, kind="stable")
@@ -406,7 +433,7 @@ def _tile(process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarra
 
 
 def _reach(process: Process, start: int, until: int, end: int, limit: int) -> int:
-    """Return the end of the GPU work launched within `[start, until)`, at least `end`."""
+    """Return the end of the GPU work launched within `[start, until)`, at least `end`, at most `limit`; all in ps."""
     calls = process.events
     launched = calls.correlation[(calls.kind == HostKind.LAUNCH) & (calls.start_ps >= start) & (calls.start_ps < until)]
     launched = launched[launched >= 0]

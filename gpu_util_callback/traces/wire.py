@@ -36,7 +36,11 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types: how a field's value 
 
 
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return one varint: (value, position after it)."""
+    """Return one varint: (value, unsigned, below 2**64; position after it). Raises: BadMessage.
+
+    Args:
+        at, end: where it begins, and where its message ends.
+    """
     value = shift = 0
     while at < end:
         byte = data[at]
@@ -55,6 +59,8 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
 
     Yields: (field number, wire type, a, b); for length-delimited fields the payload is
     `data[a:b]`, else `a` is the value (as an unsigned number) and `b` the position after it.
+
+    Raises: BadMessage.
     """
     while at < end:
         key, at = varint(data, at, end)
@@ -252,10 +258,12 @@ def decode(
 def _fields_at(
     buffer: Buffer, at: np.ndarray, stop: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Read the fields at these positions, of messages that end at `stop`.
+    """Read the fields at these positions, of messages that end at `stop`; int64[n] each.
 
-    Returns: their numbers, which of them are length-delimited, the values of the others, where the
-    value begins and where it ends.
+    Returns: their numbers, which of them are length-delimited (bool[n]), the values of the others (uint64[n]; of
+        numbers with a fraction the raw bits), where the payload begins and where the field ends.
+
+    Raises: BadMessage.
     """
     tag = buffer.bytes[at].astype(np.int64)
     wire = tag & 7
@@ -276,13 +284,13 @@ def _fields_at(
         raise BadMessage("unknown wire type")
     payload = after = at + 1 + size
     is_bytes = wire == BYTES
-    if is_bytes.any():
+    if is_bytes.any():  # the value is the payload's length
         length = value.astype(np.int64)
         if (is_bytes & ((length > stop - after) | (length < 0))).any():
             raise BadMessage("a field is longer than its message")
         after = np.where(is_bytes, after + length, after)
     fixed = (wire == FIXED64) | (wire == FIXED32)
-    if fixed.any():
+    if fixed.any():  # four or eight bytes, which were read as a varint
         after = np.where(fixed, at + 1 + np.where(wire == FIXED64, 8, 4), after)
         raw = buffer.words[at + 1]
         raw = np.where(wire == FIXED32, raw & np.uint64(0xFFFFFFFF), raw)
@@ -301,9 +309,15 @@ def _decode_slowly(
     repeated: int,
     payloads: tuple[int, ...],
 ) -> list[tuple[np.ndarray, ...]]:
-    """Decode the rest of some messages, where `decode` stopped, one field at a time.
+    """Decode the rest of some messages into `table`, where `decode` stopped, one field at a time.
 
-    Returns: (owner, start, end) of the repeated field, if it occurs.
+    Args:
+        rows: of these messages.
+        position: where the rest of each message begins; those of other rows are not used.
+
+    Returns: [(owner, start, end)] of the repeated field; [] where it does not occur.
+
+    Raises: BadMessage, TooMany.
     """
     occurrences: list[tuple[int, int, int]] = []
     fields_left = _FEW_FIELDS + MAX_ROUNDS * len(position)

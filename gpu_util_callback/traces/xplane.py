@@ -91,7 +91,10 @@ def read_xplane(files: list[tuple[str, Callable[[], Any]]]) -> Trace:
 
 
 def _align(trace: Trace) -> None:
-    """Align several hosts on one time axis, by their wall clocks."""
+    """Align several hosts on one time axis, by their wall clocks: the earliest file's start becomes time 0 of all.
+
+    What cannot be aligned is left as it is, and listed among the trace's problems.
+    """
     if len(trace.processes) < 2:
         return
     epochs_ns = [p.epoch_ns for p in trace.processes if p.epoch_ns is not None]
@@ -101,7 +104,7 @@ def _align(trace: Trace) -> None:
     zero = min(epochs_ns)
     for process in trace.processes:
         shift = ((process.epoch_ns or 0) - zero) * PS_PER_NS
-        if shift >= 1 << 61:
+        if shift >= 1 << 61:  # ps: 27 days, beyond which sums might overflow
             trace.problems.append(f"{process.host}: recorded at another time; not aligned")
             continue
         for events in process.all_events:
@@ -115,12 +118,15 @@ def _text(value: bytes) -> str:
 
 
 def _read_line(data: bytes, at: int, end: int) -> _Line:
-    """Return a line: its name, id, time in ns, and where its events lie in the data."""
+    """Return a line that lies at `at` to `end` of the data: its name, id, time in ns, and where its events lie.
+
+    Fields of XLine: 1 id, 2 name, 3 timestamp_ns, 4 events, 11 display_name.
+    """
     payloads, other_fields = wire.payloads_of(data, at, end, (4,), limits.MAX_EVENTS)
     line = _Line(0, "", 0, *payloads[4])
     for number, kind, a, b in other_fields:
         if kind == wire.VARINT and number == 1:
-            line.id = a - (1 << 64) if a >> 63 else a
+            line.id = a - (1 << 64) if a >> 63 else a  # the number is signed
         elif kind == wire.VARINT and number == 3:
             line.timestamp_ns = a - (1 << 64) if a >> 63 else a
         elif kind == wire.BYTES and (number == 2 or (number == 11 and not line.name)):
@@ -129,7 +135,10 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
 
 
 def _read_plane(data: bytes, at: int, end: int) -> _Plane:
-    """Return a plane with its lines, if it is the host's or a GPU's, and its metadata."""
+    """Return a plane with its lines, if it is the host's or a GPU's (else without any), and its metadata.
+
+    Fields of XPlane: 2 name, 3 lines, 4 event metadata, 5 stat metadata, 6 stats.
+    """
     parts, _ = wire.payloads_of(data, at, end, (2, 3, 4, 5, 6), limits.MAX_METADATA)
     starts, ends = parts[3]
     if len(starts) > limits.MAX_LINES:
@@ -142,7 +151,10 @@ def _read_plane(data: bytes, at: int, end: int) -> _Plane:
 
 
 def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
-    """Return the process of an XSpace file, its times from the first event on in ps, and the problems met."""
+    """Return the process of an XSpace file and the problems met; times are in ps from `zero_ns`.
+
+    That is the earliest line's stamp where stamps are of the epoch, else 0, the session's start.
+    """
     planes, host, problems = _read_planes(data)
     stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
     absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
@@ -167,19 +179,19 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
 
     for plane in planes:
         device = _DEVICE_PLANE.match(plane.name)
-        if device and (index := ordinal(device[1])) is not None:
+        if device and (index := ordinal(device[1])) is not None:  # a GPU
             lines = [ln for ln in plane.lines if ln.id not in _DERIVED_IDS and not DERIVED_LINE.fullmatch(ln.name)]
             parts = (device_columns(batch, shapes) for batch in decoded(lines, plane.metadata))
             work = DeviceEvents.concat(parts, sum(len(line.starts) for line in lines))
             name, facts = _name_and_facts(plane)
             devices.append(Device(index, name, work.in_order(), facts))
-        elif device:
+        elif device:  # a GPU by its name, with a number that none has
             problems.append("the events of a GPU with an impossible number were left out")
-        elif plane.name in _HOST_PLANES:
+        elif plane.name in _HOST_PLANES:  # threads, one a line
             host_events = (host_columns(batch, len(threads)) for batch in decoded(plane.lines, plane.metadata))
             host_parts.append(HostEvents.concat(host_events, sum(len(line.starts) for line in plane.lines)))
             threads += [ln.name for ln in plane.lines]
-        elif plane.name == "Task Environment" and not absolute:
+        elif plane.name == "Task Environment" and not absolute:  # it alone says when the session began
             epoch_ns = epoch(plane.metadata.facts("profile_start_time").get("profile_start_time"))
         plane.lines.clear()  # memory for what was read
     events = HostEvents.concat(host_parts, sum(map(len, host_parts))).in_order()
@@ -199,7 +211,9 @@ def _give_back(data: bytes | mmap.mmap, low: int, high: int) -> None:
 
 
 def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
-    """Return the planes of a file, its host's name and the profiler's errors and warnings.
+    """Return the planes of a file, its host's name ("" = not stated) and the profiler's errors and warnings.
+
+    Fields of XSpace: 1 planes, 2 errors, 3 warnings, 4 hostnames.
 
     Raises: BadMessage, TooMany.
     """
@@ -264,12 +278,19 @@ def _batches(lines: list[_Line]) -> Iterator[list[_Part]]:
 
 
 def _decode(data: bytes, parts: list[_Part], plane: Metadata, zero_ns: int, names: Names) -> tuple[PlaneEvents, int]:
-    """Decode one batch of events; return it and the number of those with impossible times."""
+    """Decode one batch of events; return it and the number of those with impossible times.
+
+    Fields of XEvent: 1 metadata_id, 2 offset_ps (from the line's stamp), 3 duration_ps, 4 stats, 5 num_occurrences.
+
+    Args:
+        parts: as of `_batches`.
+        zero_ns: the trace's time 0, on the clock of the lines' stamps.
+    """
     starts = np.concatenate([ln.starts[a:b] for _, ln, a, b in parts])
     ends = np.concatenate([ln.ends[a:b] for _, ln, a, b in parts])
     # The zero of a line with a missing or invalid stamp is the trace's own.
     bases_ns = [base if abs(base := ln.timestamp_ns - zero_ns) < 1 << 50 else 0 for _, ln, _, _ in parts]
-    part = np.repeat(np.arange(len(parts)), [b - a for _, _, a, b in parts])
+    part = np.repeat(np.arange(len(parts)), [b - a for _, _, a, b in parts])  # of each event
     low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
     buffer = wire.Buffer(memoryview(data)[low:high])
     starts, ends = starts - low, ends - low
@@ -298,7 +319,10 @@ def _decode(data: bytes, parts: list[_Part], plane: Metadata, zero_ns: int, name
 
 
 def _name_and_facts(plane: _Plane) -> tuple[str, dict]:
-    """Return a GPU's name, and its facts in our names and units; unknown ones are absent."""
+    """Return a GPU's name, and its facts in our names and units; unknown ones are absent.
+
+    The name is that of the device, else of its type, else "NVIDIA GPU (9.0)": the vendor and the compute capability.
+    """
     sizes = plane.metadata.facts("core_count", "memory_size", "memory_bandwidth", "clock_rate")
     capabilities = plane.metadata.facts("compute_cap_major", "compute_cap_minor")
     texts = plane.metadata.facts("device_vendor", "gpu_device_name", "device_type_string")

@@ -69,7 +69,10 @@ _OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
 
 @dataclass(slots=True)
 class PlaneEvents:
-    """A batch of decoded events of one plane."""
+    """A batch of decoded events of one plane: arrays of a value each, times from the trace's zero.
+
+    `keep` is False for events that are left out: they have no place in time, or an impossible one.
+    """
 
     plane: Metadata
     names: Names
@@ -96,8 +99,11 @@ class PlaneEvents:
 
 
 def _may_have_ids(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
-    """Return the stats that may have one of the ids: all whose first field is not another id."""
-    first = buffer.bytes[start]
+    """Return a mask of the stats that may have one of the ids: all whose first field is not another id.
+
+    Reads ids of one and two bytes, which nearly all are, so that other stats need not be decoded.
+    """
+    first = buffer.bytes[start]  # 8 = the tag of field 1, a varint: the id
     low, high = buffer.bytes[start + 1], buffer.bytes[start + 2]
     short = (first == 8) & (low < 128) & (end - start >= 2)
     two = (first == 8) & (low >= 128) & (high < 128) & (end - start >= 3)
@@ -117,7 +123,10 @@ class _Stat:
     table: dict[int, wire.Fields]
 
     def numbers(self, absent: float = -1, dtype: type = np.int64) -> np.ndarray:
-        """Return the stat as a number for each owner."""
+        """Return the stat as a number for each owner; `absent` where it has none, or one that is no number.
+
+        Field 2 is a double, 3 and 4 are whole numbers.
+        """
         result: np.ndarray = np.full(self.count, absent, dtype)
         whole = dtype is not np.float64
         for number in (2, 3, 4):
@@ -143,7 +152,10 @@ class _Stat:
         return result
 
     def texts(self) -> Iterator[tuple[np.ndarray | int, str]]:
-        """Yield the texts that the stat has, each with some of its owners, or one."""
+        """Yield the texts that the stat has, each with some of its owners, or one.
+
+        Field 7 refers to a stat's name, which many owners share; 5 and 6 are texts of one owner.
+        """
         references = self.table[7]
         at = np.flatnonzero(references.present[self.rows])
         for key, same in groups(references.value[self.rows[at]].view(np.int64)):
@@ -156,7 +168,9 @@ class _Stat:
 
 
 def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
-    """Return the events of a GPU's streams.
+    """Return the events of a GPU's streams, but for those that are not to be kept.
+
+    Unknown ids and sizes are -1, a copy's bytes among them.
 
     Args:
         batch: the events; their lines are the streams.
@@ -223,7 +237,11 @@ def _texts(batch: PlaneEvents, stats: dict[str, _Stat], name: str, convert: Call
 
 
 def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
-    """Return the distinct pairs (a, b) among some rows, and the rows of each: ((a, b), indexes)."""
+    """Yield the distinct pairs (a, b) among some rows, and the rows of each: ((a, b), indexes).
+
+    Args:
+        a, b: a whole number for each row; `a` from 0 on where `where`, bool[n], holds.
+    """
     chosen = np.flatnonzero(where)
     _, codes = np.unique(b[chosen], return_inverse=True)
     keys = a[chosen].astype(np.int64) * (len(chosen) + 1) + codes
@@ -233,7 +251,7 @@ def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
 
 
 def host_kind(name: str) -> int:
-    """Return the HostKind of a host event by name; negative: no activity."""
+    """Return the HostKind of a host event by name; negative: no activity. One that nothing matches is FRAMEWORK."""
     for kind, pattern in _HOST_KINDS:
         if pattern.search(name):
             return kind
@@ -244,7 +262,9 @@ def host_kind(name: str) -> int:
 
 
 def host_columns(batch: PlaneEvents, first_thread: int) -> HostEvents:
-    """Return the events of host threads.
+    """Return the events of host threads, but for those without activity; unknown ids are -1.
+
+    `value` is the step's number of a step, else the id of the call that an event works for.
 
     Args:
         first_thread: index of the thread of the process that the plane's first line is.
@@ -322,7 +342,13 @@ STAT_TEXTS = (5, 6)
 
 
 class _Entries:
-    """One map of a plane: names by id, and the stats of some."""
+    """One map of a plane: names by id, and the stats of some.
+
+    Args:
+        data: the file.
+        spans: positions of the entries, each of a key (field 1) and a message (field 2) with a name (its field 2).
+        stats_field: of the message's stats; 0 = it has none.
+    """
 
     def __init__(self, data: bytes, spans: wire.Spans, stats_field: int = 0) -> None:
         starts, ends = spans
@@ -403,7 +429,7 @@ class Metadata:
         return self._texts[name]
 
     def facts(self, *names: str) -> dict[str, Any]:
-        """Return some of the plane's own stats by name, texts or whole numbers."""
+        """Return some of the plane's own stats by name, texts or whole numbers; those that it lacks are absent."""
         starts, ends = self._plane_stats
         low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
         buffer = wire.Buffer(memoryview(self._data)[low:high])
