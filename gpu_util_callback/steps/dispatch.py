@@ -226,7 +226,10 @@ def reads_elements(path: str, line: int) -> bool:
 
 
 def _nodes_at(path: str, line: int) -> list[ast.AST]:
-    """Return the nodes of the statement that begins on a line of a file; [] where it cannot be read."""
+    """Return the nodes of the statement that begins on a line of a file; [] where it cannot be read.
+
+    A line that heads a block (`for …:`) is given a body.
+    """
     text = linecache.getline(path, line).strip()
     for whole in (text, f"{text} pass"):
         try:
@@ -237,9 +240,10 @@ def _nodes_at(path: str, line: int) -> list[ast.AST]:
 
 
 def tree_of(code: CodeType) -> tuple[list[ast.stmt], int]:
-    """Return the statement that defines a function, and the lines above it; of other code all statements of its file.
+    """Return the statement that defines a function, and the number of lines above it.
 
-    None of them where the file has changed.
+    Of a module, a comprehension or a lambda all statements of its file, and 0; no statements where the file cannot be
+    read or parsed, as after a change.
     """
     lines, above = linecache.getlines(code.co_filename), code.co_firstlineno - 1
     if code.co_name.startswith("<"):
@@ -261,9 +265,11 @@ def goes_to(code: CodeType, line: int) -> str:
     body, above = tree_of(code)
     if code.co_name != "<module>":
         body = [inner for function in body for inner in getattr(function, "body", [])]
+    # Names that hold the line's value, or one made of it: until no statement adds any.
     statements, names, known = list(_statements(body)), set[str](), -1
     while known < len(names):
         known = len(names)
+        # What each statement that has the value calls.
         fed = [calls for lines, reads, writes, calls in statements if line - above in lines or reads & names]
         names.update(*(writes for lines, reads, writes, _ in statements if line - above in lines or reads & names))
     if any(calls & _LEARNS_FROM for calls in fed):
@@ -338,7 +344,13 @@ def _is_neutral(function: ast.expr) -> bool:
 
 
 def _whose(function: ast.expr, names: Mapping[str, object], reads: bool) -> str:
-    """Return the name of a called function that is not the framework's; "" where it may be."""
+    """Return the name of a called function that is not the framework's; "" where it may be.
+
+    Args:
+        function: the expression that is called.
+        names: the module's globals.
+        reads: reads of a tensor's elements count as not the framework's.
+    """
     method = function.attr if isinstance(function, ast.Attribute) else ""
     if method.endswith("_") and not method.startswith("_"):
         return method  # of a tensor, in place: no part of what a model computes
@@ -349,7 +361,7 @@ def _whose(function: ast.expr, names: Mapping[str, object], reads: bool) -> str:
         root = root.value if isinstance(root, ast.Attribute) else root.func
     if isinstance(root, ast.Name) and root.id in _FRAMEWORKS:  # whatever imports it, lazily perhaps
         return ""
-    if not isinstance(root, ast.Name) or root.id not in names:
+    if not isinstance(root, ast.Name) or root.id not in names:  # a local's method, or a builtin
         return ast.unparse(function) if isinstance(root, ast.Name) and hasattr(builtins, root.id) else ""
     owner = names[root.id]
     package = owner.__name__ if isinstance(owner, type(sys)) else getattr(owner, "__module__", None)
@@ -425,6 +437,10 @@ class DispatchWatch:
     ) -> bool:
         """Wait as `stopped(pause_s)` does, and sample the stack during the wait; call `at_sample` before each sample.
 
+        Args:
+            stopped: waits for so many seconds; True = the recorder stops.
+            pause_s: how long to wait in all.
+
         Returns: the result of `stopped`.
         """
         until = time.monotonic() + pause_s if self._meaning else 0.0
@@ -432,11 +448,11 @@ class DispatchWatch:
             mean_s = self._pause_s()
             # Not at once after other work of this thread: who waits for Python's lock would be met too often.
             due = max(self._since_s + mean_s, now_s + min(mean_s, _DENSE_S) / 2)
-            if stopped(min(due, until) - now_s):
+            if stopped(min(due, until) - now_s):  # the recorder stops
                 return True
             if not self._working():
                 self._before.pop(self._thread, None)  # time between steps is not read as time in them
-            if due > until:
+            if due > until:  # in a later wait
                 break
             late_s = max(0.0, time.monotonic() - due)
             at_sample()
@@ -447,14 +463,19 @@ class DispatchWatch:
         return stopped(0.0 if self._meaning else pause_s)
 
     def _pause_s(self) -> float:
-        """Return the mean seconds between samples: few while there are few of what the thread is in."""
+        """Return the mean seconds between samples: few while there are few of what the thread is in (steps or not)."""
         steps, between = self._looks - min(self._kinds[COMPILING], _ENOUGH), self._between[""]
         if steps + between < _DENSE:
             return _DENSE_S
         return _USUAL_S if (steps if self._working() else between) < _ENOUGH else _RARE_S
 
     def look(self, weight: float = 1.0, late_s: float = 0.0) -> None:
-        """Sample the training thread's stack, in place of so many samples, so many seconds after it was due."""
+        """Sample the training thread's stack, and count the sample for what it is in.
+
+        Args:
+            weight: of how many usual samples it takes the place.
+            late_s: seconds after it was due, in which Python's lock may have been kept.
+        """
         if not self._working():
             self._look_between()
             return
@@ -463,7 +484,7 @@ class DispatchWatch:
         stacks = all_stacks(_DEEPEST, until=self._loop, instructions=instructions)
         is_working = self._working()
         stack = stacks.pop(self._thread, [])
-        in_loop = bool(stack) and stack[-1][1] is self._loop
+        in_loop = bool(stack) and stack[-1][1] is self._loop  # the stack, innermost first, was read up to the loop
         inside = stack[:-1] if in_loop else stack
         all_meanings = [self._meaning_of(code) for _, code, _ in stack]
         meanings = all_meanings[: len(inside)]
@@ -482,7 +503,7 @@ class DispatchWatch:
         if kind != COMPILING:
             self._weight += weight
             self._note_part(weight, stack, own[-1:] * in_loop)
-            fetch = fetch_in(stack, all_meanings)
+            fetch = fetch_in(stack, all_meanings)  # in the midst of a step, by the program's own iterator
             if fetch is not None:
                 self._fetches[fetch] += weight
             if fetch is not None or self._note_called_back(weight, [stack, *stacks.values()]):
@@ -500,7 +521,7 @@ class DispatchWatch:
             loop: the loop's frame; [] where the sample is not below it.
         """
         place = next((place_of(*frame[1:]) for frame in [*own, *loop]), "")
-        if not kind and place:
+        if not kind and place:  # in no call of the framework's
             self._own[place] += 1
         if kind == EAGER and place and any(path_of(code).endswith(_COPIES) for _, code, _ in inside):
             self._copies[place] += 1
@@ -513,7 +534,7 @@ class DispatchWatch:
         Args:
             called: the frame of the program's function that the loop has called, if there is one.
         """
-        parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []
+        parts = [part for _, code, _ in stack if (part := part_of(code))] if self._reads else []  # the innermost first
         if parts[:1] == ["optimizer.step"] and self._leaves_optimizer(stack):
             parts = []
         own = [(code, line) for _, code, line in stack if self._meaning_of(code) == "user"]
@@ -522,6 +543,7 @@ class DispatchWatch:
             parts += [PASS for frame in own if begins_pass(*frame)]
         if parts:
             part = "backward" if parts[0] in ("forward", WEIGHTS, _CACHED) and "backward" in parts else parts[0]
+            # What runs to compute parametrized weights is theirs, but for weights that are computed once.
             if part != "backward" and WEIGHTS in parts:
                 part = "forward" if _CACHED in parts else WEIGHTS
             self._parts[next((code for _, code, _ in called), None), part] += weight
@@ -530,15 +552,23 @@ class DispatchWatch:
                 self._kept[place_of(*kept)] += weight
 
     def _leaves_optimizer(self, stack: Stack) -> bool:
-        """Return whether an optimizer's step calls what is not PyTorch's, as a closure or a hook; its own may do so."""
+        """Return whether an optimizer's step calls what is not PyTorch's, as a closure or a hook.
+
+        The `step` of an optimizer that is not PyTorch's, with what it calls, does not count as leaving it.
+        """
         inner = [code for _, code, _ in itertools.takewhile(lambda frame: not part_of(frame[1]), stack)]
         out = [code for code in inner if self._meaning_of(code) == "user" or library_of(code) not in ("", "torch")]
         return bool(out) and out[-1].co_name != "step"
 
     def _note_called_back(self, weight: float, stacks: Iterable[Stack]) -> bool:
-        """Count a sample for Python that the compiled step waits for; return whether there is any."""
+        """Count a sample for Python that the compiled step waits for; return whether there is any.
+
+        Args:
+            stacks: of all threads, as the runtime may call Python on one of its own.
+        """
         for called in stacks if self._calls_back else ():
             names = [code.co_qualname for _, code, _ in called]
+            # Place of the function that called back; the frames before it, further in, are what it called.
             depth = next((at for at, name in enumerate(names) if name.endswith(_CALLS_BACK)), 0)
             own = [(code, line) for _, code, line in called[:depth] if self._meaning_of(code) == "user"]
             if own and self._how_called_back(own[-1][0]) is not None:
@@ -550,6 +580,10 @@ class DispatchWatch:
         """Add the time since the last look, if it `counts`, and how much of it the training thread had a core.
 
         While Python's lock was kept, count the sample for the program's threads that computed, if they hand nothing on.
+
+        Args:
+            late_s: seconds for which this thread waited for Python's lock or for a core.
+            stacks: of the other threads, by their identifiers.
         """
         pid, main = os.getpid(), threading.main_thread()  # whose native_id is the parent's in a forked child
         native = {thread.ident: thread.native_id for thread in threading.enumerate()} | {main.ident: pid}
@@ -562,11 +596,18 @@ class DispatchWatch:
             if thread == self._thread or not outer or self._meaning_of(outer[-1]) != "user":
                 continue
             ran_s, ready_s = self._core_time(thread, pid, native)
+            # Names that the thread's functions of the program use: one that hands on what it makes, makes batches.
             names = (set(code.co_names) for code in outer if self._meaning_of(code) == "user")
             self._beside[outer[-1]] += ran_s > _A_FIFTH * ready_s and not any(_HANDS_ON & of for of in names)
 
     def _core_time(self, thread: int, pid: int, native: Mapping[int | None, int | None]) -> tuple[float, float]:
-        """Return since the last call: seconds in which a thread had a core, and in which it did not wait for one."""
+        """Return since the last call: seconds in which a thread had a core, and in which it did not wait for one.
+
+        0 and 0 at the first call, and where the system does not say.
+
+        Args:
+            native: identifier of a thread -> its number at the system.
+        """
         had_s, waited_s = core_s(pid, [native.get(thread)])
         now_s, before = time.monotonic(), self._before.get(thread)
         self._before[thread] = now_s, had_s, waited_s
@@ -575,7 +616,12 @@ class DispatchWatch:
         return had_s - before[1], max(0.0, now_s - before[0] - (waited_s - before[2]))
 
     def _note_called(self, function: CodeType, stack: Stack, kind: str, meanings: Sequence[str]) -> None:
-        """Count a sample for the function that the loop has called, and note whether that, or its value, trains."""
+        """Count a sample for the function that the loop has called, and note whether that, or its value, trains.
+
+        Args:
+            kind: what the stack is in.
+            meanings: of the frames within the loop's.
+        """
         self._called[function] += kind != COMPILING
         learns = any(code.co_name in _LEARNS and package_of(code) in _FRAMEWORKS for _, code, _ in stack)
         learns = learns or goes_to(*stack[-1][1:]) == _LEARNED
@@ -583,10 +629,15 @@ class DispatchWatch:
             self._training.add(function)
 
     def _note_function(self, weight: float, stack: Stack, meanings: Sequence[str], instruction: int) -> None:
-        """Count a sample for the innermost function of the program: whether its line trains, and what it calls."""
+        """Count a sample for the innermost function of the program: whether its line trains, and what it calls.
+
+        Args:
+            meanings: of each frame.
+            instruction: offset of the current one in the innermost frame's code.
+        """
         place = next((at for at, meaning in enumerate(meanings) if meaning == "user"), len(stack))
         paths = "\n".join(path_of(code) for _, code, _ in stack[place:])
-        if not paths or any(part in paths for part in _NO_STEP):
+        if not paths or any(part in paths for part in _NO_STEP):  # in no function of the program, or in no step
             return
         _, code, line = stack[place]
         function = code.co_filename, name_of(code)
@@ -599,6 +650,7 @@ class DispatchWatch:
         )
         call = hook or self._call_in(stack, meanings, place, instruction)
         own = (frame for frame, meaning in zip(stack[place:], meanings[place:], strict=True) if meaning == "user")
+        # Where the line's value goes: through functions that only return it, to the first that does not.
         goes = next((to for to in (goes_to(*frame[1:]) for frame in own) if to != _OUT), "")
         if goes == _LEARNED or exchanges_gradients(code, call):
             samples.learned.add(place_of(code, line))
@@ -608,7 +660,11 @@ class DispatchWatch:
             samples.unclear[line] += weight
 
     def _call_in(self, stack: Stack, meanings: Sequence[str], place: int, instruction: int) -> str:
-        """Return the call that does not train in which the program's frame at a place of a stack is; "" without one."""
+        """Return the call that does not train in which the program's frame at a place of a stack is; "" without one.
+
+        Args:
+            meanings, instruction: as of `_note_function`.
+        """
         _, code, line = stack[place]
         log = logs_to(stack[meanings.index(LOGGING)][1]) if LOGGING in meanings else ""
         trains = any(inner.co_name in _UPDATES and package_of(inner) in _FRAMEWORKS for _, inner, _ in stack[:place])
@@ -633,7 +689,7 @@ class DispatchWatch:
 
     @staticmethod
     def _kind_of(meanings: list[str]) -> str:
-        """Return what a stack is in, from the meanings of its frames, the innermost first."""
+        """Return what a stack is in, from the meanings of its frames, the innermost first; "" = none that counts."""
         if PREDICT in meanings and SET_UP in meanings[: len(meanings) - meanings[::-1].index(PREDICT)]:
             return PREDICT
         return max((meaning for meaning in meanings if meaning in _DECIDES), key=_DECIDES.index, default="")
@@ -641,7 +697,7 @@ class DispatchWatch:
     def _look_between(self) -> None:
         """Sample the stack between two steps: in `model.predict`, its set-up, an iterator, or another function."""
         parts: set[str] = {""}
-        sets_up_call = False
+        sets_up_call = False  # what is further in makes what `predict` needs for a call
         function: CodeType | None = None  # the outermost one that no step is in
         for _, code, _ in stack_of(self._thread, self._loop, _DEEPEST):
             own = code is not self._loop and code not in self._in_steps and self._meaning_of(code) == "user"
@@ -702,10 +758,13 @@ class DispatchWatch:
             of its function, and `aside` the time in which the training thread had no core and waited for none.
         """
         samples = self._samples - self._kinds[COMPILING]
+        # The thread waits for most of the time, as for a device.
         sleeps = self._hands_over and self._ran_s < _HALF * self._ready_s
         if samples <= 0 or (sleeps and not any((self._called_back, self._parts, self._fetches))):
             return {}  # a thread that mostly sleeps may wait for the step before, on whatever line it is
+        # Share of the time in which it had no core and waited for none: for Python's lock, or for results.
         idle = 1 - self._ran_s / self._ready_s if self._reads and self._ran_s else 0.0
+        # Samples that another thread must be met in to be what it waits for; none is where it idles less.
         explains = _HALF * idle * max(self._looks, _FEW) if idle > _HALF else float("inf")
         holders = [code for code, looks in self._beside.most_common(1) if looks > explains]
         other = {(place_of(code, code.co_firstlineno), name_of(code), False): idle * self._weight for code in holders}
@@ -763,7 +822,7 @@ class DispatchWatch:
         name, count = (self._functions.most_common(1) or [("", 0)])[0]
         between = [function for function in self._between_functions.most_common() if function[0] not in self._in_steps]
         called = [function for function in self._called.most_common() if function[0] not in self._training]
-        usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
+        usual = 2 * count > sum(self._functions.values()) and name.isidentifier()  # most of the samples in operations
         return {
             "samples": self._samples - self._kinds[COMPILING],
             "eager": self._kinds[EAGER],
@@ -786,7 +845,10 @@ class DispatchWatch:
 
 
 def exchange_in(stack: Stack) -> str:
-    """Return the exchange between ranks that the outermost frame calls; "" without one, and for a framework's own."""
+    """Return the exchange between ranks that the outermost frame calls; "" without one, and for a framework's own.
+
+    Such as "torch.distributed.all_reduce": the module as a program names it, and its outermost function.
+    """
     paths = [path_of(code) for _, code, _ in stack]
     calls = [at for at, path in enumerate(paths) if path.endswith(tuple(EXCHANGES))]
     above = paths[calls[-1] + 1 : -1] if calls else []
@@ -821,7 +883,7 @@ def called_in(stack: Stack, instruction: int) -> str:
         instruction: offset of that in the innermost frame's code.
     """
     code = stack[-2 if len(stack) > 1 else -1][1]
-    if len(stack) == 1:
+    if len(stack) == 1:  # it calls nothing: its own Python, where the interpreter has just given up the lock
         return OWN_PYTHON if dis.opname[code.co_code[instruction]].startswith(_INTERPRETS) else ""
     trains = package_of(code) in _FRAMEWORKS and not any(saves(inner) for _, inner, _ in stack)
     is_own = "gpu_util_callback/" in path_of(code) or trains
@@ -863,8 +925,9 @@ def name_of(code: CodeType) -> str:
 
 
 def package_of(code: CodeType) -> str:
-    """Return the top package of a library's function, or its module in the standard library."""
+    """Return the top package of a library's function, or its module in the standard library; else its file's name."""
     path = path_of(code).removesuffix(".py")
+    # A folder into which packages were installed, beside the usual ones.
     target = next(filter(path.startswith, _targets(tuple(sys.path))), "")
     if target:
         return path.removeprefix(target).partition("/")[0]
@@ -922,14 +985,14 @@ def fetch_in(stack: Stack, meanings: Sequence[str]) -> tuple[str, str] | None:
     Args:
         meanings: of each frame, as of `DispatchWatch`.
     """
-    for at in range(len(stack) - 1, 0, -1):
+    for at in range(len(stack) - 1, 0, -1):  # from the outermost frame inwards
         code, line = stack[at][1:]
         if meanings[at] != "user" or not _is_iterator(stack[at - 1][1]) or begins_pass(code, line):
             continue
         inner = list(itertools.takewhile(_is_iterator, (code for _, code, _ in stack[at - 1 :: -1])))
-        if any(part_of(code) == PASS for _, code, _ in stack[:at]):
+        if any(part_of(code) == PASS for _, code, _ in stack[:at]):  # it begins a pass
             return None
-        if source := next(filter(None, map(delivers, inner)), ""):
+        if source := next(filter(None, map(delivers, inner)), ""):  # an iterator of a library
             workers = any("_MultiProcessing" in code.co_qualname for _, code, _ in stack[:at])
             return place_of(code, line), "worker processes" if workers else source
         computes = any(package_of(code) in _FRAMEWORKS for _, code, _ in stack[:at])
@@ -972,7 +1035,10 @@ class OperationCount:
         self._before = {}
 
     def step(self, batch: object) -> bool:
-        """Begin a step with this batch, and return whether more are to be counted; on the training thread."""
+        """Begin a step with this batch, and return whether more are to be counted; on the training thread.
+
+        A step's operations are what a counter has advanced by since the step before.
+        """
         for name, read in self._readers:
             before = self._before.get(name)
             try:
@@ -981,7 +1047,7 @@ class OperationCount:
                 now = None
             if now is not None and before is not None and now >= before:
                 self._counted[name].append(now - before)
-                if len(self._counted[name]) >= self._MOST:
+                if len(self._counted[name]) >= self._MOST:  # enough
                     self._readers = ()
             self._before[name] = now
         return bool(self._readers)
@@ -993,7 +1059,7 @@ class OperationCount:
 
 
 def _eager_tensor(batch: object) -> int | None:
-    """Return the number of the newest tensor that a batch holds: TensorFlow counts them; None for others."""
+    """Return the number of the first tensor that a batch holds: TensorFlow counts them; None for others."""
     while isinstance(batch, (tuple, list, dict)) and batch:
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     number = getattr(batch, "_id", None) if type(batch).__name__ == "EagerTensor" else None
