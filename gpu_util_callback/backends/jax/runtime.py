@@ -79,14 +79,14 @@ class JaxRuntime(Runtime):
         return "memory.pb.gz", jax.profiler.device_memory_profile()  # for `pprof`
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
-        try:
+        try:  # JAX has no public name for these
             from jax._src import distributed
 
             state = distributed.global_state
             address, size = state.coordinator_address, int(state.num_processes or 1)
         except (ImportError, AttributeError):
             return None
-        if not address or size < 2:
+        if not address or size < 2:  # one process
             return None
         return "JAX coordinator", str(address), int(state.process_id), size
 
@@ -128,7 +128,7 @@ def on_cpu() -> bool:
 def _replicas(distribution: object) -> list[dict[str, object]] | None:
     """Return the devices of this process that a Keras distribution spans; None without one.
 
-    `replica` counts along the mesh's batch axis.
+    `replica` counts along the mesh's batch axis, and is 0 where it has none; `gpu` None = the device is no GPU.
     """
     mesh = getattr(distribution, "device_mesh", None)
     if mesh is None:
@@ -136,7 +136,7 @@ def _replicas(distribution: object) -> list[dict[str, object]] | None:
     ordinals = {f"{d.platform}:{d.id}": _ordinal(d) for d in _gpus()}
     local = {f"{d.platform}:{d.id}" for d in jax.local_devices()}
     axes, batch = list(mesh.axis_names), getattr(distribution, "batch_dim_name", None)
-    names = np.asarray(mesh.devices)
+    names = np.asarray(mesh.devices)  # "gpu:0", an axis for each of the mesh
     if batch in axes:
         names = np.moveaxis(names, axes.index(batch), 0)
     names = names.reshape(len(names) if batch in axes else 1, -1)
@@ -183,7 +183,10 @@ class JaxCompileClock(CompileClock):
             monitoring.unregister_event_duration_listener(self._heard)
 
     def retraced(self) -> Retraced | None:
-        """Return what one line of the program had compiled most often; None where it was only a few times."""
+        """Return what one line of the program had compiled most often; None where it was only a few times.
+
+        `same_tensors`, `new_function`: in most of them. `seconds`: of all of them.
+        """
         compiled = list(self._compiled.items())  # more may be compiled meanwhile
         if not compiled:
             return None
@@ -194,6 +197,7 @@ class JaxCompileClock(CompileClock):
         return counted | {"line": line, "new_function": 2 * new >= times, "seconds": round(spent_ns / 1e9, 3)}
 
     def _heard(self, event: str, duration_secs: float, **_: object) -> None:
+        """Add a part of a compilation; after the last part, on the training's thread, note what was compiled."""
         if not event.startswith(_COMPILING):
             return
         self.add(int(duration_secs * 1e9), event.endswith(_LAST))
@@ -207,12 +211,15 @@ class JaxCompileClock(CompileClock):
     def _note(self, frame: FrameType | None) -> None:
         """Note which function is compiled, and the program's line that calls it.
 
+        Nothing is noted where no frame is the program's, or JAX does not compile for a call of a function.
+
         Args:
-            frame: JAX's, where it reports the compilation.
+            frame: JAX's, where it reports the compilation; None = there is none.
         """
         call: dict[str, Any] = {}
         of_jax = False  # an operation outside of compiled functions: JAX makes a function of it
         while frame is not None and is_library(path_of(frame.f_code)):
+            # The outermost function that is compiled; its frame has the function and its arguments.
             call = frame.f_locals if frame.f_code.co_name == "cache_miss" else call
             of_jax = of_jax or frame.f_code.co_name == "apply_primitive"
             frame = frame.f_back
@@ -223,6 +230,7 @@ class JaxCompileClock(CompileClock):
         tensors = [(getattr(one, "shape", ()), getattr(one, "dtype", type(one))) for one in arguments]
         key = place_of(frame.f_code, frame.f_lineno), name
         times, new, same, spent_ns, before, known = self._compiled.get(key, (0, 0, 0, 0, lambda: function, tensors))
+        # Another function than the time before, unless JAX itself has made it, of an operation alone.
         new += before() is not function and (not of_jax or name in _OF_FUNCTIONS)
         same, spent_ns = same + (tensors == known), spent_ns + self._parts_ns
         self._compiled[key] = times + 1, new, same, spent_ns, weakref.ref(function), tensors

@@ -95,20 +95,22 @@ class TensorFlowRuntime(Runtime):
             return None
         from tensorflow.python.eager import context
 
+        # Function -> the numbers of its traces: the larger, the later.
         numbers_by_function: dict[str, list[int]] = {}
         for name in context.context().list_function_names():
             if trace := _TRACE.fullmatch(name):
                 numbers_by_function.setdefault(trace[1], []).append(int(trace[2]))
         for function, numbers in sorted(numbers_by_function.items(), key=lambda item: -len(item[1])):
-            if len(numbers) < SEVERAL_TRACES:
+            if len(numbers) < SEVERAL_TRACES:  # nor has any of the others
                 break
             last = sorted(numbers)[-SEVERAL_TRACES:]
             try:
                 traces = [context.context().get_function_def(f"__inference_{function}_{number}") for number in last]
             except tf.errors.NotFoundError:  # the program let go of it just now
                 continue
-            if not any(_is_pipeline_trace(trace) for trace in traces):
+            if not any(_is_pipeline_trace(trace) for trace in traces):  # it is the program's own
                 same_tensors = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
+                # One that XLA compiles for each new shape is left out: tracing it costs little beside that.
                 if same_tensors or not any(trace.attr["_XlaMustCompile"].b for trace in traces):
                     return {"function": function, "traces": len(numbers), "same_tensors": same_tensors}
         return None
@@ -160,7 +162,7 @@ def _is_pipeline_trace(trace: Any) -> bool:
 
 
 def _tensors(trace: Any) -> list[tuple[int, str]]:
-    """Return type and shapes of each tensor that a trace was made for."""
+    """Return the type (a number of TensorFlow's `DataType`) and the shapes, as text, of each tensor of a trace."""
     arguments = enumerate(trace.signature.input_arg)
     return [(of.type, str(trace.arg_attr[at].attr["_output_shapes"].list.shape)) for at, of in arguments]
 
@@ -185,7 +187,7 @@ def _build(key: str) -> str | None:
 
 
 def running() -> bool:
-    """Return whether TensorFlow is initialised. Doing that here would break later settings."""
+    """Return whether TensorFlow is initialised. Initialising it here would break later settings."""
     try:
         from tensorflow.python.eager import context
 
@@ -224,6 +226,7 @@ class TensorFlowCompileClock(CompileClock):
         # call: that takes many times as long.
         if 30 * compiled_ns <= spent_ns:
             return False
+        # A `tf.function` was made meanwhile, or one was traced that is of no pipeline.
         (created, names), self._before = self._before, self._functions()
         return self._before[0] > created or any(
             name.startswith("__inference_") and not self._context.get_function_def(name).attr["_tf_data_function"].b
