@@ -298,6 +298,7 @@ class Recompilation(Rule):
         `compile_pct`: of the time in all fits of the process.
         """
         script = Script.from_process(run.manifest.get("process"))
+        # Few fits in the process, or most of them in this recording, whose steps show it.
         if script is None or script.fits < max(limits["compilations"], 2 * _fits(run)):
             return
         pct = 100 * script.compiles_again_s / max(1e-9, script.fits_s)
