@@ -56,13 +56,14 @@ class JaxRuntime(Runtime):
             {
                 "index": _ordinal(device),
                 "name": device.device_kind,
+                # "9.0"; None = JAX does not state it.
                 "compute_capability": str(getattr(device, "compute_capability", None) or "") or None,
             }
             for device in _gpus()
         ] or None
 
     def memory(self) -> dict[int, dict[str, float]]:
-        names = {
+        names = {  # JAX's -> ours; those that a device does not state are left out
             "bytes_in_use": "allocator_used_bytes",
             "peak_bytes_in_use": "allocator_peak_bytes",
             "bytes_reserved": "allocator_reserved_bytes",

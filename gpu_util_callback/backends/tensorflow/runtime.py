@@ -205,7 +205,7 @@ class TensorFlowCompileClock(CompileClock):
     """
 
     def __init__(self) -> None:
-        self._cell: Any = None
+        self._cell: Any = None  # TensorFlow's counter of microseconds; None = not started
         self._context: Any = None
         self._before: tuple[int, set[str]] = (0, set())  # functions created; registered names
         super().__init__()
