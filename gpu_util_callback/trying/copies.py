@@ -46,7 +46,7 @@ class Stopwatch(Meter):
 
     def __init__(self, plan: dict[str, Any], model: Any):
         super().__init__(plan)
-        self.result: dict[str, Any] = {}
+        self.result: dict[str, Any] = {}  # the first that is saved: the times, or a `problem`
         self._model = model
 
     def begin(self) -> None:
@@ -88,7 +88,7 @@ class Copies:
             vars(dataset).update({"prefetch_factor": 2} | hooks.change.args_for("DataLoader"))
         if not hooks.change.applied:
             raise UnusableInput("this input never makes the call that the change is about")
-        self._sides = (before, make()), (after, dataset)
+        self._sides = (before, make()), (after, dataset)  # (model, input) as it is, and changed
 
     def run(self, side: Side) -> Timed:
         """Train a side's copy on until it is timed. Raises: UnusableInput, and what `fit` raises."""
