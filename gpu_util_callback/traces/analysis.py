@@ -272,7 +272,7 @@ def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
 def _unjudged(p: ProcessAnalysis) -> list[str]:
     """Return lines about missing evidence: no steps, too little work, GPUs with hardly any kernels or none."""
     notes = []
-    if len(p.steps) and not p.has_steps:
+    if len(p.steps) and not p.has_steps:  # one step, of all GPU work
         between = "the time between the first and the last GPU work is judged as one"
         whole = "the whole is taken as one"
         notes.append(f"no steps in the trace: {between if p.idle_judged else whole}")
@@ -280,6 +280,7 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
         kernels = max(d.launches.kernels for d in p.devices)
         some = "one kernel" if kernels == 1 else f"{kernels} kernels"
         notes.append(f"too little GPU work to judge idle time: {some} on the busiest GPU of the trace")
+    # Some kernels, but so few beside the others' that they are not judged.
     hardly_used = [d for d in p.devices if d.launches.kernels and d not in p.active]
     if hardly_used:
         indexes = ", ".join(str(d.index) for d in hardly_used)

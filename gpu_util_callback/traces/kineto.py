@@ -281,9 +281,9 @@ def _host_kind(category: str, name: str) -> HostKind | None:
     kind = _HOST_KINDS[category]
     if kind is None:
         return None
-    if kind == HostKind.CALL:
+    if kind == HostKind.CALL:  # of the driver or the runtime: a launch or a wait, by its name
         return api_kind(name) or HostKind.CALL
-    if kind != HostKind.PYTHON and step_marker(name):
+    if kind != HostKind.PYTHON and step_marker(name):  # a Python function may be called "step"
         return HostKind.STEP
     if _LOADER.search(name):
         return HostKind.INPUT_WAIT
@@ -371,10 +371,10 @@ class _TextReader:
             for event, start, duration in zip(events, starts, durations, strict=True):
                 self._event(event, start, duration)
         members = document.members
-        if not self.count and self.unusable:
+        if not self.count and self.unusable:  # it has activities, at no possible time
             raise BrokenJson(f"none of its {self.unusable:,} events has a possible time")
         labels = [*self.categories, *self.process_names.values()]
-        if not self.count or foreign.by_labels(labels):
+        if not self.count or foreign.by_labels(labels):  # no activity, or another tool's
             raise _NoTrace(foreign.by_labels(labels) or self._without_activity(document, labels))
         process = self._process(members)
         if not process.devices and (accelerator := foreign.accelerator(labels)):
@@ -488,6 +488,7 @@ class _TextReader:
         text = arguments.get("name") if type(arguments) is dict else None
         if type(text) is not str:
             return
+        # Other names, such as of sort orders, are not needed.
         if event.get("name") == "process_name":
             self.process_names[str(event.get("pid"))] = text
         elif event.get("name") == "thread_name":
@@ -591,15 +592,15 @@ class Document:
         self.members: dict[str, object] = {}  # known when `values` is exhausted
         self.names: list[str] = []  # of all members so far, at most `_NAMED`
         self._keep = keep
-        self._read = 0
+        self._read = 0  # bytes, decompressed
         self._file = file
         self._big = big
         self._progress = progress
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
-        self._text = ""
-        self._at = 0
-        self._at_end = False
-        self._bare = False
+        self._text = ""  # the window over the file
+        self._at = 0  # current position in it; what is before is consumed
+        self._at_end = False  # all of the file is read
+        self._bare = False  # a bare N/A was met
         decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
         self._scan: Callable[[str, int], tuple[object, int]] = decoder.scan_once
 
@@ -734,7 +735,7 @@ class Document:
             self._expect(",")
 
     def _array(self) -> Iterator[object]:
-        """Yield the values of an array; events one by one."""
+        """Yield the values of an array; events one by one. Raises: BrokenJson."""
         self._expect("[")
         while self._peek() != "]":  # Chrome allows a comma before it
             yield self._value()

@@ -32,7 +32,7 @@ _DIRECTIONS = (
 @lru_cache(maxsize=65536)
 def device_kind(name: str) -> DeviceKind:
     """Return the kind of a device event by its name alone; KERNEL where no pattern knows it."""
-    if _COPY.search(name):
+    if _COPY.search(name):  # before all others, as ROCm copies with kernels
         return copy_kind(name)
     if _MEMSET.search(name):
         return DeviceKind.MEMSET
@@ -161,6 +161,7 @@ def tensor_core(name: str) -> TensorCore:
     "unknown" is for matrix kernels whose names do not show it; a rule may never count it as "no".
     Everything other than matrix work is "no".
     """
+    # The surest signs first.
     if _TENSOR_NEVER.search(name):
         return "no"
     if _TENSOR_YES.search(name) or (_TENSOR_FP8.search(name) and _PRODUCT.search(name)):

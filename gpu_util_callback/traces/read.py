@@ -65,7 +65,7 @@ def _read(files: list[Path], progress: Progress | None) -> Trace:
     if len(formats) > 1:
         raise UnusableInput(f"{path}: holds {' and '.join(sorted(formats))} files; choose one")
     kind = formats.pop()
-    if len(files) > 1 and kind.startswith("nsys"):
+    if len(files) > 1 and kind.startswith("nsys"):  # a report is of all processes
         raise UnusableInput(f"{path}: name one Nsight Systems report; its processes are in it")
     try:
         trace = _READERS[kind](files, progress)

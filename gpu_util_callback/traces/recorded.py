@@ -252,6 +252,7 @@ def _slowest_stage(p: ProcessAnalysis) -> dict[str, object] | None:
 def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) -> dict[str, object]:
     """Return what rules ask about a trace besides its rows: how exact it is, copies, launches (see `SourceFacts`)."""
     calls, call_name = host_calls(p.process, names)
+    # Of each GPU at work: when it idled for the host, but for what is paid once.
     waiting_for_host = [d.account.sets["idle_host"] - p.once_times for d in p.active]
     return {
         "steps_judged": p.has_steps,
@@ -301,7 +302,7 @@ def _mean_idle(p: ProcessAnalysis, within: Intervals, *categories: str) -> int:
         return 0
     of_steps = within & union(p.steps.start_ps, p.steps.end_ps)
     busy = [d.any_busy for d in p.active]
-    if "other" in categories:
+    if "other" in categories:  # all time without work on the GPU
         idle = [(of_steps - work).total for work in busy]
     else:
         idle = [(of_steps & d.account.sets[name]).total for d in p.active for name in categories]

@@ -330,7 +330,7 @@ def _steps_by_range(process: Process, names: Names) -> Steps | None:
     launched = np.sort(events.start_ps[calls])
     is_marker = names.matching(_ONCE_EACH.search)[events.name]
     annotated = np.flatnonzero((events.kind == HostKind.RANGE) | (is_marker & (events.kind == HostKind.OP)))
-    if not len(annotated) or not len(launched):
+    if not len(annotated) or not len(launched):  # no range, or no work to compare
         return None
     best: np.ndarray | None = None
     best_length = 0
@@ -338,7 +338,7 @@ def _steps_by_range(process: Process, names: Names) -> Steps | None:
         rows = annotated[mine]
         for _, of_name in groups(events.name[rows]):
             start = events.start_ps[rows[of_name]]
-            if len(start) < _LEAST_REPEATS:
+            if len(start) < _LEAST_REPEATS:  # too few to say what is usual
                 continue
             alike = _alike(launched, start)
             length = int(start[-1] - start[0])

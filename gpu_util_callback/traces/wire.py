@@ -111,13 +111,13 @@ def payloads_of(
     fields_left = limit
     while at < end:
         adds = add_to.get(data[at])
-        if adds is not None:
+        if adds is not None:  # one of the wanted fields: its tag takes a byte
             add_start, add_end = adds
             at += 1
             if at >= end:
                 raise BadMessage("a field has no length")
             length = data[at]
-            if length < 128:
+            if length < 128:  # a varint of one byte
                 at += 1
             else:
                 length, at = varint(data, at, end)
@@ -126,7 +126,7 @@ def payloads_of(
             if at > end:
                 raise BadMessage("a field is longer than its message")
             add_end(at)
-        else:
+        else:  # another field
             other = next(fields(data, at, end))
             at = other[3]
             if len(other_fields) < _OTHERS_KEPT:
@@ -328,6 +328,7 @@ def _decode_slowly(
             fields_left -= 1
             if fields_left < 0:
                 raise TooMany("messages of many thousand fields")
+            # Positions are from the rest's beginning, `base`.
             if number == repeated and wire == BYTES and a < b:
                 occurrences.append((row, base + a, base + b))
             column = table.get(number)

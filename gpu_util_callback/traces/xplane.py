@@ -46,15 +46,19 @@ _EPOCH_FROM_NS = 365 * 86400 * 10**9
 
 @dataclass(slots=True)
 class _Line:
+    """A thread of the host, or a stream of a GPU."""
+
     id: int
     name: str
-    timestamp_ns: int
-    starts: np.ndarray
-    ends: np.ndarray
+    timestamp_ns: int  # from which its events' offsets count
+    starts: np.ndarray  # int64[n], position of each event's bytes in the file
+    ends: np.ndarray  # int64[n]
 
 
 @dataclass(slots=True)
 class _Plane:
+    """A GPU, a source of the host's events, or, without lines, facts of the session."""
+
     name: str
     lines: list[_Line]
     metadata: Metadata
@@ -225,15 +229,15 @@ def _read_planes(data: bytes) -> tuple[list[_Plane], str, list[str]]:
             raise wire.TooMany(f"more than {limits.MAX_FIELDS:,} planes and messages")
         if kind != wire.BYTES or not 1 <= number <= 4:
             raise wire.BadMessage(f"unknown field {number}")
-        if number == 1:
+        if number == 1:  # a plane
             planes.append(_read_plane(data, a, b))
             if len(planes) > limits.MAX_PLANES:
                 raise wire.TooMany(f"more than {limits.MAX_PLANES:,} planes")
             if sum(len(plane.lines) for plane in planes) > limits.MAX_LINES:
                 raise wire.TooMany(f"more than {limits.MAX_LINES:,} lines")
-        elif number == 4:
+        elif number == 4:  # a host's name; the first one counts
             host = host or _text(data[a:b])
-        else:
+        else:  # an error or a warning
             problems.append(_text(data[a:b]))
     if not any(plane.name.startswith(_NAMED) for plane in planes):
         raise wire.BadMessage("no planes")
@@ -253,11 +257,11 @@ def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
         events.kind[waits] = HostKind.PIPELINE
 
 
-_Part = tuple[int, _Line, int, int]
+_Part = tuple[int, _Line, int, int]  # a line's place among those that are read, the line, first event, behind the last
 
 
 def _batches(lines: list[_Line]) -> Iterator[list[_Part]]:
-    """Yield runs of (a line's place in `lines`, line, first, last) of at most _CHUNK events, in the file's order."""
+    """Yield runs of parts of lines, of at most _CHUNK events and about _CHUNK_BYTES, in the file's order."""
     batch: list[_Part] = []
     room, bytes_left = _CHUNK, _CHUNK_BYTES
     for place, line in enumerate(lines):

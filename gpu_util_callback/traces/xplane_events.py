@@ -356,7 +356,7 @@ class _Entries:
         self.buffer = wire.Buffer(memoryview(data)[low:high])
         entries, _ = wire.decode(self.buffer, starts - low, ends - low, (1, 2), payloads=(2,))
         keys, value = entries[1].value.view(np.int64), entries[2]
-        self._row = {key: row for row, key in enumerate(keys.tolist())}
+        self._row = {key: row for row, key in enumerate(keys.tolist())}  # of `_name`; of equal keys the last one's
         inner, (owner, start, end) = wire.decode(
             self.buffer, value.value.astype(np.int64), value.end, (2,), stats_field, payloads=(2,)
         )
