@@ -36,6 +36,7 @@ class CommunicationBound(Rule):
         return not (traced_gpus(run) or run.fit.get("exchanges") or sampled)
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield what is known without windows, then a finding for each stretch of traced steps with much of it."""
         limit = limits["exposed_collective_pct"]
         if run.source is None:  # a recording, which may have no windows; a trace has nothing else
             yield from self._untraced(run, limits)

@@ -44,11 +44,12 @@ class NoTensorCores(Rule):
         return not any(capability(run, gpu) and _kernels(run, gpu) for gpu in traced_gpus(run))
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield one finding for all GPUs: the first one's evidence, and of a trace the numbers of all."""
         findings = [finding for gpu in traced_gpus(run) if (finding := self._of_gpu(run, limits, gpu)) is not None]
         if not findings:
             return
         first = findings[0]  # one line for all GPUs: they run the same model
-        if run.source is not None:
+        if run.source is not None:  # a trace's line names them all
             first.gpus = [gpu for finding in findings for gpu in finding.gpus or ()]
             first.detail = ""
         yield first

@@ -75,10 +75,11 @@ class SlowSteps(Rule):
         return run.source is not None or not len(run.steps)
 
     def find(self, run: Run, limits: Limits) -> Findings:
+        """Yield the facts of the steps that this run's device and length allow to judge, of those that cost enough."""
         yield from _predicts(run, limits)
         if run.steps.total_rows < limits["min_steps"]:
             return
-        kinds = [_debugging, _of_model, _frozen, _growing]
+        kinds = [_debugging, _of_model, _frozen, _growing]  # on any device; each decides for itself
         on_cpu = run.framework_facts.get("device") == "cpu" and not run.used_gpus
         if run.steps.total("body_ns") >= MOSTLY * run.present_ns:
             kinds += [_precision, _padded]  # elsewhere a thread starts a device's work

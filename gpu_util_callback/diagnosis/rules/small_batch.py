@@ -65,7 +65,8 @@ class SmallBatch(Rule):
         return not any(fill_is_known(run, gpu) and needed_vram(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Findings:
-        if model_is_small(run, limits):
+        """Yield one finding, of the first GPU that is busy but empty and has memory for a larger batch."""
+        if model_is_small(run, limits):  # `small_model` reports it
             return
         for gpu, evidence in empty_gpus(run, limits):
             needed = needed_vram(run, gpu)
