@@ -80,6 +80,7 @@ class JaxRuntime(Runtime):
         return "memory.pb.gz", jax.profiler.device_memory_profile()  # for `pprof`
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """Return (source, coordinator's address, this process's number, how many); None for a lone process."""
         try:  # JAX has no public name for these
             from jax._src import distributed
 

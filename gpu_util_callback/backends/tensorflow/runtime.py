@@ -91,6 +91,10 @@ class TensorFlowRuntime(Runtime):
         return counts
 
     def retraced(self) -> Retraced | None:
+        """Return the program's function with the most traces, and whether the last ones are of the same tensors.
+
+        None where none has several, or XLA compiles it for each new shape: tracing costs little beside that.
+        """
         if not running():
             return None
         from tensorflow.python.eager import context
@@ -110,7 +114,7 @@ class TensorFlowRuntime(Runtime):
                 continue
             if not any(_is_pipeline_trace(trace) for trace in traces):  # it is the program's own
                 same_tensors = all(_tensors(trace) == _tensors(traces[0]) for trace in traces)
-                # One that XLA compiles for each new shape is left out: tracing it costs little beside that.
+                # Not one that XLA compiles for each new shape.
                 if same_tensors or not any(trace.attr["_XlaMustCompile"].b for trace in traces):
                     return {"function": function, "traces": len(numbers), "same_tensors": same_tensors}
         return None
@@ -222,11 +226,15 @@ class TensorFlowCompileClock(CompileClock):
         return _functions_made(), set(self._context.list_function_names())
 
     def explains(self, compiled_ns: int, spent_ns: int) -> bool:
+        """Return whether a call of `spent_ns`, of which `compiled_ns` were tracing, was a compilation.
+
+        That is: it took not much longer than tracing, and a function that is no pipeline's was made or traced in it.
+        """
         # A traced function is optimised and set up, and compiled by XLA if requested, in the same
         # call: that takes many times as long.
         if 30 * compiled_ns <= spent_ns:
             return False
-        # A `tf.function` was made meanwhile, or one was traced that is of no pipeline.
+        # Functions made, and names of traced ones, at the last call and now.
         (created, names), self._before = self._before, self._functions()
         return self._before[0] > created or any(
             name.startswith("__inference_") and not self._context.get_function_def(name).attr["_tf_data_function"].b
