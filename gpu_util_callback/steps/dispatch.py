@@ -391,7 +391,7 @@ class DispatchWatch:
         operations: OperationCount | None = None,
         called_back: Callable[[CodeType], CalledBack | None] | None = None,
     ):
-        self._meaning = _MEANING.get(framework, ())
+        self._meaning = _MEANING.get(framework, ())  # () = nothing is sampled
         self._calls_back = called_back is not None
         self._how_called_back = functools.lru_cache(_MOST_KNOWN)(called_back or (lambda code: None))
         # (line of the program, function that the step calls) -> weight of its samples
@@ -402,13 +402,13 @@ class DispatchWatch:
         self._working = working
         self._loop = loop
         self._operations = operations
-        self._samples = 0
+        self._samples = 0  # in steps, those of compiling among them
         # Samples between steps, by what they were in; "" = all.
         self._between = Counter(dict.fromkeys(("", "_predict", "_predict_set_up", "_input", "_joining", "_reads"), 0))
-        self._kinds: Counter[str] = Counter()
-        self._functions: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()  # samples in steps by what they were in, such as `EAGER`; "" = none
+        self._functions: Counter[str] = Counter()  # by the name of what the loop had called, as operations were started
         self._copies: Counter[str] = Counter()  # samples by the line that changes an array of JAX outside of `jit`
-        self._own: Counter[str] = Counter()
+        self._own: Counter[str] = Counter()  # samples by the program's line that was in no call of the framework's
         self._weight = 0.0  # of all samples but those of compiling
         # (function that the loop has called, part of PyTorch's step) -> weight
         self._parts = defaultdict[tuple[CodeType | None, str], float](float)
@@ -419,11 +419,12 @@ class DispatchWatch:
         self._looks = 0  # samples in steps, and in the fetches of batches between them
         # Seconds in these in which the thread had a core, and in which it did not wait for one; readings before.
         self._ran_s = self._ready_s = 0.0
+        # Thread -> the time, seconds that it had a core, and that it waited for one, as they were read last.
         self._before: dict[int, tuple[float, float, float]] = {}
         self._waited_s = 0.0  # for a core, by the sampling thread
         # Path and name of the innermost function of the program -> its samples; a comprehension's are those around it.
         self._of_functions: dict[tuple[str, str], FunctionSamples] = {}
-        self._between_functions: Counter[CodeType] = Counter()
+        self._between_functions: Counter[CodeType] = Counter()  # samples between steps, by the program's function
         self._called: Counter[CodeType] = Counter()  # functions of the program that the loop calls in steps
         self._training: set[CodeType] = set()  # those that train
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
@@ -1027,7 +1028,8 @@ class OperationCount:
 
     def __init__(self, framework: str):
         self._readers: Sequence[tuple[str, Callable]] = _NUMBERS.get(framework, ())
-        self._before: dict[str, int | None] = {}
+        self._before: dict[str, int | None] = {}  # counts as a step began; None = not known
+        # Name of what is counted -> how many, in each step.
         self._counted: dict[str, list[int]] = {name: [] for name, _ in self._readers}
 
     def begin(self) -> None:
