@@ -155,7 +155,7 @@ class Children:
             raise UnusableInput("programs are tried on Linux and macOS: nothing else ends all that a program started")
         self._plan = {"steps": steps, "seconds": seconds, "epochs": epochs}
         self._copy, self._writable = copy, [Path(folder) for folder in writable]
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen | None = None  # the running child
         self._base: Path | None = None  # folder of all children; their temporary files are in there
         self._folder: Path | None = None  # of the running child: its plan, output and result
         self.say: Callable[[str], None] = lambda text: None
