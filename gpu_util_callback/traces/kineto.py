@@ -596,11 +596,13 @@ class Document:
         self._file = file
         self._big = big
         self._progress = progress
+        # Texts of bytes that may end within a character; what is no UTF-8 is replaced.
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._text = ""  # the window over the file
         self._at = 0  # current position in it; what is before is consumed
         self._at_end = False  # all of the file is read
         self._bare = False  # a bare N/A was met
+        # Scans a value at a position of a text: the value, and the position behind it.
         decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
         self._scan: Callable[[str, int], tuple[object, int]] = decoder.scan_once
 

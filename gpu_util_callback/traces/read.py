@@ -196,7 +196,7 @@ class _Stream:
 
     def __init__(self, path: Path):
         self.path = path
-        self._raw: BinaryIO | None = None
+        self._raw: BinaryIO | None = None  # the file as it is on disk; None = not opened yet
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:

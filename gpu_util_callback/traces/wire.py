@@ -147,7 +147,7 @@ class Buffer:
     def __init__(self, data: bytes | memoryview):
         padded = np.zeros(len(data) + 16, np.uint8)
         padded[: len(data)] = np.frombuffer(data, np.uint8)
-        self.bytes = padded
+        self.bytes = padded  # uint8, with room for two words behind the end
         self.size = len(data)
         # An overlapping little-endian word at every byte.
         self.words: np.ndarray = np.ndarray((len(data) + 8,), np.dtype("<u8"), padded.data, strides=(1,))

@@ -386,7 +386,7 @@ class Metadata:
         self.stat_names = _Entries(data, stats).items()
         self._stat_ids = {name: key for key, name in self.stat_names.items()}
         self._data, self._plane_stats = data, plane_stats
-        self._texts: dict[str, dict[int, str]] = {}
+        self._texts: dict[str, dict[int, str]] = {}  # results of `texts`, by the stat's name
 
     def event_name(self, key: int) -> str:
         name = self.events[key]
