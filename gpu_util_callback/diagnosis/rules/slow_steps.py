@@ -207,7 +207,7 @@ def _of_model(run: Run, limits: Limits) -> Findings:
         asks = "Each time step is in the graph for itself. Is training too short to win that back? If so, leave it out."
         code = f"keras.layers.{layers[0]}(..., unroll=False)"
         yield _fact("unrolled", title, {"compile_pct": round(compile_pct, 1)}, asks, code)
-    if run.used_gpus or steps.total("body_ns") < MOSTLY * run.present_ns:
+    if run.used_gpus or steps.total("body_ns") < MOSTLY * run.present_ns:  # what follows matters on a CPU, in steps
         return
     many = {name: count for name, count in counts.items() if count >= limits["compared_thresholds"]}
     if many:

@@ -74,7 +74,7 @@ class SyncBound(Rule):
         return self._traced(run, limits) if traced_gpus(run) else self._outside(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Findings:
-        """Yield the findings of profiler windows or a trace."""
+        """Yield the findings of profiler windows or a trace, one for each stretch in which the host waits much."""
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
             evidence: Evidence = {
                 "idle_sync_pct": run.rounded(share.pct, 1),

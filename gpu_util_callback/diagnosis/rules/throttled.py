@@ -82,7 +82,7 @@ class Throttled(Rule):
                 clock = slowed[gpu]
                 time, share = clock.samples.length_ns[mask], clock.shares[column][mask]
                 throttled = float(np.average(np.nan_to_num(share), weights=time))
-                if throttled < limits["throttled_pct"]:
+                if throttled < limits["throttled_pct"]:  # a low clock, mostly without this reason
                     continue
                 slow = float(np.nanmean(clock.mhz[mask]))
                 hot = clock.samples.at("temperature_c")[mask]
@@ -187,7 +187,11 @@ def _full_clock(run: Run, gpu: int, samples: Sampled, unthrottled: np.ndarray) -
 
 
 def _advice(run: Run, gpus: list[int], word: str) -> Advice:
-    """Return the advice on GPUs that are slowed down for a reason in a word: heat, power or the board."""
+    """Return the advice on GPUs that are slowed down for a reason, a label of `_REASONS`: heat, power or the board.
+
+    Args:
+        gpus: their numbers in the run; commands take the driver's.
+    """
     names, ask = gpu_names(gpus), f"nvidia-smi -i {','.join(str(driver_number(run, gpu)) for gpu in sorted(gpus))}"
     if word == "thermal":
         says = f"Heat slows {names} down. Check its fans and the air in front; a lower power limit often loses less"

@@ -74,7 +74,7 @@ class TransferBound(Rule):
             if uploaded and 2 * uploaded >= share.lost_ns:
                 yield self._upload(run, share.limited_to(uploaded))
                 share = share.without(uploaded)
-            if share.pct < limit:
+            if share.pct < limit:  # little is left beside the upload
                 continue
             # To the GPU, and back.
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
@@ -176,7 +176,10 @@ def _or(values: np.ndarray, best: float | None) -> np.ndarray:
 
 
 def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
-    """Return a GPU's link per sample; None if it was never full, or that is not known."""
+    """Return a GPU's link per sample of its traffic; None if it was never full, or that is not known.
+
+    In use is the direction with more traffic. Where utilization was not sampled, the GPU counts as active.
+    """
     samples = sampled(run, gpu, "pcie_rx_bytes_per_s")
     if samples is None:
         return None
