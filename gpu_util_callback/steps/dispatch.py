@@ -722,6 +722,7 @@ class DispatchWatch:
     def _find_meaning(self, code: CodeType) -> str:
         """Return what it means that a stack holds this code: "user" for the program's own, "" for a library's."""
         name = path_of(code)
+        # The first that holds decides, then the first of the framework's files that its path has a part of.
         kinds = (
             (code.co_name in TRACING, COMPILING),
             (code.co_name == "predict" and "keras/src/" in name, PREDICT),
