@@ -65,7 +65,7 @@ class Trial:
         """Return the outcome in a line: the times of both sides with their ratio, or that no change is resolved."""
         ratio = self.estimate
         factor = factor_text(ratio.ratio, ratio.low, ratio.high)
-        before, after = (fmean(self.ms(sides)) for sides in (self.first, self.second))
+        before, after = (fmean(self.ms(sides)) for sides in (self.first, self.second))  # ms a step
         name = f"{self.words}: " if self.words else ""
         pairs = f"{counted(ratio.pairs, 'pair')} of {self.unit}, {duration(self.took_s)}"
         if not ratio.resolved:
@@ -96,7 +96,7 @@ class Trial:
         return " ".join(sentences)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is stored beside a recording, and printed by `--json`."""
+        """Return what is stored beside a recording, and printed by `--json`: ms a step, the ratio, its interval."""
         ratio = self.estimate
         return {
             "change": self.words,
