@@ -159,6 +159,7 @@ def measure(trace: Trace) -> Analysis:
 
     GPUs keep their numbers where these differ, else they are counted over all processes.
     """
+    # Several processes may each have a GPU 0.
     indexes = [d.index for p in trace.processes for d in p.devices if len(d.events)]
     unique = len(set(indexes)) == len(indexes)
     processes = []
@@ -199,7 +200,7 @@ def measure(trace: Trace) -> Analysis:
         )
     _find_late_rank(processes, trace.paths)
     notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
-    problems = list(dict.fromkeys([*problems, *notes]))
+    problems = list(dict.fromkeys([*problems, *notes]))  # each once
     return Analysis(trace, processes, [], problems)
 
 

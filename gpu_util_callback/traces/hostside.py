@@ -51,6 +51,7 @@ _BUSIEST_OPS = 100
 def host_ops(process: Process, names: Names) -> list[HostOp]:
     """Return the ops that took most time on the host, busiest first, a hundred at most."""
     rows = np.flatnonzero(process.events.of(HostKind.OP))
+    # Of each op: its name's number, and its duration, ps.
     of_name, took = process.events.name[rows], process.events.end_ps[rows] - process.events.start_ps[rows]
     count = np.bincount(of_name, minlength=len(names))
     total, longest = sums(of_name, took, len(names))
@@ -234,7 +235,7 @@ def host_calls(process: Process, names: Names) -> tuple[Intervals, str]:
 
 
 def _ran_for_called_functions(process: Process, ops: np.ndarray) -> np.ndarray:
-    """Return a mask of the ops that an executor ran for a function that the program called.
+    """Return a mask of the ops (rows of events) that an executor ran for a function that the program called.
 
     The executor works under the id of that call, and for the input pipeline under others.
     """

@@ -140,6 +140,7 @@ def _facts(
     tool = _TOOLS[trace.format]
     names = [Path(path).name for path in trace.paths]
     imported = f"imported from a {tool} trace"
+    # (source, why it has nothing here, what to do about that): listed in the tab.
     cannot = [
         ("NVML", f"{imported}: a trace holds no power, clocks, temperature or memory of other processes", _RECORD),
         ("callbacks", f"{imported}: a trace has no callbacks or epochs", _RECORD),

@@ -198,6 +198,7 @@ def device_facts(properties: object) -> dict[int, tuple[str, dict]]:
         if not isinstance(entry, dict):
             continue
         index = integer(entry.get("id"))
+        # In our names; `gpu_facts` leaves impossible ones out.
         numbers = {"sm_count": integer(entry.get("numSms")), "memory_bytes": integer(entry.get("totalGlobalMem"))}
         facts = gpu_facts(numbers, integer(entry.get("computeMajor")), integer(entry.get("computeMinor")))
         name = entry.get("name")
@@ -505,7 +506,7 @@ class _TextReader:
         rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
         host_events, ops = self.host.finish(None if self.window_end is None else self.window_end - zero)
         events_by_device, shapes = self.device.finish(ops)
-        gpus = device_facts(members.get("deviceProperties"))
+        gpus = device_facts(members.get("deviceProperties"))  # (name, facts) by number
         # If all GPUs are alike, their name and facts hold for one that is not listed, too.
         names = {name for name, _ in gpus.values() if name}
         unlisted: tuple[str, dict] = "GPU", {}

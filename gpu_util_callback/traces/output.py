@@ -31,7 +31,10 @@ def _ms(ps: float) -> float:
 
 
 def trace_json(analysis: Analysis) -> TraceReport:
-    """Return an analysis as plain JSON, as `gpu-util trace --json` prints it."""
+    """Return an analysis as plain JSON, as `gpu-util trace --json` prints it.
+
+    `start_ns` is the first process's time 0, ns since the epoch; None = the file does not state it.
+    """
     trace, processes = analysis.trace, analysis.processes
 
     def of_processes(rows: Callable[[ProcessAnalysis], Iterable[_AnyRow]]) -> list[_AnyRow]:
@@ -91,7 +94,10 @@ def _process(p: ProcessAnalysis) -> TraceProcess:
 
 
 def _device(d: DeviceAnalysis) -> TraceDevice:
-    """Return a GPU as JSON: times in ms, of the picoseconds of its events."""
+    """Return a GPU as JSON: times in ms, of the picoseconds of its events.
+
+    The span is from its first activity to its last; busy is what at least one activity (kernel, copy, …) covers.
+    """
     start, end = d.span
     directions = {"h2d": DeviceKind.COPY_H2D, "d2h": DeviceKind.COPY_D2H, "d2d": DeviceKind.COPY_D2D}
     copies = d.device.events.of(*directions.values(), DeviceKind.COPY_OTHER)
@@ -113,6 +119,7 @@ def _device(d: DeviceAnalysis) -> TraceDevice:
 
 def _steps(p: ProcessAnalysis) -> list[TraceStep]:
     """Return a process's steps, each with its account on each GPU; columns of times in ps become rows of ms."""
+    # Columns of the host's times, and below of each GPU's: a value a step, ps.
     times = {
         "start_ms": p.steps.start_ps,
         "duration_ms": p.steps.duration_ps,
@@ -141,7 +148,7 @@ def _steps(p: ProcessAnalysis) -> list[TraceStep]:
 
 def _kernels(d: DeviceAnalysis) -> list[TraceKernel]:
     """Return a GPU's kernels as JSON: a call's times in µs, all of them in ms; None = not in the trace."""
-    total = sum(k.total_ps for k in d.kernels) or 1
+    total = sum(k.total_ps for k in d.kernels) or 1  # 0 would be no divisor
     return [
         {
             "name": k.name,

@@ -62,7 +62,7 @@ def _read(files: list[Path], progress: Progress | None) -> Trace:
         if not file.is_file():
             raise UnusableInput(f"{file}: no such file")
     formats = {sniff(file) for file in files}
-    if len(formats) > 1:
+    if len(formats) > 1:  # such as XPlane and Chrome traces
         raise UnusableInput(f"{path}: holds {' and '.join(sorted(formats))} files; choose one")
     kind = formats.pop()
     if len(files) > 1 and kind.startswith("nsys"):  # a report is of all processes
@@ -216,7 +216,10 @@ class _Stream:
 
 
 def _read_kineto(files: list[Path], progress: Progress | None) -> Trace:
-    """Read Chrome traces, one a worker."""
+    """Read Chrome traces, one a worker. Raises: UnusableInput.
+
+    Progress is counted in bytes of the files as they are on disk, over all of them.
+    """
     from gpu_util_callback.traces.kineto import read_kineto
 
     streams = [_Stream(file) for file in files]

@@ -33,7 +33,12 @@ def _own_index(d: DeviceAnalysis) -> int:
 def recording_tables(
     analysis: Analysis, process: int = 0, epoch_ns: int | None = None
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return a process's rows of the recording's tables, as its profiler window 0."""
+    """Return a process's rows of the recording's tables, as its profiler window 0.
+
+    Args:
+        process: its place in the analysis.
+        epoch_ns: the trace's time 0, ns since the epoch; None = as the file states it, or 0.
+    """
     p = analysis.processes[process]
     zero = epoch_ns if epoch_ns is not None else (p.process.epoch_ns or 0)
     return {
@@ -203,6 +208,7 @@ def facts(p: ProcessAnalysis, names: Names, wording: Wording, index: Index = lam
         fit["input_kind"] = "DataLoader"
     if wording.workers is False:
         fit["input_workers"] = 0
+    # Pinned if most of the time of copies to the GPUs, as far as their memory is known, is of pinned memory.
     down = [c for d in p.active for c in d.copies if c.direction == "h2d"]
     known_ps = sum(c.total_ps for c in down if c.memory in ("pageable", "pinned"))
     if known_ps:
@@ -263,7 +269,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) ->
         "host_activity": _host_activity(p, names),
         "trains": wording.trains,
         "collectives": _collectives(p),
-        "late_rank": p.late_rank,
+        "late_rank": p.late_rank,  # None = the others wait for no one rank
         "once": _once(p, names),
         "blocking_call": blocking_call(p.process, names, p.steps, waiting_for_host),
         "host_calls": {
@@ -274,6 +280,7 @@ def _source(p: ProcessAnalysis, names: Names, index: Index, wording: Wording) ->
         }
         if call_name
         else None,
+        # Copied to the GPUs before the first kernels.
         "uploaded_ns": _uploaded_ps(p) // PS_PER_NS,
         "slowest_stage": None if wording.arrays else _slowest_stage(p),
         "gpus": [index(d) for d in p.devices if d in p.active],

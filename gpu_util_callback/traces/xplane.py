@@ -263,6 +263,7 @@ _Part = tuple[int, _Line, int, int]  # a line's place among those that are read,
 def _batches(lines: list[_Line]) -> Iterator[list[_Part]]:
     """Yield runs of parts of lines, of at most _CHUNK events and about _CHUNK_BYTES, in the file's order."""
     batch: list[_Part] = []
+    # Events and bytes that still fit.
     room, bytes_left = _CHUNK, _CHUNK_BYTES
     for place, line in enumerate(lines):
         first = 0

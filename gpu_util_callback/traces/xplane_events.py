@@ -435,6 +435,7 @@ class Metadata:
         buffer = wire.Buffer(memoryview(self._data)[low:high])
         positions = np.zeros_like(starts), starts - low, ends - low
         facts = {}
+        # All are of one owner, number 0: the plane.
         for name, stat in self.decode_stats(buffer, positions, np.arange(len(starts)), names, 1).items():
             texts = [text for _, text in stat.texts()]
             if len(stat.owner):
