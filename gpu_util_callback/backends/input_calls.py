@@ -194,14 +194,14 @@ class CallTimer:
         at = next((at for at in range(model_frames, len(stack)) if not is_library(path_of(stack[at][0]))), None)
         if at is None:  # a library's own dataset: the package that it calls
             own = {"", library_of(stack[-1][0])}
-            calls = [code for code, _ in reversed(stack) if library_of(code) not in own]
-            self._called.update(f"{library_of(code)}.{callee(calls)}" for code in calls[:1])
+            others = [code for code, _ in reversed(stack) if library_of(code) not in own]
+            self._called.update(f"{library_of(code)}.{callee(others)}" for code in others[:1])
             return
         in_function = (frame for frame in stack[at:] if not frame[0].co_name.startswith("<"))
         slow, called = read_statement(*next(in_function, stack[at]))
-        if at:
-            self._libraries[library_of(stack[at - 1][0])] += 1
-            called = f"{package_of(stack[at - 1][0])}.{callee(code for code, _ in reversed(stack[:at]))}"
+        if calls := _past_autograph([code for code, _ in stack[:at]]):
+            self._libraries[library_of(calls[-1])] += 1
+            called = f"{package_of(calls[-1])}.{callee(reversed(calls))}"
         place = stack[at]
         if called.startswith(_TABLES) and (read := table_read_by(*place)) is not None:
             # Its reader keeps Python's lock: samples meet what comes after it.
@@ -239,6 +239,16 @@ _COLLECTS = frozenset({"append", "extend", "asarray", "array", "tensor", "as_ten
 _TABLES = ("pandas.", "polars.")
 _READ = re.compile("_?(read|load|open|parse)")  # in the name of a function that makes a table of a file
 _TRANSFORMS = frozenset({"torchvision", "torchaudio", "kornia", "albumentations", "torch_audiomentations"})
+
+
+def _past_autograph(calls: list[CodeType]) -> list[CodeType]:
+    """Return what a line calls, the innermost first, without AutoGraph's frames, through which it does so.
+
+    These stay where AutoGraph itself is at work; [] where a function in C is, which has no frame.
+    """
+    others = [code for code in calls if "tensorflow/python/autograph/" not in path_of(code)]
+    in_c = bool(calls) and calls[0].co_name == "_call_unconverted"
+    return others if others or in_c else calls
 
 
 def _model_depth(stack: list[tuple[CodeType, int]]) -> int:

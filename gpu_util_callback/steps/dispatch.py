@@ -941,7 +941,7 @@ def package_of(code: CodeType) -> str:
 def place_of(code: CodeType, line: int) -> str:
     """Return a line of the program, by its function and file; of what AutoGraph has rewritten the function alone."""
     if "__autograph_generated_file" in path_of(code):
-        return name_of(code)
+        return name_of(code).removeprefix("tf__")
     return f"{name_of(code)} ({path_of(code).rpartition('/')[2]}, line {line})"
 
 

@@ -396,6 +396,32 @@ def test_of_a_library_s_own_dataset_the_package_that_it_calls_is_sampled():
     assert (entry["called"], entry["samples"]) == ("PIL.Image.resize", 3) and "line" not in entry
 
 
+@pytest.mark.parametrize(
+    ("inner", "called", "library"),
+    [
+        (["_call_unconverted", "converted_call"], "time.sleep", None),  # in C, by the source
+        (["numpy/linalg/_linalg.py svd", "_call_unconverted", "converted_call"], "numpy.svd", "numpy"),
+        (["is_unsupported", "converted_call"], "tensorflow.converted_call", "tensorflow"),
+    ],
+)
+def test_autograph_is_at_work_only_where_nothing_else_is(tmp_path, inner, called, library):
+    """Seen: a nested function that slept, "where AutoGraph has rewritten it: each of its calls takes longer"."""
+    path = tmp_path / "train.py"
+    path.write_text("lambda v: (time.sleep(0.004), v)[1]\n")
+    own = compile(path.read_text(), str(path), "exec").replace(co_name="decode", co_qualname="decode")
+    autograph = "/env/lib/python3.11/site-packages/tensorflow/python/autograph/impl/api.py"
+    stack = []
+    for frame in inner:
+        file, _, name = frame.rpartition(" ")
+        file = f"/env/lib/python3.11/site-packages/{file}" if file else autograph
+        stack.append((compile("pass", file, "exec").replace(co_name=name, co_qualname=name), 7))
+    timer = CallTimer("decode")
+    for _ in range(3):
+        timer.sample([*stack, (own, 1)])
+    entry = timer.facts()
+    assert (entry["called"], entry.get("library")) == (called, library)
+
+
 def test_what_a_line_calls_is_sampled_with_the_model_that_it_is_in():
     torch = pytest.importorskip("torch")
     inner, model = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4))
