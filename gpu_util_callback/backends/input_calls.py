@@ -26,7 +26,7 @@ from gpu_util_callback.backends.inputs import called, digest
 from gpu_util_callback.processes import core_s
 from gpu_util_callback.recording.manifest_facts import MOST_COUNT, InputCall, LongCall
 from gpu_util_callback.steps.dispatch import callee, is_library, library_of, package_of, path_of, place_of, tree_of
-from gpu_util_callback.steps.frames import all_stacks, stacks_in, uncounted
+from gpu_util_callback.steps.frames import all_stacks, per_code, stacks_in, uncounted
 
 # Calls that are timed: the first ones, since slow ones may be few, then one in so many. A timed
 # call costs 1.6 µs, another 0.2 µs. Whether it queued for a core costs 20 to 40 µs more to read, so
@@ -263,7 +263,7 @@ def _model_depth(stack: list[tuple[CodeType, int]]) -> int:
     return 0 if _TRANSFORMS & {library_of(code) for code, _ in stack[:depth]} else depth
 
 
-@functools.lru_cache(4096)
+@per_code
 def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     """Return why a statement of a function is slow, and what it calls as written, from its source; "" = not known.
 
@@ -282,7 +282,7 @@ def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     return _why_slow(around, parts, calls) if around else "", " ".join(filter(None, calls))[:200]
 
 
-@functools.lru_cache(4096)
+@per_code
 def table_read_by(code: CodeType, line: int) -> tuple[str, int] | None:
     """Return the call, and its line, that reads in the same function the table that a statement uses; None = none does.
 

@@ -28,7 +28,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from gpu_util_callback.processes import core_s
-from gpu_util_callback.steps.frames import Stack, all_stacks, stack_of
+from gpu_util_callback.steps.frames import MOST_KNOWN, Stack, all_stacks, per_code, stack_of
 
 OWN_PYTHON = "The program's own Python"  # in place of a call where none is under way
 # Samples are dense at first, so that short runs have enough, and rare once there are enough: after some four minutes in
@@ -38,7 +38,6 @@ OWN_PYTHON = "The program's own Python"  # in place of a call where none is unde
 _DENSE, _ENOUGH = 60, 1200
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
 _DEEPEST = 200  # frames
-_MOST_KNOWN = 4096  # functions
 
 COMPILED, EAGER, COMPILING, LOGGING = "compiled", "eager", "compiling", "logging"
 INDEXING = "indexing"  # `x[i]` of an array of JAX: a value that the host reads, or a batch, and no operation to compile
@@ -203,7 +202,7 @@ class FunctionSamples:
         return place, call if is_all else function, bool(self.learned)
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@functools.lru_cache(MOST_KNOWN)
 def call_on(path: str, line: int, reads: bool = False) -> str:
     """Return the call on a line of a program that is not the framework's: "gc.collect", "mul_"; "" where it may be.
 
@@ -216,7 +215,7 @@ def call_on(path: str, line: int, reads: bool = False) -> str:
     return calls[0] if calls and all(calls) else ""
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@functools.lru_cache(MOST_KNOWN)
 def reads_elements(path: str, line: int) -> bool:
     """Return whether a line of a program makes a number of one element of an array, such as `float(x[i])`."""
     calls = [node for node in _nodes_at(path, line) if isinstance(node, ast.Call)]
@@ -254,7 +253,7 @@ def tree_of(code: CodeType) -> tuple[list[ast.stmt], int]:
         return [], above
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@per_code
 def goes_to(code: CodeType, line: int) -> str:
     """Return where the value of a line of a function goes: into what a step learns from, out of the function, or "".
 
@@ -301,7 +300,7 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[tuple[range, set[str], set[
             yield from _statements(inner)
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@per_code
 def keeps_graph(code: CodeType, line: int) -> bool:
     """Return whether a line of a function calls something with `retain_graph=True`, or a comparison, by its source."""
     body, above = tree_of(code)
@@ -311,7 +310,7 @@ def keeps_graph(code: CodeType, line: int) -> bool:
     return any(isinstance(value, ast.Compare) or getattr(value, "value", None) is True for value in given)
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@per_code
 def changes_gradients(code: CodeType) -> bool:
     """Return whether a function of the program may change gradients or weights, by its source; True where unread."""
     nodes = [node for statement in tree_of(code)[0] for node in ast.walk(statement)]
@@ -321,7 +320,7 @@ def changes_gradients(code: CodeType) -> bool:
     return not nodes or sets or any(call.endswith("_") or "clip" in call or "reduce" in call for call in calls)
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@per_code
 def begins_pass(code: CodeType, line: int) -> bool:
     """Return whether a line does nothing but take the first batch of a new iterator, by its source.
 
@@ -393,7 +392,7 @@ class DispatchWatch:
     ):
         self._meaning = _MEANING.get(framework, ())  # () = nothing is sampled
         self._calls_back = called_back is not None
-        self._how_called_back = functools.lru_cache(_MOST_KNOWN)(called_back or (lambda code: None))
+        self._how_called_back = per_code(called_back or (lambda code: None))
         # (line of the program, function that the step calls) -> weight of its samples
         self._called_back = defaultdict[tuple[str, CodeType], float](float)
         self._hands_over = framework == "jax"  # steps, before they are done
@@ -428,7 +427,7 @@ class DispatchWatch:
         self._called: Counter[CodeType] = Counter()  # functions of the program that the loop calls in steps
         self._training: set[CodeType] = set()  # those that train
         self._in_steps: set[CodeType] = set()  # functions of the program that were met in steps
-        self._meaning_of = functools.lru_cache(_MOST_KNOWN)(self._find_meaning)
+        self._meaning_of = per_code(self._find_meaning)
         # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
         self._since_s = time.monotonic()  # a mean pause after that the next sample is due
@@ -499,7 +498,7 @@ class DispatchWatch:
             self._note_called(own[-1][1], stack, kind, meanings)
         self._samples += 1
         self._kinds[kind] += 1
-        if len(self._in_steps) < _MOST_KNOWN:
+        if len(self._in_steps) < MOST_KNOWN:
             self._in_steps.update(code for _, code, _ in own)
         if kind != COMPILING:
             self._weight += weight
@@ -642,7 +641,7 @@ class DispatchWatch:
             return
         _, code, line = stack[place]
         function = code.co_filename, name_of(code)
-        if function not in self._of_functions and len(self._of_functions) >= _MOST_KNOWN:
+        if function not in self._of_functions and len(self._of_functions) >= MOST_KNOWN:
             return
         samples = self._of_functions.setdefault(function, FunctionSamples())
         hook = self._hook_in(stack[place:])
@@ -914,7 +913,7 @@ def path_of(code: CodeType) -> str:
     return code.co_filename.replace("\\", "/")
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@per_code
 def part_of(code: CodeType) -> str:
     """Return the part of PyTorch's step that a function runs; "" for others."""
     return _PARTS.get((path_of(code).rpartition("-packages/")[2], code.co_name), "")
@@ -945,7 +944,7 @@ def place_of(code: CodeType, line: int) -> str:
     return f"{name_of(code)} ({path_of(code).rpartition('/')[2]}, line {line})"
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@functools.lru_cache(MOST_KNOWN)
 def is_library(file: str) -> bool:
     """Return whether a file, its path written with slashes, is a library's and not the program's."""
     return any(part in file for part in _LIBRARIES) or file.startswith(_targets(tuple(sys.path)))
@@ -1008,7 +1007,7 @@ def _is_iterator(code: CodeType) -> bool:
     return code.co_name == "__next__" or bool(code.co_flags & inspect.CO_GENERATOR)
 
 
-@functools.lru_cache(_MOST_KNOWN)
+@functools.lru_cache(MOST_KNOWN)
 def takes_next(path: str, line: int) -> bool:
     """Return whether a line of a program calls `next`."""
     return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "next" for node in _nodes_at(path, line))

@@ -5,6 +5,7 @@ The frame of a `fit` or loop has its input, its variables, and is on a stack for
 
 from __future__ import annotations
 
+import functools
 import gc
 import keyword
 import sys
@@ -18,6 +19,32 @@ from typing import Any, TypeVar
 _MARK = " (left out of stack levels, as importlib._bootstrap is)"
 
 Wrapper = TypeVar("Wrapper", bound=Callable | type)
+Answer = TypeVar("Answer")
+MOST_KNOWN = 4096  # functions of which an answer is kept
+
+
+def per_code(ask: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Cache what a function answers about a code object, and other arguments, for each file and name apart.
+
+    Python takes code of two files for equal where name, first line and instructions are.
+
+    Example:
+
+    ```python
+    @per_code
+    def part_of(code: CodeType) -> str: ...
+    ```
+    """
+
+    @functools.lru_cache(MOST_KNOWN)
+    def known(_file: str, _name: str, code: CodeType, *others: object) -> Answer:
+        return ask(code, *others)
+
+    @functools.wraps(ask)
+    def asked(code: CodeType, *others: object) -> Answer:
+        return known(code.co_filename, code.co_qualname, code, *others)
+
+    return asked
 
 
 def uncounted(wrapper: Wrapper) -> Wrapper:
