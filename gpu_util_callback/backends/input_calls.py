@@ -244,11 +244,9 @@ _TRANSFORMS = frozenset({"torchvision", "torchaudio", "kornia", "albumentations"
 def _past_autograph(calls: list[CodeType]) -> list[CodeType]:
     """Return what a line calls, the innermost first, without AutoGraph's frames, through which it does so.
 
-    These stay where AutoGraph itself is at work; [] where a function in C is, which has no frame.
+    These stay where nothing else has a frame: AutoGraph itself is at work, or a function in C.
     """
-    others = [code for code in calls if "tensorflow/python/autograph/" not in path_of(code)]
-    in_c = bool(calls) and calls[0].co_name == "_call_unconverted"
-    return others if others or in_c else calls
+    return [code for code in calls if "tensorflow/python/autograph/" not in path_of(code)] or calls
 
 
 def _model_depth(stack: list[tuple[CodeType, int]]) -> int:

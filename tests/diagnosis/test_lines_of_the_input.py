@@ -304,6 +304,15 @@ WORK = (
 INPUTS = (LOOP, DATALOADER | {"input_workers": 0}, {**DATASET, "framework": JAX})
 
 
+@pytest.mark.parametrize(("cpu_ms", "blamed"), [(0.2, False), (28.0, True)])
+def test_autograph_is_not_blamed_for_what_waits(cpu_ms, blamed):
+    """Seen: a nested function that slept for 4 ms, whose calls were said to take longer through AutoGraph."""
+    call = CALL | {"samples": 20, "line": LINE, "in_line": 18, "called": "tensorflow.converted_call"}
+    call |= {"cpu_ms": cpu_ms, "wall_ms": 30.0, "queued_ms": 0.0}
+    run = waits(epochs=4, gpus=[], machine=MACHINE, wait_ms=90, framework=TENSORFLOW, input_calls=[call], **LOOP)
+    assert ("AutoGraph" in found(run, "input_bound", FULL)["advice"]["text"]) == blamed
+
+
 @pytest.mark.parametrize(("case", "given"), list(zip(WORK, itertools.cycle(INPUTS), strict=False)))
 def test_what_the_line_of_the_input_calls_has_its_own_remedy(case, given):
     """Seen: rows of a JAX array stacked one by one, and a teacher's predict a batch, got "make a batch cheaper"."""

@@ -43,6 +43,7 @@ _HANDED_ON = r"(?:\S+\.)?(?:range|len|list|zip|enumerate|(?:as)?array|astype|flo
 _ONE_BY_ONE = "it goes through values one by one in Python"
 _IMAGES = "PIL|cv2|imageio|skimage|torchvision|tifffile|pydicom|librosa|torchaudio|soundfile|wave"
 MAKES_ARRAY = r"^(\S+\.)?(tensor|as_tensor|FloatTensor|LongTensor|array|asarray|convert_to_tensor)\b"
+_CONVERTED = "tensorflow.converted_call"  # AutoGraph's, of each call in what it has rewritten
 _BY_REASON = (
     LineWork(
         "it turns, zooms or deforms arrays one at a time",
@@ -103,7 +104,7 @@ _BY_REASON = (
     LineWork(
         "AutoGraph has rewritten it, as it is defined within the mapped function: each of its calls takes longer",
         "Define it outside of that function, at the top level of the module",
-        r"^tensorflow\.converted_call$",
+        f"^{_CONVERTED}$",
     ),
     LineWork(
         "each operation on the arrays starts from Python",
@@ -183,6 +184,8 @@ def work_of(wait: InputWait) -> LineWork | None:
         called = ""
     # Too few samples, or the wait is not for that function.
     if called is None or (call.get("samples") or 0) < 2 * A_FEW or wait.made_at_once:
+        return None
+    if called == _CONVERTED and wait.waits:  # what AutoGraph calls there waits, in C
         return None
     # A library's own dataset: how it asks for rows is not the program's.
     if called and "line" not in call and not re.match(rf"({_IMAGES})\.", called):
