@@ -235,6 +235,7 @@ _SHARED_ACCOUNTS = (
     "admin administrator app build data debian docker ec2-user gpu jax jovyan keras lab ml model nobody notebook "
     "python ray root runner runneradmin server tensorflow test torch train ubuntu user users vagrant worker"
 )
+_SHARED = frozenset(_SHARED_ACCOUNTS.split())
 # "ValueError: any text": the name of an error, and what it says, up to "…" where it was cut before.
 _ERROR = re.compile(
     r"((?<![\w.])(?:[\w.]*(?:[Ee]rror|Exception|Interrupt|Exit|Warning|Timeout)\w*|error \w+): )"
@@ -267,7 +268,7 @@ def _user_names() -> set[str]:
         names.add(getpass.getuser())
     except (ImportError, KeyError, OSError):  # a container's user without an entry
         pass
-    return {name for name in names if len(name) > 1 and name.lower() not in _SHARED_ACCOUNTS.split()}
+    return {name for name in names if len(name) > 1 and name.lower() not in _SHARED}
 
 
 def _folders() -> dict[str, str]:

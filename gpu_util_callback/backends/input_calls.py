@@ -261,6 +261,17 @@ def _model_depth(stack: list[tuple[CodeType, int]]) -> int:
     return 0 if _TRANSFORMS & {library_of(code) for code, _ in stack[:depth]} else depth
 
 
+def _statements(code: CodeType, line: int) -> tuple[list[ast.stmt], list[ast.stmt], int]:
+    """Return a function's statements, those that a line of its file is in (the innermost last), and the lines above it.
+
+    Lines of statements count from the function's first one.
+    """
+    body, above = tree_of(code)
+    statements = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt)]
+    around = [node for node in statements if node.lineno <= line - above <= (node.end_lineno or node.lineno)]
+    return statements, around, above
+
+
 @per_code
 def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     """Return why a statement of a function is slow, and what it calls as written, from its source; "" = not known.
@@ -271,9 +282,7 @@ def read_statement(code: CodeType, line: int) -> tuple[str, str]:
     Args:
         line: of the statement, in the file.
     """
-    body, above = tree_of(code)
-    nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt))
-    around = [node for node in nodes if node.lineno <= line - above <= (node.end_lineno or node.lineno)]
+    _, around, _ = _statements(code, line)
     children = list(ast.iter_child_nodes(around[-1])) if around else []
     parts = [part for child in children if not isinstance(child, ast.stmt) for part in ast.walk(child)]
     calls = {_dotted(part.func): part for part in parts if isinstance(part, ast.Call)}
@@ -286,13 +295,11 @@ def table_read_by(code: CodeType, line: int) -> tuple[str, int] | None:
 
     By the source: the statement calls such as `read_csv`, or uses a name that is assigned from it.
     """
-    body, above = tree_of(code)
-    nodes = [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt)]
-    around = [node for node in nodes if node.lineno <= line - above <= (node.end_lineno or node.lineno)]
+    statements, around, above = _statements(code, line)
     used = {part.id for part in ast.walk(around[-1]) if isinstance(part, ast.Name)} if around else set()
     reads = (
         (_dotted(part.func).rpartition(".")[2], node.lineno + above)
-        for node in [*around[-1:], *nodes]
+        for node in [*around[-1:], *statements]
         if node in around[-1:] or (isinstance(node, ast.Assign) and used & set(map(ast.unparse, node.targets)))
         for part in ast.walk(node)
         if isinstance(part, ast.Call)
